@@ -19,12 +19,12 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// On virtual time: with the shortest watchdog, a server has 16 ms to answer.
+// On virtual time: with the shortest watchdog timeout, a server has 16 ms to reply.
 func TestOptions(t *testing.T) { synctest.Test(t, testOptions) }
 
 func testOptions(t *testing.T) {
@@ -61,7 +61,7 @@ func TestOptions_bad(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
 	for name, bad := range map[string]struct {
 		opts []client.Option
-		says string
+		text string
 	}{
 		"watchdog too short":  {[]client.Option{client.WithWatchdogTimeout(99 * time.Millisecond)}, "WithWatchdogTimeout(99ms): must be at least 100ms"},
 		"no watchdog":         {[]client.Option{client.WithWatchdogTimeout(0)}, "WithWatchdogTimeout(0s): must be at least 100ms"},
@@ -69,7 +69,7 @@ func TestOptions_bad(t *testing.T) {
 		"no answer allowed":   {[]client.Option{client.WithOpTimeout(0)}, "WithOpTimeout(0s): must be at least 1ms"},
 		"no unit":             {[]client.Option{client.WithOpTimeout(5)}, "WithOpTimeout(5ns): must be at least 1ms"},
 		"nil option":          {[]client.Option{client.WithKeyPrefix("x"), nil}, "option 2 of 2 is nil"},
-		"no time to try anew": {[]client.Option{client.WithWatchdogTimeout(time.Second), client.WithOpTimeout(251 * time.Millisecond)}, "a quarter of the watchdog timeout"},
+		"no time to retry":    {[]client.Option{client.WithWatchdogTimeout(time.Second), client.WithOpTimeout(251 * time.Millisecond)}, "a quarter of the watchdog timeout"},
 		"longer than default": {[]client.Option{client.WithOpTimeout(8 * time.Second)}, "a quarter of the watchdog timeout (30s)"},
 		"no name":             {[]client.Option{client.WithName("")}, "omit the option"},
 		"two lines":           {[]client.Option{client.WithName("a\nb")}, `WithName("a\nb"): must be a single line of text`},
@@ -81,11 +81,11 @@ func TestOptions_bad(t *testing.T) {
 		"no such Pub/Sub":     {[]client.Option{client.WithPubSub(7)}, "PubSub(7)"},
 		"nil logger":          {[]client.Option{client.WithLogger(nil)}, "WithLogger(nil)"},
 	} {
-		if _, err := client.New(rdb, bad.opts...); err == nil || !strings.Contains(err.Error(), bad.says) || !isError(err) {
-			t.Errorf("%s: %v, want one that says %q", name, err, bad.says)
+		if _, err := client.New(rdb, bad.opts...); err == nil || !strings.Contains(err.Error(), bad.text) || !isError(err) {
+			t.Errorf("%s: got %v, want %q in it", name, err, bad.text)
 		}
-		if _, err := client.Open(t.Context(), "redis://127.0.0.1:1", bad.opts...); err == nil || !strings.Contains(err.Error(), bad.says) {
-			t.Errorf("%s, Open: %v, want one that says %q", name, err, bad.says)
+		if _, err := client.Open(t.Context(), "redis://127.0.0.1:1", bad.opts...); err == nil || !strings.Contains(err.Error(), bad.text) {
+			t.Errorf("%s, Open: got %v, want %q in it", name, err, bad.text)
 		}
 	}
 	if _, err := client.New(nil); err == nil {
@@ -93,8 +93,8 @@ func TestOptions_bad(t *testing.T) {
 	}
 }
 
-// Outside of a cluster there is nothing to shard: as Redisson does, every client
-// listens and publishes in the plain way, whatever the option says.
+// Without a cluster there are no shards: like Redisson, every client subscribes and publishes with plain Pub/Sub, whatever
+// the option says.
 func TestPubSub_oneServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -165,8 +165,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// Open works where CLIENT TRACKING is refused, as by many providers. Before Redis 7 a user is
-// denied all of CLIENT or nothing.
+// Open works where CLIENT TRACKING is rejected, as by many providers. Before Redis 7 a user is denied all of CLIENT or
+// nothing.
 func TestOpen_withoutClientTracking(t *testing.T) {
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "default", "-client")
@@ -183,12 +183,12 @@ func TestOpen_withoutClientTracking(t *testing.T) {
 }
 
 func TestOpen_fails(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
+	unresponsive, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
-	for _, url := range []string{"redis://127.0.0.1:1", "http://127.0.0.1", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@[::1", "redis://user:secret", "redis://user:sec ret", "redis://user:a/secret@127.0.0.1", "redis://user:1/secret/b@127.0.0.1", "redis://us/er:secret@127.0.0.1", "%", "redis://user:secret@" + silent.Addr().String()} {
+	defer unresponsive.Close()
+	for _, url := range []string{"redis://127.0.0.1:1", "http://127.0.0.1", "redis://user:secret@127.0.0.1:1/x", "redis://user:secret@[::1", "redis://user:secret", "redis://user:sec ret", "redis://user:a/secret@127.0.0.1", "redis://user:1/secret/b@127.0.0.1", "redis://us/er:secret@127.0.0.1", "%", "redis://user:secret@" + unresponsive.Addr().String()} {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		start := time.Now()
 		_, err := client.Open(ctx, url)
@@ -197,16 +197,16 @@ func TestOpen_fails(t *testing.T) {
 		case err == nil || !isError(err):
 			t.Errorf("%s: %v", url, err)
 		case strings.Contains(err.Error(), "secret"):
-			t.Errorf("the error tells the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		case time.Since(start) > 5*time.Second:
 			t.Errorf("%s: failed only after %v", url, time.Since(start))
 		}
 	}
 }
 
-// A signal handler and a deferred Close run at once: when either returns nil, nothing is
-// left, and neither closes the connection that the other still uses.
-func TestClose_twiceAtOnce(t *testing.T) {
+// A signal handler and a deferred Close run concurrently: when either returns nil, nothing is left, and neither closes the
+// connection that the other still uses.
+func TestClose_concurrent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rounds := 1500 // the two rarely meet
@@ -243,8 +243,8 @@ func TestClose_twiceAtOnce(t *testing.T) {
 	}
 }
 
-// The server stands still: Close returns with its context, although rueidis waits to close its connections.
-func TestClose_frozen(t *testing.T) {
+// The server is paused: Close returns when its context is canceled, although rueidis waits to close its connections.
+func TestClose_pausedServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	for i := range 5 { // on a busy machine, one can take a second
@@ -260,20 +260,20 @@ func TestClose_frozen(t *testing.T) {
 		t.Cleanup(func() { p.Freeze(false) })
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		began := time.Now()
+		start := time.Now()
 		if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if time.Since(began) < 900*time.Millisecond { // rueidis waits for a second
+		if time.Since(start) < 900*time.Millisecond { // rueidis waits for a second
 			return
 		}
 	}
-	t.Error("Close goes on after its context")
+	t.Error("Close continues after its context was canceled")
 }
 
-// The server is paused, and the context of Close is never canceled. Close takes three operation timeouts at most, whatever the client is
-// used for, and whether it has the connection of its own or that of the application.
-func TestClose_ofAPausedServer(t *testing.T) {
+// The server is paused, and the context of Close is never canceled. Close takes at most three operation timeouts, whatever
+// the client is used for, and whether the connection is its own or the application's.
+func TestClose_pausedServerWithoutATimeout(t *testing.T) {
 	const timeout = 1500 * time.Millisecond
 	for _, borrowed := range []bool{false, true} {
 		t.Run(fmt.Sprint("borrowed=", borrowed), func(t *testing.T) {
@@ -320,14 +320,14 @@ func TestClose_ofAPausedServer(t *testing.T) {
 			})
 			ended.Go(func() {
 				if err := limiter.Wait(context.Background(), "key", 1); err == nil {
-					t.Error("a caller came through")
+					t.Error("a call got through")
 				}
 			})
 			s.Freeze(t)
 			defer s.Thaw(t)
-			began := time.Now()
+			start := time.Now()
 			err = c.Close(context.Background())
-			if took := time.Since(began); took > 3*timeout+5*time.Second { // a busy machine
+			if took := time.Since(start); took > 3*timeout+5*time.Second { // a busy machine
 				t.Errorf("it took %v, and an operation timeout is %v", took, timeout)
 			}
 			if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {

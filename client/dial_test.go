@@ -15,42 +15,42 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// An error of Open names the server, the user and what
-// to do; it says that the caller's context is over only if that is so.
-func TestOpen_says(t *testing.T) {
+// An error of Open names the server, the user and what to do. It matches the caller's context error only if that context is
+// canceled.
+func TestOpen_errors(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	guarded := redistest.Start(t)
 	guarded.Do(t, "CONFIG", "SET", "requirepass", "hunter2")
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
 	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">hunter2", "-@all")
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
+	unresponsive, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { silent.Close() })
+	t.Cleanup(func() { unresponsive.Close() })
 	for name, c := range map[string]struct {
 		url         string
 		within      time.Duration
-		says        []string
+		text        []string
 		unavailable bool
 	}{
-		"wrong password":  {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
-		"no password":     {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
-		"no rights":       {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
-		"TLS to plain":    {"rediss://" + s.Addr() + "?dial_timeout=1s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},
-		"TLS, short":      {"rediss://" + s.Addr(), time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
-		"plain to TLS":    {"", time.Minute, []string{"the server uses TLS on this port: use rediss://"}, true},
-		"nobody there":    {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
-		"silence":         {"redis://" + silent.Addr().String() + "?dial_timeout=1s", time.Minute, []string{silent.Addr().String(), "does not respond"}, true},
-		"silence, short":  {"redis://" + silent.Addr().String(), time.Second, []string{silent.Addr().String(), "does not respond"}, true},
-		"silence for TLS": {"rediss://" + silent.Addr().String() + "?dial_timeout=1s", time.Minute, []string{silent.Addr().String(), "TLS"}, true},
+		"wrong password":          {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
+		"no password":             {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
+		"no permissions":          {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
+		"TLS to plain":            {"rediss://" + s.Addr() + "?dial_timeout=1s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},
+		"TLS, short":              {"rediss://" + s.Addr(), time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
+		"plain to TLS":            {"", time.Minute, []string{"the server uses TLS on this port: use rediss://"}, true},
+		"no listener":             {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
+		"no reply":                {"redis://" + unresponsive.Addr().String() + "?dial_timeout=1s", time.Minute, []string{unresponsive.Addr().String(), "does not respond"}, true},
+		"no reply, short timeout": {"redis://" + unresponsive.Addr().String(), time.Second, []string{unresponsive.Addr().String(), "does not respond"}, true},
+		"no reply to TLS":         {"rediss://" + unresponsive.Addr().String() + "?dial_timeout=1s", time.Minute, []string{unresponsive.Addr().String(), "TLS"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if c.url == "" {
 				_, addr := redistest.StartTLS(t, redistest.NewAuthority(t), "--tls-auth-clients", "no")
-				c.url, c.says = "redis://"+addr, append(c.says, addr)
+				c.url, c.text = "redis://"+addr, append(c.text, addr)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), c.within)
 			defer cancel()
@@ -58,26 +58,26 @@ func TestOpen_says(t *testing.T) {
 			if err == nil || !isError(err) {
 				t.Fatalf("%v", err)
 			}
-			for _, part := range c.says {
+			for _, part := range c.text {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%v: it does not say %q", err, part)
+					t.Errorf("%v does not contain %q", err, part)
 				}
 			}
 			if short := c.within < time.Minute; errors.Is(err, context.DeadlineExceeded) != short || strings.Contains(err.Error(), "deadline exceeded") != short {
-				t.Errorf("%v: is the caller's context over?", err)
+				t.Errorf("%v: wrong match of the caller's context", err)
 			}
 			if errors.Is(err, lock.ErrUnavailable) != c.unavailable {
 				t.Errorf("%v: does it match ErrUnavailable?", err)
 			}
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("the error tells the password: %v", err)
+				t.Errorf("the error contains the password: %v", err)
 			}
 		})
 	}
 }
 
-// An error of a lock about a missing right uses the same words.
-func TestLock_saysWhatIsDenied(t *testing.T) {
+// An error of a lock about a missing permission uses the same words.
+func TestLock_permissionErrors(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
@@ -86,11 +86,11 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close(context.Background())
-	says := func(what string, err error, parts ...string) {
+	text := func(what string, err error, parts ...string) {
 		t.Helper()
 		for _, part := range append(parts, s.Addr(), `user "locks"`) {
 			if err == nil || !strings.Contains(err.Error(), part) {
-				t.Errorf("%s: %v, want one that says %q", what, err, part)
+				t.Errorf("%s: got %v, want %q in it", what, err, part)
 			}
 		}
 		if errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
@@ -103,12 +103,12 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 	}
 	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
 	_, err = c.NewLock("orders").Lock(t.Context())
-	says("Lock", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
+	text("Lock", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
 	_, err = c.NewLock("orders").TryLock(t.Context())
-	says("TryLock", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
+	text("TryLock", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
 	_, err = c.NewLock("orders").Inspect(t.Context())
-	says("Inspect", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
-	says("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/operate/security.md", `"Permissions"`)
+	text("Inspect", err, "NOPERM", "docs/operate/security.md", `"Permissions"`)
+	text("Unlock", h.Unlock(t.Context()), "NOPERM", "docs/operate/security.md", `"Permissions"`)
 	s.Do(t, "ACL", "SETUSER", "locks", "+evalsha", "+eval", "resetpass", ">another")
 	s.Do(t, "CLIENT", "KILL", "USER", "locks")
 	for { // the first command may still fail because its connection ended
@@ -117,11 +117,11 @@ func TestLock_saysWhatIsDenied(t *testing.T) {
 			break
 		}
 	}
-	says("TryLock with an old password", err, "WRONGPASS", "check the user and the password")
+	text("TryLock with an old password", err, "WRONGPASS", "check the user and the password")
 	s.Do(t, "ACL", "SETUSER", "locks", ">hunter2") // so that Close is confirmed
 }
 
-// A server that cannot serve now refuses the first commands: it is unavailable, and one that refuses the user is not.
+// A server that temporarily rejects the first commands is unavailable. A server that rejects the user is not.
 func TestOpen_refused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -138,8 +138,8 @@ func TestOpen_refused(t *testing.T) {
 	}
 }
 
-// A server or a proxy need not have CLIENT, and the user need no permission for it: the connection has no name then.
-func TestOpen_withoutTheName(t *testing.T) {
+// A server or a proxy may lack CLIENT, and the user needs no permission for it: the connection then has no name.
+func TestOpen_withoutClientSetName(t *testing.T) {
 	t.Parallel()
 	without, neither := redistest.Start(t, "--rename-command", "CLIENT", ""), redistest.Start(t, "--rename-command", "CLIENT", "", "--rename-command", "HELLO", "")
 	denies := redistest.Start(t)
@@ -159,19 +159,19 @@ func TestOpen_withoutTheName(t *testing.T) {
 	}
 }
 
-// What stands at the address is named: a Sentinel, a server that is none, TLS, another protocol, a server that is full. An Open in the
-// background says the same with each call.
-func TestOpen_saysWhatIsThere(t *testing.T) {
+// The error names what is at the address: a Sentinel, a server that is not Redis, TLS, another protocol, a full server.
+// With an Open in the background, each call returns the same error.
+func TestOpen_wrongServers(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1)
 	sentinel, server := s.Sentinels[0].Addr(), s.Nodes[0].Addr()
 	full := redistest.Start(t)
 	full.Do(t, "CONFIG", "SET", "maxclients", "1")
-	taken, err := net.Dial("tcp", full.Addr())
+	busy, err := net.Dial("tcp", full.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
+	defer busy.Close()
 	reply := func(text string) (addr string) { // a server that replies so to anything
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -210,7 +210,7 @@ func TestOpen_saysWhatIsThere(t *testing.T) {
 	defer listener.Close()
 	_, tlsAddr := redistest.StartTLS(t, authority)
 	for name, c := range map[string]struct {
-		url, says   string
+		url, text   string
 		unavailable bool
 	}{
 		"Sentinel":              {"redis://" + sentinel, "the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME", false},
@@ -227,15 +227,15 @@ func TestOpen_saysWhatIsThere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := client.Open(t.Context(), c.url)
-			if err == nil || !isError(err) || !strings.Contains(err.Error(), c.says) || errors.Is(err, lock.ErrUnavailable) != c.unavailable {
-				t.Errorf("%v, want an error that says %q", err, c.says)
+			if err == nil || !isError(err) || !strings.Contains(err.Error(), c.text) || errors.Is(err, lock.ErrUnavailable) != c.unavailable {
+				t.Errorf("got %v, want %q in it", err, c.text)
 			}
-			if strings.Contains(c.says, "not a Sentinel") || strings.Contains(c.says, "no master") || strings.HasPrefix(name, "Sentinel,") {
+			if strings.Contains(c.text, "not a Sentinel") || strings.Contains(c.text, "no master") || strings.HasPrefix(name, "Sentinel,") {
 				return // a reply, which a call explains
 			}
 			_, err = openLazily(t, c.url, client.WithOpTimeout(time.Second)).NewLock("orders").TryLock(t.Context())
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("in the background: %v, want an error that says %q", err, c.says)
+			if err == nil || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("in the background: got %v, want %q in it", err, c.text)
 			}
 		})
 	}

@@ -15,18 +15,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// One client for the whole process makes all locks. Do locks, works and unlocks.
+// One client per process makes all locks. Do locks, runs the function, and unlocks.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close(ctx) // gives back every lock that it still holds
+	defer c.Close(ctx) // releases every lock that it still holds
 
 	orders := c.NewLock("orders:42", lock.WithWait(5*time.Second)) // no I/O, safe for concurrent use
 	err = lock.Do(ctx, orders, func(ctx context.Context) error {
-		fmt.Println("shipping") // ctx is over as soon as the lock is not certainly held
+		fmt.Println("shipping") // ctx is canceled as soon as the lock can no longer be guaranteed
 		return ctx.Err()
 	})
 	fmt.Println(err)
@@ -35,7 +35,7 @@ func Example() {
 	// <nil>
 }
 
-// A hold in the caller's own hands.
+// A hold that the caller manages.
 func ExampleClient_NewLock() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -45,19 +45,19 @@ func ExampleClient_NewLock() {
 	defer c.Close(ctx)
 
 	l := c.NewLock("orders:42")
-	h, err := l.Lock(ctx) // waits until the lock is held or ctx ends
+	h, err := l.Lock(ctx) // waits until the lock is held or ctx is canceled
 	if err != nil {
 		log.Print(err)
 		return
 	}
-	defer h.Unlock(ctx) // works although ctx may be over by then
+	defer h.Unlock(ctx) // works even after ctx is canceled
 
 	ship := func(ctx context.Context) error { return ctx.Err() }
-	fmt.Println(ship(h.Context())) // over as soon as the lock is not certainly held
+	fmt.Println(ship(h.Context())) // canceled as soon as the lock can no longer be guaranteed
 	// Output: <nil>
 }
 
-// A client on the rueidis client that the application has. Close the client first.
+// A client on the application's rueidis client. Close the leasehold client first.
 func ExampleNew() {
 	ctx := context.Background()
 	option, err := client.ParseURL("redis://" + addr)
@@ -79,7 +79,7 @@ func ExampleNew() {
 	// Output: <nil>
 }
 
-// What a URL cannot say: here a certificate of the client.
+// Set options that a URL cannot contain: here a certificate of the client.
 func ExampleParseURL() {
 	option, err := client.ParseURL("rediss://jobs:secret@redis.example:6379")
 	if err != nil {
@@ -96,7 +96,7 @@ func ExampleParseURL() {
 	// true
 }
 
-// Who a client is to operators, whom it tells what happens, and how long it waits for an answer.
+// Set how operators see the client, which events it reports, and how long it waits for a reply.
 func ExampleClient_options() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr,
@@ -118,7 +118,7 @@ func ExampleClient_options() {
 	// <nil>
 }
 
-// Two applications on one server, with a lock of the same name each.
+// Two applications on one server have locks with the same name.
 func ExampleWithKeyPrefix() {
 	ctx := context.Background()
 	billing, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("billing:"))
@@ -139,10 +139,10 @@ func ExampleWithKeyPrefix() {
 	// Output: <nil>
 }
 
-// The warnings and errors of the client go to a logger of yours, and not to slog.Default.
+// The warnings and errors of the client go to your logger instead of slog.Default.
 func ExampleWithLogger() {
 	ctx := context.Background()
-	withoutTime := func(_ []string, a slog.Attr) slog.Attr { // yours has the time
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr { // your handler adds the time
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
@@ -157,7 +157,7 @@ func ExampleWithLogger() {
 
 	imports := c.NewLock("import", lock.WithMaxHold(200*time.Millisecond))
 	err = lock.Do(ctx, imports, func(ctx context.Context) error {
-		<-ctx.Done() // it hangs
+		<-ctx.Done() // it does not respond
 		return context.Cause(ctx)
 	})
 	if !errors.Is(err, lock.ErrMaxHold) {
@@ -166,7 +166,7 @@ func ExampleWithLogger() {
 	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="maximum hold time reached (WithMaxHold)"
 }
 
-// A shorter lease frees the lock of a dead process sooner, and loses the lock sooner when Redis is silent.
+// A shorter lease frees the lock of a dead process sooner, and loses the lock sooner when Redis is unavailable.
 func ExampleWithWatchdogTimeout() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(10*time.Second))
@@ -186,7 +186,7 @@ func ExampleWithWatchdogTimeout() {
 	// <nil>
 }
 
-// A client that tells nobody who it is, and writes no key but those of its locks.
+// A client that does not register itself, and writes only the keys of its locks.
 func ExampleWithoutRegistry() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithoutRegistry())
@@ -210,7 +210,7 @@ func ExampleWithoutRegistry() {
 	// <nil>
 }
 
-// A cluster whose Java peers are older than Redisson 3.22, which publish to all nodes.
+// A cluster with Java clients before Redisson 3.22, which publish to all nodes.
 func ExamplePubSub() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithPubSub(client.PubSubPlain))
@@ -223,10 +223,10 @@ func ExamplePubSub() {
 	// Output: plain <nil>
 }
 
-// A process starts although its server is down. Each call says that there is no answer, until the server is up.
+// A process starts although its server is down. Each call returns ErrUnavailable until the server is up.
 func ExampleWithLazyConnect() {
 	ctx := context.Background()
-	c, err := client.Open(ctx, "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	c, err := client.Open(ctx, "redis://127.0.0.1:1", client.WithLazyConnect()) // no server listens there
 	if err != nil {
 		log.Fatal(err) // the URL or an option is wrong
 	}

@@ -80,11 +80,11 @@ func TestWithLazyConnect_serverDown(t *testing.T) {
 }
 
 // A server that accepts connections and sends nothing delays neither a call nor Close.
-func TestWithLazyConnect_serverFrozen(t *testing.T) {
+func TestWithLazyConnect_serverPaused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	s.Freeze(t)
-	c := openLazily(t, s.URL()+"?dial_timeout=1h&write_timeout=1h") // so long a greeting would be waited for
+	c := openLazily(t, s.URL()+"?dial_timeout=1h&write_timeout=1h") // the time limit for the greeting
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := c.NewLock("orders").TryLock(ctx)
@@ -102,14 +102,14 @@ func TestWithLazyConnect_errors(t *testing.T) {
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all")
 	node := redistest.Start(t, "--cluster-enabled", "yes")
 	node.AddSlots(t, 0, 16384)
-	for name, test := range map[string]struct{ url, says string }{
+	for name, test := range map[string]struct{ url, text string }{
 		"password": {"redis://locks:wrong@" + s.Addr(), "WRONGPASS"},
 		"cluster":  {node.URL(), "without this option"},
 		"nobody":   {"redis://127.0.0.1:1", "connection refused"},
 	} {
 		c := openLazily(t, test.url)
-		if _, err := c.NewLock("orders").TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) || !isError(err) {
-			t.Errorf("%s: %v, want an error that says %q", name, err, test.says)
+		if _, err := c.NewLock("orders").TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), test.text) || !isError(err) {
+			t.Errorf("%s: got %v, want %q in it", name, err, test.text)
 		}
 	}
 	if _, err := client.Open(t.Context(), "nonsense", client.WithLazyConnect()); !isError(err) {
@@ -120,8 +120,7 @@ func TestWithLazyConnect_errors(t *testing.T) {
 	}
 }
 
-// A quorum starts while one of three servers is down, and says of each server why it has
-// no vote.
+// A quorum starts while one of three servers is down, and its error has the reason of each server without a vote.
 func TestWithLazyConnect_quorum(t *testing.T) {
 	t.Parallel()
 	var servers []*redistest.Server
@@ -156,7 +155,7 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 	}
 	for _, part := range []string{"server 1: ", "server 2: "} {
 		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("%v does not say %q", err, part)
+			t.Errorf("%v does not contain %q", err, part)
 		}
 	}
 	servers[0].Restart(t) // so that Close is confirmed

@@ -14,24 +14,24 @@ import (
 )
 
 // soon waits until the log contains what.
-func (s *said) soon(t *testing.T, what string) {
+func (s *output) soon(t *testing.T, what string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !s.contains(what); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("nothing says %q: %s", what, s.text.String())
+			t.Fatalf("no log line with %q: %s", what, s.text.String())
 		}
 	}
 }
 
-func (s *said) logger() client.Option {
+func (s *output) logger() client.Option {
 	return client.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
 }
 
-// A client logs nothing while all goes well: not of the locks, and not of what it does beside them.
-func TestLog_nothingWhileAllGoesWell(t *testing.T) {
+// A client logs nothing while there is no fault, neither about the locks nor about its other work.
+func TestLog_nothingWithoutFaults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	var all said
+	var all output
 	a := open(t, s.Client(t), all.logger(), client.WithWatchdogTimeout(4*time.Second), client.WithOpTimeout(time.Second))
 	b := open(t, s.Client(t), all.logger())
 	for _, kind := range []func(*client.Client) lock.Locker{
@@ -62,12 +62,12 @@ func TestLog_nothingWhileAllGoesWell(t *testing.T) {
 		wg.Wait()
 	}
 	if all.contains("msg=") {
-		t.Errorf("it says %s", all.text.String())
+		t.Errorf("logged %s", all.text.String())
 	}
 }
 
-// A server that evicts keys takes locks from their holders. The client logs that once, also for a
-// user with no more rights than docs/operate/security.md lists, if it may run the command.
+// A server that evicts keys can evict locks. The client logs that once, even for a user with only the permissions in
+// docs/operate/security.md, if the user may run the command.
 func TestLog_evictingServer(t *testing.T) {
 	t.Parallel()
 	for policy, warns := range map[string]bool{"allkeys-lru": true, "volatile-ttl": true, "noeviction": false} {
@@ -76,14 +76,14 @@ func TestLog_evictingServer(t *testing.T) {
 			s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", policy)
 			can := s.Do(t, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0")
 			if n, _ := can.ToInt64(); n == 0 {
-				t.Skip("this version cannot tell whether a user may ask")
+				t.Skip("this version cannot check a user's permissions")
 			}
-			var all said
+			var all output
 			open, err := client.Open(t.Context(), s.URL(), all.logger())
 			if err != nil {
 				t.Fatal(err)
 			}
-			var renews said
+			var renews output
 			made, err := client.New(s.Client(t), renews.logger(), client.WithWatchdogTimeout(4*time.Second), client.WithOpTimeout(time.Second))
 			if err != nil {
 				t.Fatal(err)
@@ -99,49 +99,48 @@ func TestLog_evictingServer(t *testing.T) {
 				renews.soon(t, "maxmemory-policy="+policy)
 			}
 			for _, c := range []*client.Client{open, made} {
-				if err := c.Close(t.Context()); err != nil { // waits for the question
+				if err := c.Close(t.Context()); err != nil { // waits for the query
 					t.Error(err)
 				}
 			}
 			if got := all.contains("maxmemory-policy"); got != warns {
-				t.Errorf("it says %s", all.text.String())
+				t.Errorf("logged %s", all.text.String())
 			}
 		})
 	}
 }
 
-// A user that may not ask for the policy leaves no trace of an attempt in ACL LOG.
+// A user without permission to read the policy leaves no trace of an attempt in ACL LOG.
 func TestLog_evictingServerDenied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	s.AddUser(t, "locks", redistest.Rights(t, "NewLock")...)
 	s.Do(t, "ACL", "SETUSER", "locks", ">hunter2")
-	var all said
+	var all output
 	c, err := client.Open(t.Context(), "redis://locks:hunter2@"+s.Addr(), all.logger(), client.WithKeyPrefix("orders:"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Close(context.Background()); err != nil { // waits for the question
+	if err := c.Close(context.Background()); err != nil { // waits for the query
 		t.Error(err)
 	}
 	if all.text.Len() > 0 {
-		t.Errorf("it says %s", all.text.String())
+		t.Errorf("logged %s", all.text.String())
 	}
 	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool {
-		return d == "command client" || d == "command client|setinfo" // CLIENT SETINFO, of which docs/operate/security.md speaks, on 6.2 and since 7.2
+		return d == "command client" || d == "command client|setinfo" // CLIENT SETINFO, which docs/operate/security.md describes, on 6.2 and since 7.2
 	})
 	if len(denied) > 0 {
 		t.Errorf("denied: %q", denied)
 	}
 }
 
-// A subscription that the server denies costs waiters their hints. The client logs that,
-// without an owner.
-func TestLog_deniedHints(t *testing.T) {
+// Without a subscription, which the server denies, waiters get no notifications. The client logs that, without an owner.
+func TestLog_deniedSubscriptions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "resetchannels", "~*", "+@all")
-	var all said
+	var all output
 	c, err := client.Open(t.Context(), "redis://locks:hunter2@"+s.Addr(), all.logger())
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +157,7 @@ func TestLog_deniedHints(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = c.NewFairLock("orders").Lock(ctx) // ends with ctx
+		_, _ = c.NewFairLock("orders").Lock(ctx) // ends when ctx is canceled
 	}()
 	all.soon(t, "subscription denied")
 	all.soon(t, "channel=redisson_lock__channel:{orders} ")

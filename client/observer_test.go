@@ -13,25 +13,24 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// All observers of a client hear of everything, each only of what it asks for, and with the
-// caller's context.
+// All observers of a client get all events for which they have a function, with the caller's context.
 func TestWithObserver_several(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	var told []string
-	tell := func(who string) func(context.Context, lock.Event) {
+	var events []string
+	notify := func(who string) func(context.Context, lock.Event) {
 		return func(ctx context.Context, e lock.Event) {
-			told = append(told, fmt.Sprint(who, " ", e.Kind, " ", ctx.Value(key{})))
+			events = append(events, fmt.Sprint(who, " ", e.Kind, " ", ctx.Value(key{})))
 		}
 	}
 	c := open(t, redistest.Start(t).Client(t),
-		client.WithObserver(lock.Observer{Acquired: tell("first")}),
+		client.WithObserver(lock.Observer{Acquired: notify("first")}),
 		client.WithObserver(lock.Observer{}),
-		client.WithObserver(lock.Observer{Acquired: tell("second"), Released: tell("second")}),
+		client.WithObserver(lock.Observer{Acquired: notify("second"), Released: notify("second")}),
 	)
 	ctx := context.WithValue(t.Context(), key{}, "caller")
 	for kind, l := range map[string]lock.Locker{"plain": c.NewLock("a"), "fair": c.NewFairLock("b"), "read": c.NewRWLock("c").Read(), "semaphore": c.NewSemaphore("d", 2)} {
-		told = nil
+		events = nil
 		h, err := l.Lock(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -40,21 +39,20 @@ func TestWithObserver_several(t *testing.T) {
 			t.Error(err)
 		}
 		want := []string{"first " + kind + " caller", "second " + kind + " caller", "second " + kind + " caller"}
-		if !slices.Equal(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+		if !slices.Equal(events, want) {
+			t.Errorf("got events %q, want %q", events, want)
 		}
 	}
 }
 
-// All that an observer can hear of happens on a real server. What it hears is true, and comes with
-// the context of its call.
+// Each event of an observer happens on a real server, is correct, and has the context of its call.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	r := observetest.Play(t, client.WithName("observed"))
 	for _, what := range []string{"Waiting", "Acquired", "NotAcquired", "TimedOut", "Canceled", "Unavailable", "Failed", "Renewed", "RenewalFailed", "Draining", "StillRunning", "Abandoned", "HandedOff", "Kept", "Released", "Lost"} {
 		all := r.Of(what)
 		if len(all) == 0 {
-			t.Errorf("the observer does not hear of %s", what)
+			t.Errorf("the observer got no %s", what)
 		}
 		for _, e := range all {
 			if e.Name == "" || e.Kind == "" || e.Mode == "" || e.ID == 0 || e.Ctx == nil {
@@ -78,16 +76,16 @@ func TestObserver(t *testing.T) {
 		t.Errorf("a loss after a drain: %+v", e)
 	}
 	if e := one("Released", "unconfirmed"); !errors.Is(e.Err, lock.ErrUnavailable) {
-		t.Errorf("a release without an answer: %v", e.Err)
+		t.Errorf("a release without a reply: %v", e.Err)
 	}
 	if e := one("RenewalFailed", "held"); !errors.Is(e.Err, lock.ErrUnavailable) || e.Left <= 0 {
-		t.Errorf("a renewal without an answer: %v, %v left", e.Err, e.Left)
+		t.Errorf("a renewal without a reply: %v, %v left", e.Err, e.Left)
 	}
 	if e := one("Renewed", "held"); e.Left <= 0 || e.Until.IsZero() {
 		t.Errorf("a renewal: %v left, until %v", e.Left, e.Until)
 	}
 	if e := one("Canceled", "canceled"); e.Ctx.Err() != context.Canceled || e.Waited <= 0 || e.Took < e.Waited {
-		t.Errorf("a wait that is cancelled: %+v", e)
+		t.Errorf("a canceled wait: %+v", e)
 	}
 	if e := one("Failed", "no lock"); !errors.Is(e.Err, lock.ErrWrongType) || e.Waited != 0 {
 		t.Errorf("a key that is no lock: %+v", e)

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// What holds no lease has the client's prefix, and ends with the client.
+// Objects without a lease use the client's prefix, and end with the client.
 func TestWithoutLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)

@@ -16,15 +16,15 @@ import (
 const noConnection = "blocking pool exhausted"
 
 // count returns how often the log contains what.
-func (s *said) count(what string) int {
+func (s *output) count(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Count(s.text.String(), what)
 }
 
-// The application uses all connections of the pool that it lends. The client logs that once, whatever waits for one: notifications,
-// its entry, and acquisitions with replicas.
-func TestPool_usedUp(t *testing.T) {
+// The application uses all connections of the pool that it shares. The client logs that once, whatever waits for one:
+// notifications, its entry, and acquisitions with replicas.
+func TestPool_exhausted(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]client.Option{"with an entry": nil, "without": {client.WithoutRegistry()}} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestPool_usedUp(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1; o.ForceSingleClient = true })
 			_, release := rdb.Dedicate()
-			var all said
+			var all output
 			c := open(t, rdb, append(opts, all.logger(), client.WithOpTimeout(time.Second))...)
 			defer release()
 			other := open(t, s.Client(t))
@@ -55,19 +55,20 @@ func TestPool_usedUp(t *testing.T) {
 				t.Error(err)
 			}
 			if n := all.count(noConnection); n != 1 {
-				t.Errorf("it is said %d times", n)
+				t.Errorf("logged %d times", n)
 			}
 		})
 	}
 }
 
-// A server that does not respond keeps a caller from a connection, too, and the pool is not blamed for that.
-func TestPool_frozenServer(t *testing.T) {
+// A server that does not respond also prevents a caller from getting a connection. The log does not report an exhausted
+// pool.
+func TestPool_pausedServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	rdb := s.Client(t, redistest.Via(p))
-	var all said
+	var all output
 	c := open(t, rdb, all.logger(), client.WithOpTimeout(time.Second))
 	p.Freeze(true)
 	defer p.Freeze(false)
@@ -77,6 +78,6 @@ func TestPool_frozenServer(t *testing.T) {
 		}
 	}
 	if n := all.count(noConnection); n != 0 {
-		t.Errorf("it is said %d times", n)
+		t.Errorf("logged %d times", n)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Nothing listens where the servers were. A call that does not wait fails at once, although its operation timeout is far away, and
-// however many there are. A call that waits goes on.
+// The servers refuse connections. A call that does not wait fails immediately, although its operation timeout is long, and
+// however many calls there are. A call that waits continues.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for topology, start := range map[string]func(t *testing.T) (rdb rueidis.Client, kill, restart func()){
@@ -89,9 +89,9 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 			var all sync.WaitGroup
 			for i, h := range inner {
 				all.Go(func() {
-					began := time.Now()
-					if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(began) > soon {
-						t.Errorf("Unlock of %s %d: %v after %v", kind, i, err, time.Since(began))
+					start := time.Now()
+					if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) > soon {
+						t.Errorf("Unlock of %s %d: %v after %v", kind, i, err, time.Since(start))
 					}
 				})
 			}
@@ -109,9 +109,9 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 	for name, call := range calls {
 		for i := range callers {
 			all.Go(func() {
-				began := time.Now()
-				if err := call(i); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || time.Since(began) > soon {
-					t.Errorf("%s: %v after %v", name, err, time.Since(began))
+				start := time.Now()
+				if err := call(i); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || time.Since(start) > soon {
+					t.Errorf("%s: %v after %v", name, err, time.Since(start))
 				}
 			})
 		}
@@ -129,9 +129,9 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 	t.Cleanup(restart) // so that the client closes soon; open has registered that before
 }
 
-// One node of a cluster refuses connections. Another can say where the slot is now, so a call that does not wait tries for its
-// operation timeout.
-func TestRefused_aPartOfACluster(t *testing.T) {
+// One node of a cluster refuses connections. Another node may report the new node of the slot, so a call that does not wait
+// retries for its operation timeout.
+func TestRefused_oneNodeOfACluster(t *testing.T) {
 	t.Parallel()
 	const opTimeout = time.Second
 	cluster := redistest.StartCluster(t)
@@ -139,7 +139,7 @@ func TestRefused_aPartOfACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close(context.Background()) }) // it says that a node is unavailable
+	t.Cleanup(func() { _ = c.Close(context.Background()) }) // it reports that a node is unavailable
 	l := c.NewLock("orders")
 	h, err := l.Lock(t.Context())
 	if err != nil {
@@ -149,8 +149,8 @@ func TestRefused_aPartOfACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.Master(t, "orders").Kill(t)
-	began := time.Now()
-	if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(began) < opTimeout/2 {
-		t.Errorf("%v after %v", err, time.Since(began))
+	start := time.Now()
+	if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) < opTimeout/2 {
+		t.Errorf("%v after %v", err, time.Since(start))
 	}
 }

@@ -29,12 +29,12 @@ func open(t *testing.T, rdb rueidis.Client, opts ...client.Option) *client.Clien
 	return c
 }
 
-// inspector is a lock of any kind.
+// inspector is a lock of any type.
 type inspector interface {
 	Inspect(ctx context.Context) (lock.State, error)
 }
 
-// eventually inspects l until ok says that it is as it should be.
+// eventually inspects l until ok is true.
 func eventually(t *testing.T, l inspector, ok func(lock.State) bool) lock.State {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -46,12 +46,12 @@ func eventually(t *testing.T, l inspector, ok func(lock.State) bool) lock.State 
 			return s
 		}
 		if time.Now().After(end) {
-			t.Fatalf("it stays %+v", s)
+			t.Fatalf("the state is still %+v", s)
 		}
 	}
 }
 
-// Inspect tells who holds a lock of any kind, and who waits, on one server and on a cluster.
+// Inspect shows who holds a lock of any type, and who waits, on one server and on a cluster.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
@@ -73,7 +73,7 @@ func registry(t *testing.T, connect func() rueidis.Client) {
 	}
 	billing := open(t, connect(), client.WithName("billing"), client.WithLabel("zone=a"))
 	cron := open(t, connect(), client.WithName("cron"))
-	looks := open(t, connect(), client.WithoutRegistry())
+	checks := open(t, connect(), client.WithoutRegistry())
 	kinds := map[string]func(*client.Client) (lock.Locker, inspector){
 		"plain": func(c *client.Client) (lock.Locker, inspector) { l := c.NewLock("plain"); return l, l },
 		"fair":  func(c *client.Client) (lock.Locker, inspector) { l := c.NewFairLock("fair"); return l, l },
@@ -93,7 +93,7 @@ func registry(t *testing.T, connect func() rueidis.Client) {
 				_, err := l.Lock(ctx)
 				waited <- err
 			}()
-			_, l := of(looks)
+			_, l := of(checks)
 			s := eventually(t, l, func(s lock.State) bool {
 				return len(s.Holders) == 1 && s.Holders[0].Client.Known() && len(s.Waiters) == 1 && s.Waiters[0].Client.Known()
 			})
@@ -113,8 +113,8 @@ func registry(t *testing.T, connect func() rueidis.Client) {
 	}
 }
 
-// The entry comes with the first handle of a lock and goes with Close, and there is none without a
-// registry, nor of a client that locks nothing.
+// The entry is written with the first handle of a lock and removed by Close. There is none without a registry, or for a
+// client without locks.
 func TestRegistry_entries(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -159,12 +159,12 @@ func TestRegistry_entries(t *testing.T) {
 	}
 }
 
-// Without the rights a client locks all the same, says so once, and Inspect shows the ID alone.
+// Without the permissions a client still locks, logs that once, and Inspect shows only the ID.
 func TestRegistry_denied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	as := s.AddUser(t, "locks", redistest.Rights(t, "NewLock")...)
-	var all said
+	var all output
 	c := open(t, s.Client(t, as), client.WithKeyPrefix("orders:"), all.logger())
 	l := c.NewLock("42")
 	h, err := l.Lock(t.Context())
@@ -182,17 +182,17 @@ func TestRegistry_denied(t *testing.T) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if text := all.text.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, c.ID()) {
-		t.Errorf("it says %s", text)
+		t.Errorf("logged %s", text)
 	}
 }
 
-// With the rights that the document lists for it, nothing is denied; and each is needed.
-func TestRegistry_leastRights(t *testing.T) {
+// The permissions that the document lists suffice, and each of them is needed.
+func TestRegistry_permissions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rights := redistest.Rights(t, "Registry")
-	with := func(user string, rights []string) []string {
-		c := open(t, s.Client(t, s.AddUser(t, user, rights...)), client.WithKeyPrefix("orders:"), client.WithLogger(slog.New(slog.DiscardHandler)))
+	permissions := redistest.Rights(t, "Registry")
+	with := func(user string, permissions []string) []string {
+		c := open(t, s.Client(t, s.AddUser(t, user, permissions...)), client.WithKeyPrefix("orders:"), client.WithLogger(slog.New(slog.DiscardHandler)))
 		l := c.NewRWLock("42").Write()
 		h, err := l.TryLock(t.Context())
 		if err != nil {
@@ -210,14 +210,14 @@ func TestRegistry_leastRights(t *testing.T) {
 		return s.Denied(t, user)
 	}
 	rw := redistest.Rights(t, "NewRWLock")
-	if denied := with("full", append(rights, rw...)); len(denied) > 0 {
+	if denied := with("full", append(permissions, rw...)); len(denied) > 0 {
 		t.Errorf("docs/operate/security.md does not cover %q", denied)
 	}
-	for i, right := range rights[len(redistest.Rights(t)):] {
-		less := append(append([]string{}, rw...), rights[len(redistest.Rights(t)):]...)
+	for i, permission := range permissions[len(redistest.Rights(t)):] {
+		less := append(append([]string{}, rw...), permissions[len(redistest.Rights(t)):]...)
 		less = append(less[:len(rw)+i], less[len(rw)+i+1:]...)
 		if denied := with("less"+string(rune('a'+i)), less); len(denied) == 0 {
-			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md lists %s, but no command is denied without it", permission)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestOpen_pings(t *testing.T) {
 		if got.KeepAlive != want {
 			t.Errorf("%v, want %v", got.KeepAlive, want)
 		}
-		if given := want > 5*time.Second || want < time.Second; got.KeepAliveConfig.Enable == given {
+		if explicit := want > 5*time.Second || want < time.Second; got.KeepAliveConfig.Enable == explicit {
 			t.Errorf("%v: %+v", want, got.KeepAliveConfig)
 		}
 	}

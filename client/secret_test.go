@@ -16,19 +16,19 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// said is all that a client logged, and the errors that it returned.
-type said struct {
+// output is all that a client logged, and the errors that it returned.
+type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
 }
 
-func (s *said) Write(p []byte) (int, error) {
+func (s *output) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.Write(p)
 }
 
-func (s *said) errors(errs ...error) {
+func (s *output) errors(errs ...error) {
 	for _, err := range errs {
 		if err != nil {
 			_, _ = s.Write([]byte(err.Error() + "\n")) // never fails
@@ -36,23 +36,22 @@ func (s *said) errors(errs ...error) {
 	}
 }
 
-func (s *said) contains(what string) bool {
+func (s *output) contains(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Contains(s.text.String(), what)
 }
 
-// No error and no line of the log repeats the password or an owner, which is
-// all that a client needs to release the owner's lock: while all goes well, with a wrong
-// password, without rights, after a loss, with something else in the key, and
-// while the server is down.
+// No error and no log line contains the password or an owner string, which is all that a client needs to release the
+// owner's lock: without a fault, with a wrong password, without permissions, after a loss, with a key of the wrong type,
+// and while the server is down.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	const password = "hunter2-hunter2"
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">"+password, "~*", "&*", "+@all")
 	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">"+password, "-@all", "+ping")
-	var all said
+	var all output
 	options := []client.Option{
 		client.WithWatchdogTimeout(4 * time.Second), client.WithOpTimeout(time.Second),
 		client.WithLogger(slog.New(slog.NewTextHandler(&all, &slog.HandlerOptions{Level: slog.LevelDebug}))),
@@ -95,7 +94,7 @@ func TestSecrets(t *testing.T) {
 		select {
 		case <-h.Context().Done():
 		case <-time.After(30 * time.Second):
-			t.Fatal("the holder was not told")
+			t.Fatal("the holder was not notified")
 		}
 		all.errors(h.Err(), context.Cause(h.Context()), h.Unlock(t.Context()))
 	}
@@ -107,7 +106,7 @@ func TestSecrets(t *testing.T) {
 		lose(h)
 	}
 
-	// A server that does not know a command repeats its arguments in the error.
+	// A server without the command repeats its arguments in the error.
 	renamed := redistest.Start(t, "--rename-command", "EVALSHA", "")
 	d, err := client.Open(t.Context(), renamed.URL(), options...)
 	if err != nil {
@@ -124,7 +123,7 @@ func TestSecrets(t *testing.T) {
 	_, inspected := d.NewLock("orders").Inspect(t.Context())
 	all.errors(inspected, d.Close(t.Context()))
 	if all.contains("args beginning") {
-		t.Error("the arguments of a command are told")
+		t.Error("the arguments of a command are in an error or in the log")
 	}
 
 	s.Do(t, "HSET", "visits", "secret-field", "secret-value")
@@ -136,12 +135,12 @@ func TestSecrets(t *testing.T) {
 		_, force := o.ForceUnlock(t.Context())
 		all.errors(inspect, force)
 		if !errors.Is(inspect, lock.ErrWrongType) {
-			t.Errorf("Inspect of somebody else's hash: %v", inspect)
+			t.Errorf("Inspect of another application's hash: %v", inspect)
 		}
 	}
 	s.Do(t, "SET", "text", "x")
-	_, foreign := c.NewLock("text").Lock(t.Context())
-	all.errors(foreign)
+	_, other := c.NewLock("text").Lock(t.Context())
+	all.errors(other)
 	h := take(c.NewLock("orders"))
 	s.Kill(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -154,18 +153,18 @@ func TestSecrets(t *testing.T) {
 
 	for _, want := range []string{"WRONGPASS", "lock lost", "connection refused", lock.ErrWrongType.Error()} {
 		if !all.contains(want) {
-			t.Errorf("nothing said %q: the test looks at too little", want)
+			t.Errorf("no %q in the output: the test covers too little", want)
 		}
 	}
 	if all.contains("secret-") {
-		t.Error("what somebody else's hash holds is told")
+		t.Error("the contents of another application's hash are in an error or in the log")
 	}
 	if all.contains(password) {
-		t.Error("the password is told")
+		t.Error("the password is in an error or in the log")
 	}
 	for _, owner := range owners {
 		if client, _, _ := strings.Cut(owner, ":"); all.contains(client) {
-			t.Errorf("the owner %s is told", owner)
+			t.Errorf("the owner %s is in an error or in the log", owner)
 		}
 	}
 	if t.Failed() {

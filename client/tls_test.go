@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A rediss URL is TLS or nothing.
+// A rediss URL requires TLS.
 func TestOpen_tls(t *testing.T) {
 	_, addr := redistest.StartTLS(t, redistest.NewAuthority(t), "--tls-auth-clients", "no")
 	url := "rediss://" + addr
@@ -33,42 +33,41 @@ func TestOpen_tls(t *testing.T) {
 	}
 	var unknown x509.UnknownAuthorityError
 	if _, err := client.Open(t.Context(), url); !errors.As(err, &unknown) {
-		t.Errorf("a server that nobody vouches for: %v", err)
+		t.Errorf("a server with an unknown certificate: %v", err)
 	}
 }
 
-// The client speaks TLS with the Sentinels of a rediss URL too: an attacker that answers in their
-// place could send clients, with their locks and password, to any server.
+// The client uses TLS for the Sentinels of a rediss URL, too: otherwise an attacker in their place could send clients, with
+// their locks and password, to any server.
 func TestOpen_tlsToSentinels(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	heard := make(chan []byte, 1)
+	received := make(chan []byte, 1)
 	go func() {
 		conn, err := l.Accept()
 		if err != nil {
-			close(heard)
+			close(received)
 			return
 		}
 		defer conn.Close()
 		first := make([]byte, 3)
 		_, _ = io.ReadFull(conn, first) // fewer bytes than that are not a handshake
-		heard <- first
+		received <- first
 	}()
 	if c, err := client.Open(t.Context(), "rediss://"+l.Addr().String()+"?master_set=primary"); err == nil {
 		t.Error("there is no Sentinel")
 		_ = c.Close(t.Context())
 	}
 	// A TLS record: a handshake, version 3.something.
-	if first := <-heard; len(first) != 3 || first[0] != 0x16 || first[1] != 3 {
+	if first := <-received; len(first) != 3 || first[0] != 0x16 || first[1] != 3 {
 		t.Errorf("the first bytes to a Sentinel are %q, want those of a TLS handshake", first)
 	}
 }
 
-// What an application adds to the options of a URL applies to the Sentinels and
-// to the servers that they watch.
+// What an application adds to the options of a URL applies to the Sentinels and to the servers that they monitor.
 func TestParseURL_tlsBehindSentinels(t *testing.T) {
 	authority := redistest.NewAuthority(t)
 	option, err := client.ParseURL("rediss://" + redistest.StartTLSSentinel(t, authority) + "?master_set=primary")
@@ -76,7 +75,7 @@ func TestParseURL_tlsBehindSentinels(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rdb, err := rueidis.NewClient(option); err == nil {
-		t.Error("a client gets in that neither knows the Sentinel nor is known")
+		t.Error("a client without the certificates of the Sentinel was accepted")
 		rdb.Close()
 	}
 	config := authority.Config(authority.Issue(t))

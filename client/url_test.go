@@ -7,8 +7,8 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 )
 
-func TestParseURL_says(t *testing.T) {
-	for url, says := range map[string]string{
+func TestParseURL_errors(t *testing.T) {
+	for url, text := range map[string]string{
 		"127.0.0.1:6379":            "want redis://host:port",
 		"localhost:6379":            "want redis://host:port",
 		"redis.example":             "want redis://host:port",
@@ -37,13 +37,13 @@ func TestParseURL_says(t *testing.T) {
 		"unix://run/redis.sock":                   "three slashes",
 	} {
 		_, err := client.ParseURL(url)
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "sec") {
-			t.Errorf("%s: %v, want one that says %q", url, err, says)
+		if err == nil || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "sec") {
+			t.Errorf("%s: got %v, want %q in it", url, err, text)
 		}
 	}
 }
 
-// Every parameter that rueidis knows is taken.
+// Every parameter that rueidis supports is accepted.
 func TestParseURL_parameters(t *testing.T) {
 	for _, url := range []string{
 		"redis://127.0.0.1:6379?db=1&dial_timeout=1s&write_timeout=2s&client_name=a@b&client_cache=0&max_retries=0&protocol=2",
@@ -58,7 +58,7 @@ func TestParseURL_parameters(t *testing.T) {
 	}
 }
 
-// Whatever stands around a password in a URL: no error repeats it, and a URL that can be read has the options of Open.
+// Whatever surrounds a password in a URL: no error contains it, and a URL that can be parsed has the options of Open.
 func FuzzParseURL(f *testing.F) {
 	for _, u := range [][2]string{
 		{"redis://user:", "@127.0.0.1:6379/0"}, {"rediss://:", "@[::1]:6379?skip_verify=true"}, {"unix://user:", "@/run/redis.sock?db=x"}, {"redis://user:%zz", "@host/99999999999999999999"},

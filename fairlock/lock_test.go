@@ -75,17 +75,17 @@ func rules(t *testing.T, a, b *client.Client) {
 
 // The permissions listed in docs/operate/security.md suffice for all operations of a fair lock. This includes dead
 // waiters, owners of Redisson, and a queue that was deleted manually.
-func TestRules_withTheLeastRights(t *testing.T) {
+func TestRules_withMinimalPermissions(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, fair, []string{"NewFairLock", "WithLinger"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
 
-		q := lineOf{s, "orders:orders"}
+		q := queueOf{s, "orders:orders"}
 		l := a.NewFairLock("orders", forever)
 		h := kindtest.MustLock(t, l)
-		q.put(t, stranger, time.Hour)
+		q.put(t, redissonOwner, time.Hour)
 		first := q.join(t, b, "orders", forever)
-		s.Do(t, "ZADD", q.timeouts(), "1", stranger) // a dead owner
+		s.Do(t, "ZADD", q.timeouts(), "1", redissonOwner) // a dead owner
 		q.put(t, redissons, time.Hour+5*time.Minute)
 		kindtest.MustUnlock(t, h)
 		kindtest.MustUnlock(t, first.Hold(t))
@@ -98,13 +98,13 @@ func TestRules_withTheLeastRights(t *testing.T) {
 		kindtest.MustUnlock(t, second.Hold(t))
 		kindtest.Lost(t, h)
 
-		crowd := []string{"RPUSH", q.queue()}
+		args := []string{"RPUSH", q.queue()}
 		for n := range 300 { // more than one script reads
-			crowd = append(crowd, stranger+strconv.Itoa(n))
+			args = append(args, redissonOwner+strconv.Itoa(n))
 		}
-		s.Do(t, crowd...)
+		s.Do(t, args...)
 		if state, err := l.Inspect(t.Context()); len(state.Waiters) != 300 || err != nil {
-			t.Errorf("Inspect: %d in line, %v", len(state.Waiters), err)
+			t.Errorf("Inspect: %d waiters, %v", len(state.Waiters), err)
 		}
 		s.Do(t, "DEL", q.queue())
 	})
@@ -116,23 +116,23 @@ var forever = lock.WithWaiterTimeout(time.Hour)
 // Owners of other programs: one of leasehold, and one of Redisson, which sends no heartbeats. The version of the UUID
 // distinguishes them.
 const (
-	stranger  = "01890000-0000-7000-8000-000000000000:1"
-	redissons = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
+	redissonOwner = "01890000-0000-7000-8000-000000000000:1"
+	redissons     = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
 )
 
-// lineOf is the queue of one fair lock in Redis.
-type lineOf struct {
+// queueOf is the queue of one fair lock in Redis.
+type queueOf struct {
 	s    *redistest.Server
 	name string
 }
 
-var orders = func(s *redistest.Server) lineOf { return lineOf{s, "orders"} }
+var orders = func(s *redistest.Server) queueOf { return queueOf{s, "orders"} }
 
-func (q lineOf) queue() string    { return "redisson_lock_queue:{" + q.name + "}" }
-func (q lineOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + "}" }
+func (q queueOf) queue() string    { return "redisson_lock_queue:{" + q.name + "}" }
+func (q queueOf) timeouts() string { return "redisson_lock_timeout:{" + q.name + "}" }
 
 // channel returns the channel of an owner's client, and number the message that notifies the owner of its turn.
-func (q lineOf) channel(owner string) string {
+func (q queueOf) channel(owner string) string {
 	client, _, _ := strings.Cut(owner, ":")
 	return fair.Channel(q.name) + ":" + client + luascripts.TurnChannelSuffix
 }
@@ -143,13 +143,13 @@ func number(owner string) string {
 }
 
 // owners returns the owners in the queue, in order.
-func (q lineOf) owners(t *testing.T) []string {
+func (q queueOf) owners(t *testing.T) []string {
 	t.Helper()
 	return kindtest.List(q.s.Do(t, "LRANGE", q.queue(), "0", "-1"))
 }
 
 // deadlines returns when each owner counts as dead, in ms by the server's clock.
-func (q lineOf) deadlines(t *testing.T) map[string]int64 {
+func (q queueOf) deadlines(t *testing.T) map[string]int64 {
 	t.Helper()
 	reply := q.s.Do(t, "ZRANGE", q.timeouts(), "0", "-1", "WITHSCORES")
 	scores, err := reply.AsZScores()
@@ -164,7 +164,7 @@ func (q lineOf) deadlines(t *testing.T) map[string]int64 {
 }
 
 // now is the server's time in ms.
-func (q lineOf) now(t *testing.T) int64 {
+func (q queueOf) now(t *testing.T) int64 {
 	t.Helper()
 	time := kindtest.List(q.s.Do(t, "TIME"))
 	seconds, err1 := strconv.ParseInt(time[0], 10, 64)
@@ -176,34 +176,34 @@ func (q lineOf) now(t *testing.T) int64 {
 }
 
 // put adds an owner to the end of the queue. It counts as alive for the given time.
-func (q lineOf) put(t *testing.T, owner string, alive time.Duration) {
+func (q queueOf) put(t *testing.T, owner string, alive time.Duration) {
 	t.Helper()
 	q.s.Do(t, "RPUSH", q.queue(), owner)
 	q.s.Do(t, "ZADD", q.timeouts(), strconv.FormatInt(q.now(t)+alive.Milliseconds(), 10), owner)
 }
 
 // join starts a Lock of name, and returns when it is queued.
-func (q lineOf) join(t *testing.T, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
+func (q queueOf) join(t *testing.T, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
 	t.Helper()
 	return q.joinUnder(t, t.Context(), c, name, opts...)
 }
 
-func (q lineOf) joinUnder(t *testing.T, ctx context.Context, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
+func (q queueOf) joinUnder(t *testing.T, ctx context.Context, c *client.Client, name string, opts ...lock.Option) *kindtest.Waiter {
 	t.Helper()
 	n := len(q.owners(t))
 	w := kindtest.Go(ctx, c.NewFairLock(name, opts...))
-	q.want(t, "it stands in line", n+1)
+	q.want(t, "the waiter is queued", n+1)
 	return w
 }
 
 // want waits until n owners are in the queue.
-func (q lineOf) want(t *testing.T, what string, n int) {
+func (q queueOf) want(t *testing.T, what string, n int) {
 	t.Helper()
 	kindtest.WaitFor(t, what, func() bool { return len(q.owners(t)) == n })
 }
 
 // wantOwners fails the test unless exactly these owners are queued, in this order, and no other owner has a deadline.
-func (q lineOf) wantOwners(t *testing.T, what string, want ...string) {
+func (q queueOf) wantOwners(t *testing.T, what string, want ...string) {
 	t.Helper()
 	if got := q.owners(t); !slices.Equal(got, want) {
 		t.Errorf("%s: in the queue are %q, want %q", what, got, want)
@@ -230,7 +230,7 @@ func serveInOrder(t *testing.T, waiters ...*kindtest.Waiter) {
 
 // The hashes of plain and fair locks have the same format. The owner string shows the type, so each fails on the other
 // instead of waiting indefinitely.
-func TestKinds_toldApart(t *testing.T) {
+func TestKinds_areDistinguished(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
@@ -239,13 +239,13 @@ func TestKinds_toldApart(t *testing.T) {
 		kindtest.Operator
 	}
 	plain, fair := handle(b.NewLock("orders")), handle(b.NewFairLock("orders"))
-	foreign := func(what string, err error, says string) {
+	wantWrongType := func(what string, err error, want string) {
 		t.Helper()
-		if !errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), says) || errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("%s: %v, want ErrWrongType, and %q", what, err, says)
+		if !errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), want) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("%s: %v, want ErrWrongType, and %q", what, err, want)
 		}
 	}
-	for says, c := range map[string]struct {
+	for want, c := range map[string]struct {
 		held   lock.Locker
 		others []handle
 	}{
@@ -254,16 +254,16 @@ func TestKinds_toldApart(t *testing.T) {
 	} {
 		h := kindtest.MustLock(t, c.held)
 		for _, other := range c.others {
-			foreign("Lock", kindtest.Go(t.Context(), other).Err(t), says)
+			wantWrongType("Lock", kindtest.Go(t.Context(), other).Err(t), want)
 			_, err := other.TryLock(t.Context())
-			foreign("TryLock", err, says)
+			wantWrongType("TryLock", err, want)
 			_, err = other.Inspect(t.Context())
-			foreign("Inspect", err, says)
+			wantWrongType("Inspect", err, want)
 			_, err = other.ForceUnlock(t.Context())
-			foreign("ForceUnlock", err, says)
+			wantWrongType("ForceUnlock", err, want)
 		}
 		_, err := multilock.New(b.NewLock("first"), c.others[0]).TryLock(t.Context())
-		foreign("a multi-lock", err, says)
+		wantWrongType("a multi-lock", err, want)
 		kindtest.MustUnlock(t, h)
 	}
 
@@ -271,7 +271,7 @@ func TestKinds_toldApart(t *testing.T) {
 		for _, owner := range []string{"0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", a.ID() + ":1800000000000000002", a.ID() + ":1800000000000000003"} {
 			s.Do(t, "HSET", "orders", owner, "1")
 			if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-				t.Errorf("beside %s: %v", owner, err)
+				t.Errorf("with %s: %v", owner, err)
 			}
 			s.Do(t, "DEL", "orders")
 		}
@@ -279,10 +279,10 @@ func TestKinds_toldApart(t *testing.T) {
 
 	// A fair waiter that is already queued gets the error from its heartbeat, and leaves the queue.
 	h := kindtest.MustLock(t, a.NewFairLock("orders"))
-	q := lineOf{s, "orders"}
+	q := queueOf{s, "orders"}
 	waiter := q.join(t, b, "orders")
 	s.Do(t, "EVAL", "redis.call('DEL', KEYS[1]); return redis.call('HSET', KEYS[1], ARGV[1], 1)", "1", "orders", b.ID()+":001800000000000000002")
-	foreign("a waiter in the queue", waiter.Err(t), ": a plain lock")
+	wantWrongType("a waiter in the queue", waiter.Err(t), ": a plain lock")
 	q.want(t, "it left the queue", 0)
 	s.Do(t, "DEL", "orders")
 	_ = h.Unlock(t.Context())
@@ -301,7 +301,7 @@ func TestKinds_toldApart(t *testing.T) {
 	for {
 		h, err := b.NewFairLock("hot").Lock(t.Context())
 		if err != nil {
-			foreign("a hot lock", err, "")
+			wantWrongType("a hot lock", err, "")
 			break
 		}
 		kindtest.MustUnlock(t, h) // it was free at that moment

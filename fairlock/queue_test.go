@@ -18,7 +18,7 @@ import (
 
 // scene is a lock that is held, and two processes for its waiters.
 type scene struct {
-	lineOf
+	queueOf
 	holder, a, b *client.Client
 	hold         lock.Hold
 }
@@ -27,10 +27,10 @@ func held(t *testing.T, opts ...client.Option) *scene {
 	t.Helper()
 	s := redistest.Start(t)
 	sc := &scene{
-		lineOf: orders(s),
-		holder: kindtest.NewClient(t, s.Client(t)),
-		a:      kindtest.NewClient(t, s.Client(t), opts...),
-		b:      kindtest.NewClient(t, s.Client(t), opts...),
+		queueOf: orders(s),
+		holder:  kindtest.NewClient(t, s.Client(t)),
+		a:       kindtest.NewClient(t, s.Client(t), opts...),
+		b:       kindtest.NewClient(t, s.Client(t), opts...),
 	}
 	sc.hold = kindtest.MustLock(t, sc.holder.NewFairLock("orders"))
 	return sc
@@ -47,7 +47,7 @@ func (sc *scene) joinAll(t *testing.T, n int, opts ...lock.Option) (waiters []*k
 
 // A waiter that stops waiting leaves the queue immediately, whether its context is canceled or its client is closed.
 // The others keep their positions.
-func TestLeavesAtOnce(t *testing.T) {
+func TestWaiter_leavesImmediately(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestLeavesAtOnce(t *testing.T) {
 
 // The reply to the request that queues a waiter is lost. The waiter retries after another one was queued. It is still
 // queued once, at its old position.
-func TestLostReply_keepsThePlace(t *testing.T) {
+func TestLostReply_keepsThePosition(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
 	p := redistest.NewProxy(t, sc.s.Addr())
@@ -89,7 +89,7 @@ func TestLostReply_keepsThePlace(t *testing.T) {
 	after := sc.join(t, sc.b, "orders", forever)
 	owners := sc.owners(t)
 	close(lost)
-	kindtest.WaitFor(t, "it was told to wait, and listens", func() bool {
+	kindtest.WaitFor(t, "the waiter is refused and subscribed", func() bool {
 		return len(kindtest.Channels(t, sc.s, sc.channel(owners[1]))) == 1
 	})
 	sc.wantOwners(t, "after the second request", owners...)
@@ -99,7 +99,7 @@ func TestLostReply_keepsThePlace(t *testing.T) {
 }
 
 // The server loses its scripts repeatedly; no waiter loses its position.
-func TestScriptFlush_inLine(t *testing.T) {
+func TestScriptFlush_whileQueued(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
 	kindtest.Flushing(t, sc.s, func() {
@@ -115,7 +115,7 @@ func TestScriptFlush_inLine(t *testing.T) {
 }
 
 // A part of the queue is deleted manually. All waiters are still served, and in order if the list still exists.
-func TestDeletedByHand_inLine(t *testing.T) {
+func TestDeletedByHand_whileQueued(t *testing.T) {
 	for name, keys := range map[string][]string{
 		"queue":     {"redisson_lock_queue:{orders}"},
 		"deadlines": {"redisson_lock_timeout:{orders}"},
@@ -126,7 +126,7 @@ func TestDeletedByHand_inLine(t *testing.T) {
 			sc := held(t)
 			waiters := sc.joinAll(t, 6, forever)
 			sc.s.Do(t, append([]string{"DEL"}, keys...)...)
-			sc.want(t, "all stand in line again", len(waiters))
+			sc.want(t, "all are queued again", len(waiters))
 			kindtest.MustUnlock(t, sc.hold)
 			order := kindtest.ServeAll(t, waiters...)
 			if name == "deadlines" && !slices.IsSorted(order) {
@@ -138,23 +138,23 @@ func TestDeletedByHand_inLine(t *testing.T) {
 }
 
 // If memory is full, heartbeats still succeed, so no waiter loses its position. After that, all are served in order.
-func TestMemoryFull_inLine(t *testing.T) {
+func TestMemoryFull_whileQueued(t *testing.T) {
 	t.Parallel()
-	const patience = 3 * time.Second // a heartbeat per second
+	const waiterTimeout = 3 * time.Second // a heartbeat per second
 	sc := held(t)
-	waiters := sc.joinAll(t, 4, lock.WithWaiterTimeout(patience))
+	waiters := sc.joinAll(t, 4, lock.WithWaiterTimeout(waiterTimeout))
 	owners, before := sc.owners(t), sc.deadlines(t)
 	sc.s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
-	kindtest.WaitFor(t, "all were heard from for longer than their patience", func() bool {
+	kindtest.WaitFor(t, "all sent heartbeats for longer than their waiter timeout", func() bool {
 		now := sc.deadlines(t)
 		for owner, deadline := range before {
-			if now[owner] < deadline+patience.Milliseconds() {
+			if now[owner] < deadline+waiterTimeout.Milliseconds() {
 				return false
 			}
 		}
 		return true
 	})
-	sc.wantOwners(t, "after a patience without memory", owners...)
+	sc.wantOwners(t, "after a waiter timeout without memory", owners...)
 	sc.s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	kindtest.MustUnlock(t, sc.hold)
 	serveInOrder(t, waiters...)
@@ -162,7 +162,7 @@ func TestMemoryFull_inLine(t *testing.T) {
 }
 
 // If memory is full when a waiter's turn comes, it continues to wait, and keeps its turn.
-func TestMemoryFull_atOnesTurn(t *testing.T) {
+func TestMemoryFull_firstInQueue(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
 	waiters := sc.joinAll(t, 4, forever)
@@ -181,7 +181,7 @@ func TestMemoryFull_atOnesTurn(t *testing.T) {
 }
 
 // TryLock neither enters the queue nor overtakes, and changes nothing.
-func TestTryLock_leavesTheLineAlone(t *testing.T) {
+func TestTryLock_leavesTheQueueUnchanged(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	q := orders(s)
@@ -204,17 +204,17 @@ func TestTryLock_leavesTheLineAlone(t *testing.T) {
 			}
 		}
 	}
-	q.put(t, stranger, time.Hour) // its message was lost, and its process sleeps
-	refused("free, but somebody is first")
+	q.put(t, redissonOwner, time.Hour) // its message was lost, and its process sleeps
+	refused("free, but a waiter is first")
 	s.Do(t, "HSET", "orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
-	refused("held, and somebody waits")
+	refused("held, and another owner waits")
 	s.Do(t, "DEL", "orders")
 
 	// Only living owners count as ahead.
-	s.Do(t, "ZADD", q.timeouts(), "1", stranger)
+	s.Do(t, "ZADD", q.timeouts(), "1", redissonOwner)
 	h, err := l.TryLock(t.Context())
 	if err != nil {
-		t.Fatalf("behind a dead head: %v", err)
+		t.Fatalf("behind a dead first waiter: %v", err)
 	}
 	fair.WantHeld(t, s, "orders", h.Owner(), 1)
 	refused("held")
@@ -226,7 +226,7 @@ func TestTryLock_leavesTheLineAlone(t *testing.T) {
 // heartbeat. The next waiter is served although the release notified a dead one.
 func TestDeadWaiters(t *testing.T) {
 	t.Parallel()
-	const patience = 3 * time.Second // a heartbeat per second
+	const waiterTimeout = 3 * time.Second // a heartbeat per second
 	sc := held(t)
 	p := redistest.NewProxy(t, sc.s.Addr())
 	c := kindtest.NewClient(t, sc.s.Client(t, redistest.Via(p)), kindtest.Fast...)
@@ -234,7 +234,7 @@ func TestDeadWaiters(t *testing.T) {
 	defer die()
 	var dead []*kindtest.Waiter
 	for range 5 {
-		dead = append(dead, sc.joinUnder(t, ctx, c, "orders", lock.WithWaiterTimeout(patience)))
+		dead = append(dead, sc.joinUnder(t, ctx, c, "orders", lock.WithWaiterTimeout(waiterTimeout)))
 	}
 	owners := sc.owners(t)
 	alive := sc.joinAll(t, 2, forever)
@@ -244,8 +244,8 @@ func TestDeadWaiters(t *testing.T) {
 	now, deadlines := sc.now(t), sc.deadlines(t)
 	var last int64
 	for _, owner := range owners {
-		if ahead := deadlines[owner] - now; ahead > patience.Milliseconds() {
-			t.Errorf("a dead waiter counts as alive for %d ms, want no more than %v", ahead, patience)
+		if ahead := deadlines[owner] - now; ahead > waiterTimeout.Milliseconds() {
+			t.Errorf("a dead waiter counts as alive for %d ms, want no more than %v", ahead, waiterTimeout)
 		}
 		last = max(last, deadlines[owner])
 	}
@@ -260,16 +260,16 @@ func TestDeadWaiters(t *testing.T) {
 	die()
 	for _, w := range dead {
 		if err := w.Err(t); !errors.Is(err, lock.ErrUnavailable) {
-			t.Errorf("one of the dead: %v", err)
+			t.Errorf("a dead waiter: %v", err)
 		}
 	}
 }
 
 // A release notifies the first in the queue, on the channel of its client, and no other waiter.
-func TestRelease_tellsOnlyTheFirst(t *testing.T) {
+func TestRelease_notifiesOnlyTheFirst(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
-	heard := kindtest.Listen(t, sc.s, fair.Channel("orders")+"*")
+	received := kindtest.Listen(t, sc.s, fair.Channel("orders")+"*")
 	waiters := sc.joinAll(t, 4, forever)
 	owners := sc.owners(t)
 	kindtest.MustUnlock(t, sc.hold)
@@ -277,12 +277,12 @@ func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 	for i, w := range waiters {
 		h := w.Hold(t)
 		sc.s.Do(t, "PUBLISH", fair.Channel("orders")+"end", "0") // after it has arrived, all messages before it have arrived
-		kindtest.WaitFor(t, "all is heard", func() bool { return len(heard.On(fair.Channel("orders")+"end")) == i+1 })
+		kindtest.WaitFor(t, "all messages arrived", func() bool { return len(received.On(fair.Channel("orders")+"end")) == i+1 })
 		first := sc.channel(owners[i])
 		want[first] = append(want[first], number(owners[i]))
 		for _, owner := range owners {
-			if got := heard.On(sc.channel(owner)); !slices.Equal(got, want[sc.channel(owner)]) {
-				t.Errorf("while waiter %d holds the lock, its client was told %q, want %q", i, got, want[sc.channel(owner)])
+			if got := received.On(sc.channel(owner)); !slices.Equal(got, want[sc.channel(owner)]) {
+				t.Errorf("while waiter %d holds the lock, its client received %q, want %q", i, got, want[sc.channel(owner)])
 			}
 		}
 		kindtest.MustUnlock(t, h)
@@ -292,22 +292,22 @@ func TestRelease_tellsOnlyTheFirst(t *testing.T) {
 
 // ForceUnlock removes dead owners at the front of the queue and notifies the first living owner. Otherwise the queue
 // does not change.
-func TestForceUnlock_tellsTheFirst(t *testing.T) {
+func TestForceUnlock_notifiesTheFirst(t *testing.T) {
 	t.Parallel()
 	sc := held(t)
-	heard := kindtest.Listen(t, sc.s, fair.Channel("orders")+"*")
-	sc.put(t, stranger, time.Hour)
+	received := kindtest.Listen(t, sc.s, fair.Channel("orders")+"*")
+	sc.put(t, redissonOwner, time.Hour)
 	waiters := sc.joinAll(t, 2, forever)
 	owners := sc.owners(t)
-	sc.s.Do(t, "ZADD", sc.timeouts(), "1", stranger) // a dead owner
+	sc.s.Do(t, "ZADD", sc.timeouts(), "1", redissonOwner) // a dead owner
 	if was, err := sc.holder.NewFairLock("orders").ForceUnlock(t.Context()); !was || err != nil {
 		t.Fatalf("ForceUnlock: %v, %v", was, err)
 	}
-	kindtest.WaitFor(t, "the first is told", func() bool { return slices.Equal(heard.On(sc.channel(owners[1])), []string{number(owners[1])}) })
+	kindtest.WaitFor(t, "the first is notified", func() bool { return slices.Equal(received.On(sc.channel(owners[1])), []string{number(owners[1])}) })
 	h := waiters[0].Hold(t)
 	sc.wantOwners(t, "after the first was served", owners[2])
-	if told := slices.Concat(heard.On(sc.channel(stranger)), heard.On(sc.channel(owners[2]))); len(told) > 0 {
-		t.Errorf("others were told %q", told)
+	if messages := slices.Concat(received.On(sc.channel(redissonOwner)), received.On(sc.channel(owners[2]))); len(messages) > 0 {
+		t.Errorf("others received %q", messages)
 	}
 	kindtest.Lost(t, sc.hold)
 	kindtest.MustUnlock(t, h)

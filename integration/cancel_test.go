@@ -21,24 +21,23 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Does a call that was given up leave anything behind? 10,000 acquisitions end
-// with their context at random instants. Half of them have a name of their own,
-// and the others contend for a few names, so that they also end while they wait. No key
-// may outlive the error by more than two operation timeouts and a round trip,
-// and in the end no subscription and no goroutine may be left.
+// A canceled call leaves nothing behind. The contexts of 10,000 acquisitions are canceled at random instants. Half of the
+// calls have their own name; the others contend for a few names, so that they are also canceled while they wait. No key may
+// outlive the error by more than two operation timeouts and a round trip. In the end no subscription and no goroutine may
+// be left.
 //
-// There are two kinds of connection: one delays every request and every reply by
-// up to 20 ms, so that the end of the context falls into all phases of a call. The other has no
-// delays, and the end falls on the very moment of the answer as often as possible.
+// There are two kinds of connection. One delays every request and every reply by up to 20 ms, so that the cancellation
+// comes in all phases of a call. The other has no delays, and the cancellation comes at the same time as the reply as often
+// as possible.
 //
-// Other kinds of locks do it less often: the fair lock, whose waiters have a place
-// in the queue, and both sides of a read/write lock, where readers have a key each
-// and writers a wish. Their patience is long, so that traces do not expire by themselves.
+// Other types of locks do fewer rounds: the fair lock, whose waiters have a queue position, and both sides of a read/write
+// lock, where each reader has a key and each writer an intent. Their waiter timeouts are long, so that traces do not expire
+// by themselves.
 func TestCancel(t *testing.T) {
 	for _, wire := range []struct {
 		name  string
-		delay time.Duration // of a request and of a reply, at the most
-		end   time.Duration // of the context, at the most
+		delay time.Duration // of a request and of a reply, at most
+		end   time.Duration // of the context, at most
 		n     int
 	}{
 		{"slow wire", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},
@@ -84,7 +83,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		t.Fatal(err)
 	}
 
-	var watch orphans
+	var watch leftovers
 	stop := make(chan struct{})
 	var scanner, wg sync.WaitGroup
 	scanner.Go(func() { watch.scan(t, direct, stop) })
@@ -94,7 +93,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	var left atomic.Int64
 	left.Store(int64(n))
 	var held, cancelled atomic.Int64
-	began := time.Now()
+	start := time.Now()
 	for i := range clients {
 		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{proxy.Addr()}, DisableCache: true})
 		if err != nil {
@@ -131,13 +130,13 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 						if err := h.Unlock(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 							t.Errorf("%v", err)
 						}
-						watch.failed(name) // the lock is given back: the same bound holds
+						watch.failed(name) // the lock is released: the same bound holds
 					}
 					cancel()
 					if calls%ahead == 0 {
-						// No caller waits for the commands of calls that ended. On a busy machine
+						// No caller waits for the commands of canceled calls. On a busy machine
 						// they would come faster than the server executes them, and a release
-						// would stand behind thousands of them. This call goes the same way.
+						// would be queued behind thousands of them. This call uses the same connection.
 						if err := rdb.Do(t.Context(), rdb.B().Exists().Key(prefix+name).Build()).Error(); err != nil {
 							t.Errorf("a round trip: %v", err)
 						}
@@ -147,7 +146,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		}
 	}
 	wg.Wait()
-	took := time.Since(began)
+	took := time.Since(start)
 
 	// All calls have returned. Their traces must be gone within one more bound.
 	deadline := time.Now().Add(bound)
@@ -161,7 +160,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 	close(stop)
 	scanner.Wait()
-	bound += 2 * watch.slowest // the call that ended left two commands, the question and what takes it back
+	bound += 2 * watch.slowest // the canceled call left two commands, the request and its release
 	worst, late := watch.report(bound)
 	if len(late) > 0 {
 		t.Errorf("%d keys outlived the end of their call by more than %v, such as %q", len(late), bound, late[:min(3, len(late))])
@@ -169,11 +168,11 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	t.Logf("%d calls ended by their context and %d held, in %v; the longest that a key of its own outlived its call was %v, the bound is %v",
 		cancelled.Load(), held.Load(), took.Round(time.Millisecond), worst.Round(time.Millisecond), bound.Round(time.Millisecond))
 	if cancelled.Load() < int64(n)/4 {
-		t.Error("too few calls were ended to say anything")
+		t.Error("too few calls were canceled, so the test shows nothing")
 	}
 
 	for i, c := range locks {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), promptTimeout)
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)
 		}
@@ -186,9 +185,8 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 }
 
-// What if the context ends in the very instant in which the answer arrives?
-// Here the client library itself ends it, with the reply in its hands. Either
-// the caller gets the lock, or the lock is free.
+// The context is canceled at the instant at which the reply arrives: the client library cancels it, with the reply in its
+// hands. Either the caller has the lock, or the lock is free.
 func TestCancel_withTheAnswer(t *testing.T) {
 	eachKind(t, testCancelWithTheAnswer, plain, fair, read, write)
 }
@@ -200,7 +198,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 		n = acquisitions(t, 50_000) / callers
 	}
 	server := redistest.Start(t)
-	rdb := &cancelling{Client: server.Client(t)}
+	rdb := &canceling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
 	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
@@ -237,7 +235,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 	wg.Wait()
 	t.Logf("%d calls ended as their answer came, %d got the lock all the same", refused.Load(), held.Load())
-	if err := c.Close(t.Context()); err != nil { // what gives the locks back has been answered then
+	if err := c.Close(t.Context()); err != nil { // the releases have their replies then
 		t.Error(err)
 	}
 	if keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(keys) > 0 {
@@ -245,8 +243,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 }
 
-// The same for a re-entry: the earlier hold must not suffer. The lock
-// is held once, and its unlock frees the lock and says so.
+// The same for a re-entry: the earlier hold is unaffected. The lock is held once, and Unlock frees it without an error.
 func TestCancel_reentryWithTheAnswer(t *testing.T) {
 	eachKind(t, testCancelReentryWithTheAnswer, plain, fair, read, write)
 }
@@ -258,7 +255,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 		n = amount(20_000) / callers
 	}
 	server := redistest.Start(t)
-	rdb := &cancelling{Client: server.Client(t)}
+	rdb := &canceling{Client: server.Client(t)}
 	knowScripts(t, rdb, k)
 	c, err := client.New(rdb, client.WithoutRegistry())
 	if err != nil {
@@ -298,7 +295,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	}
 	wg.Wait()
 	if wrong.Load() > 0 {
-		t.Errorf("%d of %d unlocks gave a wrong answer", wrong.Load(), callers*n)
+		t.Errorf("%d of %d unlocks returned a wrong result", wrong.Load(), callers*n)
 	}
 	t.Logf("%d of %d re-entries ended as their answer came", refused.Load(), callers*n)
 	if err := c.Close(t.Context()); err != nil {
@@ -307,19 +304,18 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	noKeys(t, server)
 }
 
-// cancelling ends the context of a lock's call when a reply about that lock has
-// come, before any other code sees it.
-type cancelling struct {
+// canceling cancels the context of a lock's call when a reply about that lock has arrived, before any other code sees it.
+type canceling struct {
 	rueidis.Client
 	cancels sync.Map // name -> context.CancelFunc
 }
 
-func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	words := cmd.Commands()
-	if len(words) < 4 || words[0] != "EVALSHA" {
+func (c *canceling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	args := cmd.Commands()
+	if len(args) < 4 || args[0] != "EVALSHA" {
 		return c.Client.Do(ctx, cmd)
 	}
-	name := words[3] // before Do: it recycles the command
+	name := args[3] // before Do: it recycles the command
 	reply := c.Client.Do(ctx, cmd)
 	if cancel, ok := c.cancels.Load(name); ok {
 		cancel.(context.CancelFunc)()
@@ -327,8 +323,8 @@ func (c *cancelling) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 	return reply
 }
 
-// orphans looks for keys of calls that have returned.
-type orphans struct {
+// leftovers searches for keys of calls that have returned.
+type leftovers struct {
 	mu    sync.Mutex
 	count int                      // names that were given out
 	ended map[string]time.Time     // own name -> when its call returned
@@ -337,19 +333,18 @@ type orphans struct {
 	slowest time.Duration // the longest that a command of scan took: so late is this machine; to read when scan has returned
 }
 
-func (o *orphans) next() int {
+func (o *leftovers) next() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.count++
 	return o.count
 }
 
-// ownName matches the names that belong to one call only, also inside the names of the keys
-// that belong to such a lock.
+// ownName matches names that belong to one call only, also inside the names of the keys of such a lock.
 var ownName = regexp.MustCompile(`own[0-9]+`)
 
-// failed notes that the only call for name has returned.
-func (o *orphans) failed(name string) {
+// failed records that the only call for name has returned.
+func (o *leftovers) failed(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended == nil {
@@ -360,8 +355,8 @@ func (o *orphans) failed(name string) {
 	}
 }
 
-// scan looks at the server's keys, over and over, until stop is closed.
-func (o *orphans) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
+// scan reads the server's keys repeatedly until stop is closed.
+func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
 	for {
@@ -388,9 +383,8 @@ func (o *orphans) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 	}
 }
 
-// report returns the longest life of a key after its call, and the keys that
-// lived longer than bound.
-func (o *orphans) report(bound time.Duration) (worst time.Duration, late []string) {
+// report returns the longest life of a key after its call, and the keys that lived longer than bound.
+func (o *leftovers) report(bound time.Duration) (worst time.Duration, late []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for key, life := range o.lives {
@@ -402,9 +396,8 @@ func (o *orphans) report(bound time.Duration) (worst time.Duration, late []strin
 	return worst, late
 }
 
-// wait repeats a question until its answer is empty or the deadline is over,
-// and returns the last answer.
-func (o *orphans) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
+// wait repeats a query until its reply is empty or the deadline has passed, and returns the last reply.
+func (o *leftovers) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
 	for {
 		asked := time.Now()
 		answer, err := rdb.Do(t.Context(), rdb.B().Arbitrary(question...).Build()).AsStrSlice()

@@ -18,9 +18,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does leasehold make the mistakes that every first lock makes? Each row is one of them:
-// a small lock that makes the mistake, on a real server, and leasehold's in the same scene. The
-// small one must fail; otherwise the scene would prove nothing.
+// leasehold does not have the well-known bugs of simple locks. Each row is one of them: a small lock with the bug, on a
+// real server, and leasehold's in the same scene. The small one must fail; otherwise the scene would show nothing.
 func TestClassic(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -57,7 +56,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// ours returns a client of this library on rdb that writes the keys of its locks alone.
+// ours returns a client of this library on rdb that writes only the keys of its locks.
 func ours(t *testing.T, rdb rueidis.Client, options ...client.Option) *client.Client {
 	t.Helper()
 	return registered(t, rdb, append(options, client.WithoutRegistry())...)
@@ -71,7 +70,7 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), promptTimeout)
 		defer cancel()
 		if err := c.Close(ctx); err != nil {
 			t.Error(err)
@@ -81,16 +80,16 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 }
 
 // do runs one command of a naive lock.
-func do(t *testing.T, rdb rueidis.Client, words ...string) rueidis.RedisResult {
+func do(t *testing.T, rdb rueidis.Client, args ...string) rueidis.RedisResult {
 	t.Helper()
-	r := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build())
+	r := rdb.Do(t.Context(), rdb.B().Arbitrary(args...).Build())
 	if err := r.Error(); err != nil && !rueidis.IsRedisNil(err) {
-		t.Fatalf("%q: %v", words, err)
+		t.Fatalf("%q: %v", args, err)
 	}
 	return r
 }
 
-// setNX is the lock of half the tutorials: SET name value NX PX lease.
+// setNX is the lock of many tutorials: SET name value NX PX lease.
 func setNX(t *testing.T, rdb rueidis.Client, value string, lease time.Duration) bool {
 	t.Helper()
 	return do(t, rdb, "SET", name, value, "NX", "PX", strconv.FormatInt(lease.Milliseconds(), 10)).Error() == nil
@@ -108,7 +107,7 @@ func gone(t *testing.T, rdb rueidis.Client) {
 // until waits for something that happens soon.
 func until(t *testing.T, happened func() bool) {
 	t.Helper()
-	untilWithin(t, patience, happened)
+	untilWithin(t, promptTimeout, happened)
 }
 
 // untilWithin waits for something that may take long.
@@ -121,8 +120,8 @@ func untilWithin(t *testing.T, most time.Duration, happened func() bool) {
 	}
 }
 
-// holdOn makes the proxy hold the command's next request back until resume is
-// closed, and closes reached when the proxy has it.
+// holdOn makes the proxy delay the next request with this command until resume is closed, and closes reached when the proxy
+// has it.
 func (s *scene) holdOn(command string, resume <-chan struct{}) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	first := redistest.Once(command, redistest.Action{HoldRequest: resume})
@@ -136,13 +135,13 @@ func (s *scene) holdOn(command string, resume <-chan struct{}) (reached <-chan s
 	return at
 }
 
-// soon waits until a channel is closed or gives a value.
+// soon waits until a channel is closed or has a value.
 func soon[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
-		t.Fatalf("it did not happen within %v", patience)
+	case <-time.After(promptTimeout):
+		t.Fatalf("it did not happen within %v", promptTimeout)
 	}
 	return v
 }
@@ -156,8 +155,8 @@ func setnxThenExpire(ctx context.Context, rdb rueidis.Client, name string, lease
 	return rdb.Do(ctx, rdb.B().Pexpire().Key(name).Milliseconds(lease.Milliseconds()).Build()).Error()
 }
 
-// killAfter makes a worker carry out r, and kills it when the reply to its first
-// command is on its way. It returns the PTTL of the lock that is left, in ms.
+// killAfter makes a worker execute r, and kills it when the reply to its first command is in flight. It returns the PTTL of
+// the lock that is left, in ms.
 func (s *scene) killAfter(t *testing.T, command string, r request) (left int64) {
 	t.Helper()
 	w := startWorker(t)
@@ -185,23 +184,23 @@ func naiveSetnxThenExpire(t *testing.T, s *scene) {
 
 func oursKilledAtOnce(t *testing.T, s *scene) {
 	const lease = 500 * time.Millisecond
-	left := s.killAfter(t, "EVALSHA", request{Do: "lock", Name: name, Lease: lease, Wait: patience})
+	left := s.killAfter(t, "EVALSHA", request{Do: "lock", Name: name, Lease: lease, Wait: promptTimeout})
 	if left <= 0 || left > lease.Milliseconds() {
 		t.Errorf("PTTL %d; want what is left of a lease of %v", left, lease)
 	}
-	began := time.Now()
-	if _, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), patience); err != nil {
+	start := time.Now()
+	if _, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), promptTimeout); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > lease+poll {
-		t.Errorf("the next one had to wait for %v, with a lease of %v", took, lease)
+	if took := time.Since(start); took > lease+poll {
+		t.Errorf("the next owner had to wait for %v, with a lease of %v", took, lease)
 	}
 }
 
 // ---- One client's clock is wrong.
 
-// valueClock stores the end of the lock as its value, as the SETNX page of the
-// Redis documentation did for years. It returns that value.
+// valueClock stores the end of the lock as its value, like the SETNX page of the Redis documentation for years. It returns
+// that value.
 func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time.Duration) (mine string, ok bool, err error) {
 	mine = strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	if ok, err = rdb.Do(ctx, rdb.B().Setnx().Key(name).Value(mine).Build()).AsBool(); ok || err != nil {
@@ -215,8 +214,7 @@ func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time
 	return mine, err == nil && before == seen, err
 }
 
-// wrongClock runs f where it is the year 2000. The function that f gets makes a
-// worker, where it is today, carry out a command.
+// wrongClock runs f in the year 2000. The function passed to f makes a worker, whose clock is correct, execute a command.
 func (s *scene) wrongClock(t *testing.T, f func(t *testing.T, today func(request) reply)) {
 	w := startWorker(t)
 	w.do(t, request{Do: "open", Addr: s.server.Addr()})
@@ -247,7 +245,7 @@ func naiveSkewedClock(t *testing.T, s *scene) {
 			t.Fatal(ok, err)
 		}
 		if !value[bool](t, must(t, today(request{Do: "value clock", Name: name, Lease: time.Hour}))) {
-			t.Error("the client of today did not get the lock; want the mistake: two hold it")
+			t.Error("the client with the correct clock did not acquire the lock; want the bug: two holders")
 		}
 	})
 }
@@ -277,7 +275,7 @@ func oursSkewedClock(t *testing.T, s *scene) {
 // arrives when the other one has the lock.
 
 func naiveGetsetByLoser(t *testing.T, s *scene) {
-	do(t, s.b, "SET", name, "1") // it ended in 1970
+	do(t, s.b, "SET", name, "1") // it expired in 1970
 	resume := make(chan struct{})
 	reached := s.holdOn("GETSET", resume)
 	slower := make(chan bool, 1)
@@ -292,12 +290,12 @@ func naiveGetsetByLoser(t *testing.T, s *scene) {
 	}
 	close(resume)
 	if soon(t, slower) {
-		t.Fatal("both got it")
+		t.Fatal("both acquired it")
 	}
 	// The winner frees its lock if it still has it.
 	left, err := do(t, s.b, "GET", name).ToString()
 	if err != nil || left == mine {
-		t.Errorf("the lock's value is %s (%v), which is the winner's; want the mistake: the loser's, an hour that nobody holds", left, err)
+		t.Errorf("the lock's value is %s (%v), which is the winner's; want the bug: the loser's, an hour without a holder", left, err)
 	}
 }
 
@@ -313,7 +311,7 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 		slower <- err
 	}()
 	soon(t, reached)
-	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), patience)
+	h, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name, lock.WithFixedLease(time.Minute)), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,24 +333,24 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 
 func naiveBareDel(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", 30*time.Millisecond) {
-		t.Fatal("A did not get it")
+		t.Fatal("A did not acquire it")
 	}
 	gone(t, s.b)
 	if !setNX(t, s.b, "B", time.Hour) {
-		t.Fatal("B did not get it")
+		t.Fatal("B did not acquire it")
 	}
 	do(t, s.a, "DEL", name)
 	if !setNX(t, s.c, "C", time.Hour) {
-		t.Error("C did not get the lock; want the mistake: B and C hold it")
+		t.Error("C did not acquire the lock; want the bug: B and C hold it")
 	}
 }
 
 func oursUnlockAfterExpiry(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), patience)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(30*time.Millisecond)), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), patience)
+	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +381,7 @@ func onlyB(t *testing.T, s *scene, b lock.Hold) {
 
 func naiveGetThenDel(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", 300*time.Millisecond) {
-		t.Fatal("A did not get it")
+		t.Fatal("A did not acquire it")
 	}
 	if mine, err := do(t, s.a, "GET", name).ToString(); mine != "A" || err != nil {
 		t.Fatal("A lost it too early", err)
@@ -398,16 +396,16 @@ func naiveGetThenDel(t *testing.T, s *scene) {
 	soon(t, reached)
 	gone(t, s.b)
 	if !setNX(t, s.b, "B", time.Hour) {
-		t.Fatal("B did not get it")
+		t.Fatal("B did not acquire it")
 	}
 	close(resume)
 	if n := soon(t, deleted); n != 1 || !setNX(t, s.c, "C", time.Hour) {
-		t.Errorf("A deleted %d, and C did not get the lock; want the mistake: B and C hold it", n)
+		t.Errorf("A deleted %d, and C did not acquire the lock; want the bug: B and C hold it", n)
 	}
 }
 
 func oursSlowRelease(t *testing.T, s *scene) {
-	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), patience)
+	a, err := lockWithin(t.Context(), ours(t, s.a).NewLock(name, lock.WithFixedLease(300*time.Millisecond)), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -416,7 +414,7 @@ func oursSlowRelease(t *testing.T, s *scene) {
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- a.Unlock(t.Context()) }()
 	soon(t, reached)
-	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), patience)
+	b, err := lockWithin(t.Context(), ours(t, s.b).NewLock(name), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -436,12 +434,12 @@ const (
 
 func naiveShortLease(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", shortLease) {
-		t.Fatal("A did not get it")
+		t.Fatal("A did not acquire it")
 	}
-	began := time.Now() // A works
+	start := time.Now() // A works
 	for !setNX(t, s.b, "B", time.Hour) {
-		if time.Since(began) > longWork {
-			t.Fatal("B did not get the lock while A works; want the mistake: both hold it")
+		if time.Since(start) > longWork {
+			t.Fatal("B did not acquire the lock while A works; want the bug: both hold it")
 		}
 	}
 }
@@ -450,12 +448,12 @@ func oursShortLease(t *testing.T, s *scene) {
 	renewed := make(chan time.Time, 1000)
 	a, err := lockWithin(t.Context(), ours(t, s.a, client.WithWatchdogTimeout(shortLease), client.WithObserver(lock.Observer{
 		Renewed: func(context.Context, lock.Event) { renewed <- time.Now() },
-	})).NewLock(name), patience)
+	})).NewLock(name), promptTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := ours(t, s.b).NewLock(name)
-	for began := time.Now(); time.Since(began) < longWork; soon(t, renewed) { // A works
+	for start := time.Now(); time.Since(start) < longWork; soon(t, renewed) { // A works
 		if _, err := b.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Fatalf("B, while A works: %v, want lock.ErrNotAcquired", err)
 		}

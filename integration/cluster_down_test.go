@@ -15,14 +15,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A shard dies, master and replica, and the whole cluster refuses all work. What do
-// holders and callers see, on the dead shard and on a living one?
+// A shard dies, master and replica, and the whole cluster rejects commands. Holders and callers get the right errors in
+// time, on the dead shard and on a living one.
 //
 //	1 two locks are held and have waiters, one on each shard
 //	2 the shard dies
-//	3 calls say why they fail, and return in time
-//	4 the holders are told at Until
-//	5 the shard is back, empty: the waiters go on by themselves, and nothing is left
+//	3 calls return in time, with the reason
+//	4 the holders are notified at Until
+//	5 the shard is back, empty: the waiters continue, and nothing is left
 func TestCluster_down(t *testing.T) {
 	t.Parallel()
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
@@ -54,9 +54,9 @@ func TestCluster_down(t *testing.T) {
 
 		for i, name := range names { // 3
 			l := third.NewLock(name)
-			began := time.Now()
+			start := time.Now()
 			if _, err := l.TryLock(t.Context()); err == nil || errors.Is(err, lock.ErrNotAcquired) {
-				t.Errorf("%s: TryLock: %v, want to hear of the cluster", name, err)
+				t.Errorf("%s: TryLock: got %v, want the error of the cluster", name, err)
 			} else if name == lives && !strings.Contains(err.Error(), "CLUSTERDOWN") {
 				t.Errorf("%s: TryLock: %v, want CLUSTERDOWN", name, err)
 			}
@@ -68,15 +68,15 @@ func TestCluster_down(t *testing.T) {
 			if _, err := l.Inspect(t.Context()); err == nil {
 				t.Errorf("%s: Inspect: no error", name)
 			}
-			if took := time.Since(began); took > patience {
+			if took := time.Since(start); took > promptTimeout {
 				t.Errorf("%s: three calls took %v", name, took)
 			}
 
 			h := crowd.holds[i] // 4
 			select {
 			case <-h.Context().Done():
-			case <-time.After(patience):
-				t.Fatalf("%s: the holder is not told", name)
+			case <-time.After(promptTimeout):
+				t.Fatalf("%s: the holder is not notified", name)
 			}
 			if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: %v, want ErrLost", name, err)
@@ -95,7 +95,7 @@ func TestCluster_down(t *testing.T) {
 				if err := r.hold.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
-			case <-time.After(patience):
+			case <-time.After(promptTimeout):
 				t.Fatalf("%s: the waiter is stuck", name)
 			}
 			if err := crowd.holds[i].Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {

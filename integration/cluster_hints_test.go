@@ -13,8 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// oddNames have a hash tag in every way that is allowed, or need
-// quoting somewhere.
+// oddNames have a hash tag in every allowed form, or need quoting somewhere.
 var oddNames = []string{
 	"orders", "orders:42", "{user:1}:cart", "cart:{user:2}", "a{b}c{d}", "{{x}}", "{a}{b}", "x{y}}", "{z}}{",
 	"{with a space}", "käse{ß}", "tab\t{\"quoted\"}", "new\nline", "{*}?[a-z]", "a:b:{c:d}:e",
@@ -26,13 +25,13 @@ func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []s
 	all := make(map[string]int64)
 	count := func(node *redistest.Server, command string, channels ...string) {
 		reply := node.Do(t, append([]string{"PUBSUB", command}, channels...)...)
-		words, err := reply.ToArray()
+		args, err := reply.ToArray()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := 0; i < len(words); i += 2 {
-			name, _ := words[i].ToString()
-			n, _ := words[i+1].ToInt64()
+		for i := 0; i < len(args); i += 2 {
+			name, _ := args[i].ToString()
+			n, _ := args[i+1].ToInt64()
 			all[name] += n
 		}
 	}
@@ -54,32 +53,32 @@ func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []s
 	return all
 }
 
-// crowdOf is the waiters of TestCluster_hints: one for each name.
-type crowdOf struct {
-	holds    []lock.Hold   // the locks that they wait for
-	got      []chan passed // one for each waiter
-	channels []string      // where they listen
+// waitersOf is the waiters of TestCluster_notifications: one for each name.
+type waitersOf struct {
+	holds    []lock.Hold      // the locks that they wait for
+	got      []chan handedOff // one for each waiter
+	channels []string         // where they listen
 }
 
-type passed struct {
+type handedOff struct {
 	hold lock.Hold
 	err  error
 	at   time.Time
 }
 
-// wait makes one client take a plain lock of each name, and another wait for them.
-func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf {
+// wait makes one client acquire a plain lock of each name, and another wait for them.
+func wait(t *testing.T, holder, waiter *client.Client, names []string) *waitersOf {
 	t.Helper()
-	var c crowdOf
+	var c waitersOf
 	for _, name := range names {
 		h, err := holder.NewLock(name).Lock(t.Context())
 		if err != nil {
 			t.Fatalf("%q: %v", name, err)
 		}
-		got := make(chan passed, 1)
+		got := make(chan handedOff, 1)
 		go func() {
 			h, err := waiter.NewLock(name).Lock(t.Context())
-			got <- passed{h, err, time.Now()}
+			got <- handedOff{h, err, time.Now()}
 		}()
 		channel := plain.channel(name)
 		if strings.Contains(name, "{") {
@@ -90,9 +89,8 @@ func wait(t *testing.T, holder, waiter *client.Client, names []string) *crowdOf 
 	return &c
 }
 
-// pass releases the locks, one by one, and returns how long it took until their waiters
-// had them.
-func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
+// pass releases the locks one by one, and returns how long it took until their waiters had them.
+func (c *waitersOf) pass(t *testing.T) (took time.Duration) {
 	t.Helper()
 	for i, h := range c.holds {
 		released := time.Now()
@@ -108,23 +106,23 @@ func (c *crowdOf) pass(t *testing.T) (took time.Duration) {
 			if err := r.hold.Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
-		case <-time.After(patience):
-			t.Fatalf("%s: nobody went on", c.channels[i])
+		case <-time.After(promptTimeout):
+			t.Fatalf("%s: no waiter continued", c.channels[i])
 		}
 	}
 	return took
 }
 
-// Do waiters hear of a release, whatever the name, and do they hear again after
-// everything that can happen to a cluster? The test compares them with waiters that cannot
-// hear, as the release is published in the other way: those go on by their polls.
+// Waiters are notified of a release, whatever the name, and again after each change of a cluster. The test compares them
+// with waiters that receive nothing because the release is published with the other type of Pub/Sub: those acquire the lock
+// by polling.
 //
 //	1 nothing has happened
-//	2 slots have moved to another master, while they waited
+//	2 slots were migrated to another master while they waited
 //	3 a master died, and its replica has taken over
 //	4 it came back as a replica, and died again
 //	5 a replica became master while the old one lived
-func TestCluster_hints(t *testing.T) {
+func TestCluster_notifications(t *testing.T) {
 	t.Parallel()
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -135,9 +133,9 @@ func TestCluster_hints(t *testing.T) {
 		options := []client.Option{client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(2 * time.Second)}
 		holder := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
 		waiter := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(p))...)
-		deaf := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(other))...)
+		withoutMessages := ours(t, c.Client(t, refreshed), append(options, client.WithPubSub(other))...)
 
-		var heard, unheard time.Duration
+		var received, notReceived time.Duration
 		var channels []string
 		for _, step := range []struct {
 			when    string
@@ -181,7 +179,7 @@ func TestCluster_hints(t *testing.T) {
 			until(t, listening)
 			took := crowd.pass(t)
 			t.Logf("%s: %d waiters went on %v after the release, in the mean", step.when, len(oddNames), took/time.Duration(len(oddNames)))
-			heard += took
+			received += took
 		}
 		until(t, func() bool { // no waiter, no listener
 			for _, n := range listeners(t, c, p, channels) {
@@ -191,15 +189,15 @@ func TestCluster_hints(t *testing.T) {
 			}
 			return true
 		})
-		unheard = wait(t, holder, deaf, oddNames).pass(t) * 5 // as many steps
-		t.Logf("%d waiters that cannot hear: %v", len(oddNames), unheard/time.Duration(5*len(oddNames)))
-		if heard*2 > unheard {
-			t.Errorf("waiters that hear waited for %v, and others for %v: the messages are worth nothing", heard, unheard)
+		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps
+		t.Logf("%d waiters that cannot hear: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
+		if received*2 > notReceived {
+			t.Errorf("waiters with messages waited for %v, and others for %v: the messages have no effect", received, notReceived)
 		}
 	})
 }
 
-// another returns a master that is not the given one.
+// another returns a different master.
 func another(t *testing.T, c *redistest.Cluster, not *redistest.Server) *redistest.Server {
 	t.Helper()
 	for _, n := range c.Masters(t) {

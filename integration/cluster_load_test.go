@@ -24,13 +24,13 @@ const (
 	loadLease     = 12 * time.Second // no renewal is due while a replica takes over
 	loadOpTimeout = time.Second
 
-	// told is how long a holder may believe in a lock that another owner was granted: until
-	// its next renewal is answered. The time for a busy machine is generous.
+	// told is how long a holder may act as the holder of a lock that another owner was granted: until
+	// the reply to its next renewal. The time for a busy machine is generous.
 	told = loadLease/3 + loadOpTimeout + 2*time.Second
 )
 
-// clusterLoad is many owners that take locks of all kinds on a cluster, and hold each for a
-// moment. It counts by what holders know: a lock is held while Err is nil.
+// clusterLoad is many owners that acquire locks of all types on a cluster, and hold each for a moment. A lock counts as
+// held while Err is nil.
 type clusterLoad struct {
 	t       *testing.T
 	cluster *redistest.Cluster
@@ -44,13 +44,13 @@ type clusterLoad struct {
 
 	mu          sync.Mutex
 	inside      map[string]map[*stay]struct{} // by name: the owners inside
-	excused     time.Time                     // until then two owners may be the effect of a failover
+	excused     time.Time                     // until then two owners may result from a failover
 	grants      map[kind]int
-	overlaps    int          // pairs of owners that believed in the same lock at once
-	lost        int          // holds that were told of a loss
+	overlaps    int          // pairs of owners that acted as holders of the same lock at once
+	lost        int          // holds that were notified of a loss
 	gave        map[kind]int // Unlocks
 	unconfirmed map[kind]int // of these, those that Redis did not confirm in time; they go on in the background
-	unexcused   []span       // the same, where no fault explains that
+	unexcused   []span       // the same, without a fault that explains it
 	alive       bool         // no master dies: Unlocks of plain locks, whose key is one, are confirmed
 	slowest     time.Duration
 }
@@ -70,7 +70,7 @@ func startClusterLoad(t *testing.T, cluster *redistest.Cluster, p client.PubSub)
 	})
 }
 
-// startClusterLoadBy starts it with clients that connect makes.
+// startClusterLoadBy starts it with clients made by connect.
 func startClusterLoadBy(t *testing.T, cluster *redistest.Cluster, p client.PubSub, connect func() rueidis.Client) *clusterLoad {
 	t.Helper()
 	l := &clusterLoad{t: t, cluster: cluster, stalls: watchStalls(t, cluster.Nodes), inside: make(map[string]map[*stay]struct{}), grants: make(map[kind]int),
@@ -93,8 +93,7 @@ func startClusterLoadBy(t *testing.T, cluster *redistest.Cluster, p client.PubSu
 	return l
 }
 
-// work takes a lock again and again. It never gives up, and the end of the lease is the only
-// error that it accepts.
+// work acquires a lock repeatedly. It never gives up, and accepts no error except the end of the lease.
 func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 	for !l.stop.Load() {
 		asked := time.Now()
@@ -109,7 +108,7 @@ func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 		case <-h.Context().Done():
 		}
 		l.leave(locker.Name(), s)
-		began := time.Now()
+		start := time.Now()
 		err = h.Unlock(context.Background())
 		l.mu.Lock()
 		l.gave[k]++
@@ -119,15 +118,14 @@ func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 		case err != nil:
 			l.unconfirmed[k]++
 			if l.alive && k == plain {
-				l.unexcused = append(l.unexcused, span{began, time.Now(), fmt.Sprintf("%s: %v", k, err)})
+				l.unexcused = append(l.unexcused, span{start, time.Now(), fmt.Sprintf("%s: %v", k, err)})
 			}
 		}
 		l.mu.Unlock()
 	}
 }
 
-// enter records a grant, and checks that every other owner that believes in the lock
-// is told in time.
+// enter records a grant, and checks that every other owner inside is notified of its loss in time.
 func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Duration) *stay {
 	s := &stay{hold: h, read: k == read, left: make(chan struct{})}
 	l.mu.Lock()
@@ -140,15 +138,15 @@ func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Durati
 		}
 		l.overlaps++
 		if now := time.Now(); now.After(l.excused) {
-			l.t.Errorf("%s: two owners believe in it, %v after any failover could be the reason", name, now.Sub(l.excused))
+			l.t.Errorf("%s: two valid holds, %v after any failover could be the reason", name, now.Sub(l.excused))
 		}
 		l.checks.Go(func() {
 			select {
 			case <-other.left: // of its own accord
 			case <-other.hold.Context().Done():
-			case <-s.left: // then it may go on alone
+			case <-s.left: // then it may continue alone
 			case <-time.After(told):
-				l.t.Errorf("%s: two owners believe in it, and the first was not told within %v", name, told)
+				l.t.Errorf("%s: two valid holds, and the first was not notified within %v", name, told)
 			}
 		})
 	}
@@ -159,7 +157,7 @@ func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Durati
 	return s
 }
 
-// leave comes before the Unlock: the next owner enters before the Unlock returns.
+// leave is called before Unlock: the next owner enters before Unlock returns.
 func (l *clusterLoad) leave(name string, s *stay) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +165,7 @@ func (l *clusterLoad) leave(name string, s *stay) {
 	close(s.left)
 }
 
-// total returns how often a lock was granted.
+// total returns the number of grants.
 func (l *clusterLoad) total() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,14 +175,14 @@ func (l *clusterLoad) total() (n int) {
 	return n
 }
 
-// goesOn waits until every owner could have had several more turns.
+// goesOn waits until every owner could have acquired its lock several more times.
 func (l *clusterLoad) goesOn() {
 	l.t.Helper()
 	before := l.total()
 	until(l.t, func() bool { return l.total() > before+200 })
 }
 
-// end stops the load, and says what it came to under a fault. No owner may be stuck, and nothing may be left.
+// end stops the load, and reports the result under a fault. No owner may be stuck, and nothing may be left.
 func (l *clusterLoad) end(fault string) {
 	l.t.Helper()
 	l.stop.Store(true)
@@ -192,10 +190,10 @@ func (l *clusterLoad) end(fault string) {
 	go func() { l.workers.Wait(); l.checks.Wait(); close(idle) }()
 	select {
 	case <-idle:
-	case <-time.After(patience):
+	case <-time.After(promptTimeout):
 		l.t.Fatal("waiters are stuck")
 	}
-	until(l.t, func() bool { // unconfirmed releases are settled in the background
+	until(l.t, func() bool { // unconfirmed releases are reconciled in the background
 		n := int64(0)
 		for _, master := range l.cluster.Masters(l.t) {
 			n += keys(l.t, master)
@@ -217,13 +215,12 @@ func (l *clusterLoad) end(fault string) {
 	}
 	for _, k := range []kind{plain, fair, read, write} {
 		if l.grants[k] == 0 {
-			l.t.Errorf("nobody ever got a %s lock: the test proves nothing", k)
+			l.t.Errorf("no %s lock was ever acquired: the test shows nothing", k)
 		}
 	}
 }
 
-// failover kills a master that random picks, just after cut, and makes its replica take
-// over. Then it starts the dead one again.
+// failover kills a master chosen by random, just after cut, and makes its replica take over. Then it restarts the dead one.
 func (l *clusterLoad) failover(random *rand.Rand, cut func(dies *redistest.Server) (after func())) {
 	l.t.Helper()
 	masters := l.cluster.Masters(l.t)
@@ -243,9 +240,9 @@ func (l *clusterLoad) excuse(d time.Duration) {
 	l.excused = time.Now().Add(d)
 }
 
-// forgets takes a lock of each kind that the replica of dies never hears of, and starts a waiter
-// for each. After the failover, the waiters enter, and the first holders are told in
-// time. It returns how many locks had two owners for a while.
+// forgets acquires a lock of each type that the replica of dies never receives, and starts a waiter for each. After the
+// failover, the waiters enter, and the first holders are notified in time. It returns how many locks had two owners for a
+// while.
 func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func()) {
 	t := l.t
 	t.Helper()
@@ -263,7 +260,7 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 		for k, p := range pairs {
 			p.wait(t)
 			if late := p.told(t).Sub(promoted); late > told {
-				t.Errorf("%s: its owner was told %v after the promotion, want %v at the most", k, late, told)
+				t.Errorf("%s: its owner was notified %v after the promotion, want at most %v", k, late, told)
 			}
 			if p.both {
 				*overlaps++
@@ -271,11 +268,11 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 			if err := p.first.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 				t.Errorf("%s: Unlock of a lost hold: %v", k, err)
 			}
-			began := time.Now()
+			start := time.Now()
 			err := p.second.Unlock(t.Context())
 			switch {
-			case errors.Is(err, lock.ErrUnavailable): // nothing is wrong with the cluster any more
-				l.unexcused = append(l.unexcused, span{began, time.Now(), err.Error()})
+			case errors.Is(err, lock.ErrUnavailable): // the cluster works again
+				l.unexcused = append(l.unexcused, span{start, time.Now(), err.Error()})
 			case err != nil:
 				t.Errorf("%s: %v", k, err)
 			}
@@ -283,8 +280,7 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 	}
 }
 
-// migrate moves the slot of a lock to another master. Half-way, when each master has some
-// of the keys, work goes on.
+// migrate migrates the slot of a lock to another master. Half-way, when each master has some of the keys, work continues.
 func (l *clusterLoad) migrate(random *rand.Rand) {
 	l.t.Helper()
 	name := l.names[random.IntN(len(l.names))]
@@ -296,11 +292,9 @@ func (l *clusterLoad) migrate(random *rand.Rand) {
 	m.Finish(l.t)
 }
 
-// Masters die under load. Replication is asynchronous, so a lock that was granted
-// a moment before can be forgotten, and granted again; here four are, each time. Their
-// holders are told in time, all others keep their locks, and all waiters go on
-// by themselves.
-// LEASEHOLD_FAILOVERS says how many masters die.
+// Masters die under load. Replication is asynchronous, so a lock granted a moment before can be lost, and granted again;
+// here four are, each time. Their holders are notified in time, all others keep their locks, and all waiters continue.
+// LEASEHOLD_FAILOVERS is the number of failovers.
 func TestCluster_failovers(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -315,14 +309,13 @@ func TestCluster_failovers(t *testing.T) {
 		l.end(fmt.Sprintf("%d masters died", failovers(t)))
 		t.Logf("of %d locks that the replica had never heard of, %d had two owners for a while", 4*failovers(t), overlaps)
 		if overlaps == 0 {
-			t.Error("no lock had two owners: the test proves nothing")
+			t.Error("no lock had two owners: the test shows nothing")
 		}
 	})
 }
 
-// Slots move under load: no lock is lost. While the two masters have some of a
-// lock's keys each, all calls about that lock wait, and an Unlock may give
-// up waiting. A plain lock is one key, and its owners notice nothing.
+// Slots are migrated under load: no lock is lost. While the two masters have some of a lock's keys each, all calls for that
+// lock wait, and an Unlock may time out. A plain lock is one key, so its owners are unaffected.
 func TestCluster_migrations(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -343,7 +336,7 @@ func TestCluster_migrations(t *testing.T) {
 	})
 }
 
-// Everything at once, for the time that LEASEHOLD_SOAK says, or for a few seconds.
+// All faults together, for the duration of LEASEHOLD_SOAK, or for a few seconds.
 func TestCluster_soak(t *testing.T) {
 	took := 5 * time.Second
 	if given := os.Getenv("LEASEHOLD_SOAK"); given != "" {
@@ -368,14 +361,13 @@ func TestCluster_soak(t *testing.T) {
 	l.end(fmt.Sprintf("%d masters died, %d slots moved", failovers, migrations))
 }
 
-// While a slot moves, each master has some of the keys of a lock, and could take the
-// others for gone: a reader for dead, whose lease is elsewhere, or a queue for empty.
-// No script may decide anything then, whichever key has moved.
+// While a slot is migrated, each master has some of the keys of a lock, and could treat the others as missing: a reader
+// whose lease is elsewhere as dead, or a queue as empty. No script may decide anything then, whichever key has moved.
 //
 //	1 a reader holds the lock, and a writer waits
 //	2 some of the keys move; the reader renews
-//	3 no other owner enters, and the reader is not told of a loss
-//	4 the other keys follow: work goes on as before
+//	3 no other owner enters, and the reader is not notified of a loss
+//	4 the other keys follow: work continues as before
 func TestCluster_halfOfALock(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -393,10 +385,10 @@ func TestCluster_halfOfALock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := make(chan passed, 1)
+			got := make(chan handedOff, 1)
 			go func() {
 				h, err := writer.NewRWLock(name).Write().Lock(t.Context())
-				got <- passed{h, err, time.Now()}
+				got <- handedOff{h, err, time.Now()}
 			}()
 			from := c.Master(t, name)
 			until(t, func() bool { return keys(t, from) == 3 })
@@ -406,15 +398,15 @@ func TestCluster_halfOfALock(t *testing.T) {
 					m.Move(t, key)
 				}
 			}
-			if _, err := other.NewRWLock(name).Write().TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) { // 3: TRYAGAIN, until the time is over
+			if _, err := other.NewRWLock(name).Write().TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) { // 3: TRYAGAIN, until the time has passed
 				t.Errorf("a writer: %v, want %v", err, lock.ErrUnavailable)
 			}
 			select {
 			case <-time.After(lease/3 + time.Second): // a renewal
 			case <-got:
-				t.Error("a writer got in")
+				t.Error("a writer was admitted")
 			case <-h.Context().Done():
-				t.Errorf("the reader was told: %v", context.Cause(h.Context()))
+				t.Errorf("the reader was notified: %v", context.Cause(h.Context()))
 			}
 			m.Finish(t) // 4
 			if err := h.Unlock(t.Context()); err != nil {
@@ -428,7 +420,7 @@ func TestCluster_halfOfALock(t *testing.T) {
 				if err := w.hold.Unlock(t.Context()); err != nil {
 					t.Error(err)
 				}
-			case <-time.After(patience):
+			case <-time.After(promptTimeout):
 				t.Fatal("the writer is stuck")
 			}
 		})

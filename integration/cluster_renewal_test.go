@@ -33,7 +33,7 @@ func (r *renewed) observe() client.Option {
 	}})
 }
 
-// often waits until each of the locks was renewed so many times more.
+// often waits until each of the locks was renewed that many more times.
 func (r *renewed) often(t *testing.T, names []string, times int) {
 	t.Helper()
 	r.mu.Lock()
@@ -66,20 +66,20 @@ func holdAll(t *testing.T, c *client.Client, names []string) (holds []lock.Hold)
 	return holds
 }
 
-// One shard, master and replica, stops answering, and keeps its connections. The
-// locks of the other shards are renewed as before; its own are lost, each at its end.
-func TestClusterRenewal_aSilentShardDelaysNoOther(t *testing.T) {
+// One shard, master and replica, stops replying, and keeps its connections. The locks of the other shards are renewed as
+// before; its own are lost, each at its end.
+func TestClusterRenewal_unavailableShardDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const lease, opTimeout = 4 * time.Second, time.Second
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	var r renewed
 	l := ours(t, c.Client(t), client.WithWatchdogTimeout(lease), client.WithOpTimeout(opTimeout), r.observe())
-	silent := c.Master(t, "0")
-	replica := c.Replica(t, silent)
+	unresponsive := c.Master(t, "0")
+	replica := c.Replica(t, unresponsive)
 	var theirs, others []string
 	for i := range 300 {
 		name := fmt.Sprint(i)
-		if c.Master(t, name) == silent {
+		if c.Master(t, name) == unresponsive {
 			theirs = append(theirs, name)
 		} else {
 			others = append(others, name)
@@ -89,13 +89,13 @@ func TestClusterRenewal_aSilentShardDelaysNoOther(t *testing.T) {
 	r.often(t, append(others, theirs...), 1)
 
 	replica.Freeze(t) // first, otherwise it would take over
-	silent.Freeze(t)
+	unresponsive.Freeze(t)
 	defer replica.Thaw(t)
-	defer silent.Thaw(t)
+	defer unresponsive.Thaw(t)
 	for _, h := range lost {
 		soon(t, h.Context().Done())
 		if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
-			t.Fatalf("a lock of the silent shard: %v, want ErrLost", err)
+			t.Fatalf("a lock of the unavailable shard: got %v, want ErrLost", err)
 		}
 	}
 	r.often(t, others, 3) // for longer than a lease
@@ -106,8 +106,7 @@ func TestClusterRenewal_aSilentShardDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Locks whose names share a hash tag share scripts, also when the locks of two slots of a
-// node are due alternately.
+// Locks whose names share a hash tag share scripts, even when the locks of two slots of a node are due alternately.
 func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -147,9 +146,9 @@ func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	}
 }
 
-// A slot moves, and some of its locks are on one node and some on the other: no
-// script can have them all, so each is renewed alone.
-func TestClusterRenewal_aSlotIsHalfMoved(t *testing.T) {
+// A slot is migrated, and some of its locks are on one node and some on the other: no script can have them all, so each is
+// renewed separately.
+func TestClusterRenewal_halfMigratedSlot(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	c := redistest.StartCluster(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// eachPubSub runs a test with both ways of waking waiters on a cluster.
+// eachPubSub runs a test with both types of Pub/Sub on a cluster.
 func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 	t.Helper()
 	for _, p := range []client.PubSub{client.PubSubPlain, client.PubSubSharded} {
@@ -23,7 +23,7 @@ func eachPubSub(t *testing.T, test func(*testing.T, client.PubSub)) {
 	}
 }
 
-// needs skips the test if the server does not know this way of waking waiters: sharded Pub/Sub came with Redis 7.0.
+// needs skips the test if the server does not support this type of Pub/Sub: sharded Pub/Sub exists since Redis 7.0.
 func needs(t *testing.T, p client.PubSub) {
 	t.Helper()
 	if p == client.PubSubSharded && !redistest.Start(t).KnowsSharded(t) {
@@ -31,8 +31,8 @@ func needs(t *testing.T, p client.PubSub) {
 	}
 }
 
-// The rules of every kind hold on a cluster: with sharded Pub/Sub, which the client finds
-// there, for a user with the least rights, and with plain Pub/Sub.
+// The rules of every type hold on a cluster: with sharded Pub/Sub, which the client detects, for a user with the minimum
+// permissions, and with plain Pub/Sub.
 func TestConformance_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -43,13 +43,13 @@ func TestConformance_cluster(t *testing.T) {
 	if !c.Nodes[0].KnowsSharded(t) {
 		t.Run("least rights", func(t *testing.T) {
 			t.Parallel()
-			leastRights(t, c.Nodes, c.Client, "Cluster")
+			minimalPermissions(t, c.Nodes, c.Client, "Cluster")
 		})
 		return
 	}
 	t.Run("sharded", func(t *testing.T) {
 		t.Parallel()
-		leastRights(t, c.Nodes, c.Client, "Cluster")
+		minimalPermissions(t, c.Nodes, c.Client, "Cluster")
 	})
 	t.Cleanup(func() {
 		for _, command := range []string{"ssubscribe", "sunsubscribe", "pubsub|shardnumsub"} {
@@ -58,14 +58,13 @@ func TestConformance_cluster(t *testing.T) {
 				calls += n.CommandCalls(t, command)
 			}
 			if calls == 0 {
-				t.Errorf("%s was never called: the test proves nothing", command)
+				t.Errorf("%s was never called: the test shows nothing", command)
 			}
 		}
 	})
 }
 
-// A client that may not ask whether the cluster knows sharded Pub/Sub uses the
-// plain one, and works. A client that gets no answer at all is not made.
+// A client without permission to check for sharded Pub/Sub uses plain Pub/Sub, and works. Without any reply, Open fails.
 func TestCluster_probe(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -75,8 +74,8 @@ func TestCluster_probe(t *testing.T) {
 	}
 	crowd := wait(t, ours(t, c.Client(t, as)), ours(t, c.Client(t, as)), []string{"orders:1", "orders:2"})
 	until(t, func() bool {
-		heard := listeners(t, c, client.PubSubPlain, crowd.channels)
-		return heard[crowd.channels[0]] == 1 && heard[crowd.channels[1]] == 1
+		received := listeners(t, c, client.PubSubPlain, crowd.channels)
+		return received[crowd.channels[0]] == 1 && received[crowd.channels[1]] == 1
 	})
 	crowd.pass(t)
 
@@ -85,11 +84,11 @@ func TestCluster_probe(t *testing.T) {
 		n.Freeze(t)
 	}
 	if _, err := client.New(rdb, client.WithOpTimeout(100*time.Millisecond)); err == nil || !strings.Contains(err.Error(), "WithPubSub") {
-		t.Errorf("New with a frozen cluster: %v, want an error that names WithPubSub", err)
+		t.Errorf("New with a paused cluster: got %v, want an error that names WithPubSub", err)
 	}
 	for _, p := range []client.PubSub{client.PubSubPlain, client.PubSubSharded} {
 		if _, err := client.New(rdb, client.WithPubSub(p)); err != nil {
-			t.Errorf("New with %v: %v, want no question", p, err)
+			t.Errorf("New with %v: got %v, want no query", p, err)
 		}
 	}
 	for _, n := range c.Nodes {

@@ -23,12 +23,10 @@ import (
 // closes the connection.
 type connector func(tb testing.TB) rueidis.Client
 
-// conformance tests every rule of package locktest on a deployment, with every
-// kind. It needs no more than two connections, and leaves nothing: it can
-// be run on a server that others use.
+// conformance tests every rule of package locktest on a deployment, with every type. It needs at most two connections, and
+// leaves nothing: it can be run on a server that others use.
 //
-// All keys begin with "orders:", so that a user with rights to these alone can
-// run it.
+// All keys begin with "orders:", so a user with permissions for these alone can run it.
 func conformance(t *testing.T, connect connector, options ...client.Option) {
 	t.Helper()
 	for maker := range suites {
@@ -39,14 +37,14 @@ func conformance(t *testing.T, connect connector, options ...client.Option) {
 	}
 }
 
-// suite has the rules of a kind.
+// suite has the rules of a type.
 type suite struct {
 	rules   func(t *testing.T, a, b *client.Client, watchdog time.Duration)
-	traces  bool // some of its keys stay when nobody uses them any more
+	traces  bool // some of its keys stay when they are not used any more
 	noLease bool // no rule waits for the end of a lease
 }
 
-// suites has the rules of every kind, by the method of Client that makes it; the two sides of a read/write lock are tested
+// suites has the rules of every type, by the method of Client that makes it. The two sides of a read/write lock are tested
 // together.
 var suites = map[string]suite{
 	"NewLock": {rules: func(t *testing.T, a, b *client.Client, watchdog time.Duration) {
@@ -131,7 +129,7 @@ func electionRules(t *testing.T, a, b *client.Client, watchdog time.Duration) {
 func limiterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 	maker := func(c *client.Client) func(string, ...ratelimit.Limit) locktest.Limiter {
 		return func(name string, limits ...ratelimit.Limit) locktest.Limiter {
-			return c.NewRateLimiter(name, ratelimit.FailClosed().After(patience), limits...)
+			return c.NewRateLimiter(name, ratelimit.FailClosed().After(promptTimeout), limits...)
 		}
 	}
 	locktest.RunLimiter(t, locktest.LimiterHarness{New: maker(a), Other: maker(b)})
@@ -144,10 +142,10 @@ func filterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 	})
 }
 
-// conformanceOf tests one kind. It looks for remaining keys as admin, which may SCAN.
+// conformanceOf tests one type. It searches for remaining keys as admin, which may use SCAN.
 func conformanceOf(t *testing.T, maker string, connect, admin connector, options ...client.Option) {
 	t.Helper()
-	watchdog := 8 * time.Second // and 2 s for an answer: a busy machine hardly keeps up with less
+	watchdog := 8 * time.Second // and 2 s for a reply: a busy machine needs that much
 	if suites[maker].noLease {
 		watchdog *= 4 // nothing takes longer for it
 	}
@@ -168,8 +166,7 @@ func conformanceOf(t *testing.T, maker string, connect, admin connector, options
 	nothingLeft(t, admin, prefix)
 }
 
-// nothingLeft waits until no node has a key with prefix in it: replicas are a
-// little behind.
+// nothingLeft waits until no node has a key with this prefix, because replicas are slightly behind.
 func nothingLeft(t *testing.T, admin connector, prefix string) {
 	t.Helper()
 	for addr, node := range admin(t).Nodes() {
@@ -198,9 +195,8 @@ func scan(t *testing.T, node rueidis.Client, pattern string) (keys []string) {
 	}
 }
 
-// aServer returns any one server, which the test must not break: that of
-// LEASEHOLD_REDIS_URL, which may be any URL that client.Open takes; otherwise one
-// that redistest starts; where no binary is installed, one in a container.
+// aServer returns a server that the test must not break: the one of LEASEHOLD_REDIS_URL, any URL that client.Open accepts;
+// otherwise one that redistest starts; without an installed binary, one in a container.
 func aServer(t *testing.T) connector {
 	t.Helper()
 	if url := os.Getenv("LEASEHOLD_REDIS_URL"); url != "" {

@@ -23,11 +23,9 @@ import (
 	ready "github.com/testcontainers/testcontainers-go/wait"
 )
 
-// The server is no child of the test, but process 1 of a machine of its own, and
-// its address leads through a port mapping.
+// The server is not a child of the test, but process 1 of its own container, and its address is mapped.
 //
-// Without an engine or the image the test is skipped, and fails if
-// LEASEHOLD_REQUIRE_CONTAINERS is 1.
+// Without an engine or the image the test is skipped, and fails if LEASEHOLD_REQUIRE_CONTAINERS is 1.
 func TestContainer(t *testing.T) {
 	connect, err := inContainer(t)
 	if err != nil {
@@ -60,8 +58,8 @@ func inContainer(t *testing.T) (connector, error) {
 func startContainer(ctx context.Context, t *testing.T, image string) (addr string, err error) {
 	t.Helper()
 	const port = "6379/tcp"
-	// A server without a password is for this machine alone. A user with an engine
-	// elsewhere has to say how to reach it.
+	// A server without a password is only for this machine. A user with an engine
+	// elsewhere must specify how to reach it.
 	host, bind := "127.0.0.1", netip.MustParseAddr("127.0.0.1")
 	if other := os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"); other != "" {
 		host, bind = other, netip.IPv4Unspecified()
@@ -91,7 +89,7 @@ func startContainer(ctx context.Context, t *testing.T, image string) (addr strin
 	return net.JoinHostPort(host, mapped.Port()), nil
 }
 
-// connectTo connects to any URL that client.Open takes.
+// connectTo connects to any URL that client.Open accepts.
 func connectTo(t *testing.T, url string) connector {
 	t.Helper()
 	option, err := client.ParseURL(url)

@@ -18,13 +18,12 @@ import (
 // poll is the longest time for which a waiter relies on hints alone, as in package client.
 const poll = time.Second
 
-// Does a process that is killed while it holds a lock delay the others? They
-// get the lock when its lease is over, which is the time that the server still has left
-// when the process is gone; and not before the end of its promise.
+// A process that is killed while it holds a lock delays the others until its lease expires: for the remaining lease on the
+// server, and not before Until.
 //
-//	1 a worker holds the lock, another waits for it (if the first reads, to write)
+//	1 a worker holds the lock, another waits for it (to write, if the first reads)
 //	2 the holder is killed, at a random instant
-//	3 the waiter gets the lock, no later than that lease and a poll interval
+//	3 the waiter acquires the lock, within that lease and a poll interval
 func TestCrash_holder(t *testing.T) { eachKind(t, testCrashHolder, plain, fair, read, write) }
 
 func testCrashHolder(t *testing.T, k kind) {
@@ -60,8 +59,8 @@ func testCrashHolder(t *testing.T, k kind) {
 				}
 				holder := startWorker(t)
 				holder.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: patience})) // 1
-				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: patience})
+				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: promptTimeout})) // 1
+				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: promptTimeout})
 				time.Sleep(time.Duration(random.Int64N(int64(max(lease, dog)) * 9 / 10))) // the schedule of the fault
 				killed := monotonic()
 				holder.kill() // 2
@@ -74,13 +73,13 @@ func testCrashHolder(t *testing.T, k kind) {
 				next := value[granted](t, must(t, receive(t, waiting))) // 3
 				got := time.Duration(next.Op.Return - killed)
 				if most := max(lease, dog) + poll; got > most {
-					t.Errorf("%s: the waiter got it %v after the holder was killed; want %v at the most", name, got, most)
+					t.Errorf("%s: the waiter acquired it %v after the holder was killed; want at most %v", name, got, most)
 				}
 				if late := time.Duration(next.Op.Return - end); late > poll {
-					t.Errorf("%s: the waiter got it %v after the end of the lease; want a poll interval at the most", name, late)
+					t.Errorf("%s: the waiter acquired it %v after the end of the lease; want at most a poll interval", name, late)
 				}
 				if next.Op.Return < dead.Op.Until {
-					t.Errorf("%s: the waiter got it %v before the end of what the dead holder was promised", name, time.Duration(dead.Op.Until-next.Op.Return))
+					t.Errorf("%s: the waiter acquired it %v before the dead holder's Until", name, time.Duration(dead.Op.Until-next.Op.Return))
 				}
 				mu.Lock()
 				after = append(after, got)
@@ -97,14 +96,14 @@ func testCrashHolder(t *testing.T, k kind) {
 		len(after), median(after), slices.Max(after), median(early), slices.Max(early))
 }
 
-// Does a process that is killed while it waits disturb others?
+// A process that is killed while it waits does not disturb others.
 //
 //	1 this process holds the lock, two workers wait for it
 //	2 one of them, the first of a queue, is killed; in every second round at the
-//	  very moment of 3, so that it may have got the lock in its last instant
+//	same time as 3, so that it may have acquired the lock at the last instant
 //	3 this process unlocks
-//	4 the other one gets the lock: at once, or in a queue when the patience of the
-//	  killed one is over, or when its lease is
+//	4 the other one acquires the lock: immediately, or in a queue after the waiter timeout
+//	of the killed one, or when its lease expires
 //	5 nothing is left of the killed one
 func TestCrash_waiter(t *testing.T) { eachKind(t, testCrashWaiter, plain, fair, write) }
 
@@ -140,9 +139,9 @@ func testCrashWaiter(t *testing.T, k kind) {
 		}
 		doomed := startWorker(t)
 		doomed.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
-		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: patience})
+		doomed.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: promptTimeout})
 		waiters(1)
-		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: patience})
+		waiting := survivor.send(t, request{Do: "lock", Kind: k, Name: name, WaiterTimeout: stay, Wait: promptTimeout})
 		waiters(2)
 
 		sharp := round%2 == 1
@@ -176,7 +175,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		} else {
 			until(t, func() bool { return subscribed(t, rdb, k.channel(name)) <= 1 }) // the survivor's, which lingers for a while
 		}
-		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its wish goes with its patience
+		until(t, func() bool { return k != write || dbsize(t, rdb) == 0 }) // its intent expires with its waiter timeout
 		noKeys(t, server)
 	}
 	survivor.do(t, request{Do: "close"})
@@ -187,26 +186,24 @@ func testCrashWaiter(t *testing.T, k kind) {
 	if k == fair {
 		most = stay + poll
 	}
-	if got := median(early); got > most { // in the middle, as the machine may stand still for a while
-		t.Errorf("killed before the unlock: the other waiter got the lock after %v, want %v", got, most)
+	if got := median(early); got > most { // in the middle, because the machine may pause for a while
+		t.Errorf("killed before the unlock: the other waiter acquired the lock after %v, want %v", got, most)
 	}
 	if len(behind) > 0 && median(behind) > dog+stay+poll {
-		t.Errorf("killed at the moment of the unlock: the other waiter got the lock after %v, want %v", median(behind), dog+stay+poll)
+		t.Errorf("killed at the moment of the unlock: the other waiter acquired the lock after %v, want %v", median(behind), dog+stay+poll)
 	}
 	t.Logf("%d waiters killed: the other one had the lock %v after the unlock in the middle and %v at the most; %d times of those at the moment of the unlock it had to wait for the killed one",
 		len(took), median(took), slices.Max(took), len(behind))
 }
 
-// Does a reader that was killed keep a writer out for longer than its own lease,
-// because others read on and are renewed?
+// A killed reader blocks a writer no longer than its own lease, although others continue to read and are renewed.
 //
 //	1 two workers read, and renew; a third wants to write
 //	2 the first is killed
-//	3 its lease goes down, and is over in time, while the second one's is renewed
-//	  and keeps the writer out
-//	4 early: the second stops reading at once. The writer gets in when the lease of
-//	  the killed one is over
-//	  late: the second stops reading after that. The writer gets in at once
+//	3 its lease expires in time, while the second one's is renewed and blocks the writer
+//	4 early: the second stops reading immediately. The writer enters when the lease of
+//	the killed one expires
+//	late: the second stops reading after that. The writer enters immediately
 func TestCrash_reader(t *testing.T) {
 	t.Parallel()
 	const lease, name = 3 * time.Second, "rw"
@@ -251,7 +248,7 @@ func TestCrash_reader(t *testing.T) {
 					}
 					select {
 					case <-waiting:
-						t.Fatal("the writer got in while one reads")
+						t.Fatal("the writer was admitted while one reads")
 					case <-time.After(10 * time.Millisecond):
 					}
 				}
@@ -268,13 +265,13 @@ func TestCrash_reader(t *testing.T) {
 			g := value[granted](t, must(t, receive(t, waiting)))
 			took := time.Duration(g.Op.Return - killed)
 			if !test.late && took > lease+poll {
-				t.Errorf("the writer got in %v after a reader died whose lease was %v", took, lease)
+				t.Errorf("the writer entered %v after a reader with a lease of %v died", took, lease)
 			}
 			if g.Op.Return < readers[0].Op.Until {
-				t.Errorf("the writer got in %v before the end of what the dead reader was promised", time.Duration(readers[0].Op.Until-g.Op.Return))
+				t.Errorf("the writer entered %v before the dead reader's Until", time.Duration(readers[0].Op.Until-g.Op.Return))
 			}
 			if took := time.Duration(g.Op.Return - released); test.late && took > lease/2 {
-				t.Errorf("the writer got in %v after the last living reader had left", took)
+				t.Errorf("the writer entered %v after the last living reader left", took)
 			}
 			t.Logf("the writer got in %v after the death, and %v after the other one had left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
 			workers[2].do(t, request{Do: "unlock", Hold: g.Hold})
@@ -286,12 +283,12 @@ func TestCrash_reader(t *testing.T) {
 	}
 }
 
-// Does a writer that was killed while it waited keep readers out?
+// A writer that is killed while it waits blocks readers no longer than its waiter timeout.
 //
-//	1 this process reads, and a worker wants to write; so another worker, which wants to
-//	  read, waits behind it
+//	1 this process reads, and a worker wants to write; another worker, which wants to
+//	read, waits behind it
 //	2 the writer is killed
-//	3 the reader gets in when the writer's patience is over
+//	3 the reader enters after the writer's waiter timeout
 func TestCrash_waitingWriter(t *testing.T) {
 	t.Parallel()
 	const stay, name = time.Second, "rw"
@@ -320,7 +317,7 @@ func TestCrash_waitingWriter(t *testing.T) {
 	g := value[granted](t, must(t, receive(t, waiting))) // 3
 	took := time.Duration(g.Op.Return - killed)
 	if took > stay+2*poll {
-		t.Errorf("the reader got in %v after the death of a writer with a patience of %v", took, stay)
+		t.Errorf("the reader entered %v after the death of a writer with a waiter timeout of %v", took, stay)
 	}
 	t.Logf("the reader got in %v after the death", took.Round(time.Millisecond))
 	reader.do(t, request{Do: "unlock", Hold: g.Hold})

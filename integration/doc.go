@@ -87,21 +87,21 @@
 //	clusters, failover                         TestConformance_cluster, TestCluster_failovers
 //	names, a mapper of names                   rule "names", fault KeyPrefix, TestJava_names
 //	fair: order                                TestFairOrder, TestJavaFair_mixedQueue
-//	fair: leases that run out                  TestFairQueue_leasesThatRunOut
-//	fair: deadlines that drift                 TestFairQueue_deadlinesAreTheirOwn, TestFairOrder_deathsDoNotAddUp
-//	fair: a failed try leaves nothing          TestFairQueue_aFailedTryIsForgotten, TestFairQueue_comingAndGoingLeavesNothing
-//	fair: the server takes no writes           TestFairQueue_serverTakesNoWrites
-//	read/write: leases of several readers      TestReadWrite_theLongestReadLeaseCounts, _readersBehindALease, _writerBehindALease
+//	fair: leases that run out                  TestFairQueue_expiredLeases
+//	fair: deadlines that drift                 TestFairQueue_separateDeadlines, TestFairOrder_deathsDoNotAddUp
+//	fair: a failed try leaves nothing          TestFairQueue_failedTryLockLeavesNothing, TestFairQueue_joiningAndLeavingLeavesNothing
+//	fair: the server takes no writes           TestFairQueue_writesRejected
+//	read/write: leases of several readers      TestReadWrite_longestReadLease, _readersBehindALease, _writerBehindALease
 //	read/write: fifty readers are renewed      TestReadWrite_allReadersAreRenewed
-//	read/write: re-entry and the lease         TestReadWrite_reentryLeavesTheLeaseBe, TestReadWrite_leaseIsKeptUp
+//	read/write: re-entry and the lease         TestReadWrite_reentryKeepsTheLease, TestReadWrite_leaseIsRenewed
 //	read/write: a writer reads, and downgrades TestReadWrite_writerReads, rule "downgrade"
 //	read/write: twenty readers behind a writer TestReaders
 //	read/write: a dead client's reader         TestCrash_reader, TestJavaRW_deadReader
 //	renewal of a name that was lost before     TestRenewal_sameNameAfterALoss
 //	renewal and re-entry                       TestRenewal_reentry
-//	renewal while others come and go           TestRenewal_amongLocksThatComeAndGo
+//	renewal while others come and go           TestRenewal_amongShortLocks
 //	multi-lock                                 TestMultiLock, TestQuorum…, rules in package multilock
-//	fenced: tokens grow                        TestFencing_register, TestJava_fencing
+//	fenced: tokens grow                        TestFencing_tokenCounter, TestJava_fencing
 //
 // leasehold has none of these: locks that poll instead of listening, listeners of key events, and the
 // synchronizers that are not locks.

@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// After a failover one leads, and an observer of another process sees which one, on either topology.
+// After a failover one candidate leads, and an observer of another process detects which one, on either topology.
 func TestElection_failover(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second
@@ -87,13 +87,13 @@ func TestElection_failover(t *testing.T) {
 	})
 }
 
-// noted is a lock that tells of its holds.
-type noted struct {
+// observedLock is a lock that reports its holds.
+type observedLock struct {
 	lock.Locker
 	holds chan<- lock.Hold
 }
 
-func (n noted) Lock(ctx context.Context) (lock.Hold, error) {
+func (n observedLock) Lock(ctx context.Context) (lock.Hold, error) {
 	h, err := n.Locker.Lock(ctx)
 	if err == nil {
 		n.holds <- h
@@ -101,13 +101,13 @@ func (n noted) Lock(ctx context.Context) (lock.Hold, error) {
 	return h, err
 }
 
-// Three processes stand for election by a quorum of three servers, which are killed, or frozen.
+// Three processes stand for election with a quorum of three servers, which are killed, or paused.
 //
 //	1 one server fails: the leader stays, and is renewed
-//	2 two have failed: the leader is told at Until at the latest, and no other process leads
+//	2 two have failed: the leader is notified no later than Until, and no other process leads
 //	3 they come back: one leads, with a larger token
 //
-// Never do two lead.
+// No two lead at the same time.
 func TestElection_quorum(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {
@@ -148,7 +148,7 @@ func TestElection_quorum(t *testing.T) {
 			defer cancel()
 			holds, dones := make(chan lock.Hold, 100), make(chan error, 3)
 			for i := range 3 {
-				candidate := noted{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
+				candidate := observedLock{multilock.NewQuorum(q.locks(lock.WithFencing()), multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.timeout)), holds}
 				go func() {
 					dones <- leader.Run(ctx, candidate, func(ctx context.Context) error {
 						mu.Lock()
@@ -185,16 +185,16 @@ func TestElection_quorum(t *testing.T) {
 
 			fault.fail(q.servers[1], t) // 2
 			until(func() bool {
-				last := h.Until() // what a server confirmed before it failed can still arrive, and lengthen it
+				last := h.Until() // a confirmation sent before the server failed can still arrive, and extend it
 				late := !time.Now().Before(last)
 				err := h.Err()
 				if late && err == nil && h.Until().Equal(last) {
-					t.Fatal("the leader is not told at Until")
+					t.Fatal("the leader is not notified at Until")
 				}
 				return err != nil
 			})
 			if err := h.Err(); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("the leader is told: %v", err)
+				t.Errorf("the leader is notified: %v", err)
 			}
 			until(func() bool { return leads() == 0 })
 			if _, err := outsider.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || len(holds) > 0 {
@@ -209,7 +209,7 @@ func TestElection_quorum(t *testing.T) {
 				t.Errorf("the token %d follows %d, and %d more lead", next.Token(), h.Token(), len(holds))
 			}
 			if len(dones) > 0 {
-				t.Errorf("one stands for election no more: %v", <-dones)
+				t.Errorf("a candidate left: %v", <-dones)
 				dones <- nil
 			}
 
@@ -220,7 +220,7 @@ func TestElection_quorum(t *testing.T) {
 				}
 			}
 			for _, s := range q.servers {
-				untilWithin(t, time.Minute, func() bool { return len(s.LockKeys(t)) == 1 }) // the register of tokens
+				untilWithin(t, time.Minute, func() bool { return len(s.LockKeys(t)) == 1 }) // the token counter
 			}
 		})
 	}

@@ -31,8 +31,7 @@ const (
 	exclusionLong       = 10 * time.Second // no owner holds a lock for a hundredth of it, so no wait may take so long
 )
 
-// acquisitions is how many acquisitions an exclusion test makes, if the environment does not
-// say otherwise.
+// acquisitions is the number of acquisitions of an exclusion test, unless the environment sets another.
 func acquisitions(t *testing.T, n int) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_ACQUISITIONS")
@@ -41,19 +40,19 @@ func acquisitions(t *testing.T, n int) int {
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("LEASEHOLD_ACQUISITIONS: %q is no number of acquisitions", given)
+		t.Fatalf("LEASEHOLD_ACQUISITIONS: %q is not a number of acquisitions", given)
 	}
 	return n
 }
 
-// Do two owners ever hold one lock at once? 64 goroutines in 8 processes take 5 locks in all
-// possible ways. Three witnesses watch each section:
+// No two owners hold one lock at once. 64 goroutines in 8 processes acquire 5 locks in all possible ways. Three checks
+// cover each section:
 //
 //	inside:<name>   a counter that is raised in the section and lowered at its
 //	                end; it must go from 0 to 1 and back
 //	written:<name>  read, and written plus one; a lost update
 //	                means that two owners were between the reading and the writing
-//	the history     the promises of each call, to which owner and until when, checked
+//	the history     the result of each call, for which owner and until when, checked
 //	                for an order that explains it
 func TestExclusion(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
@@ -71,8 +70,8 @@ func TestExclusion(t *testing.T) {
 	}, plain, fair, write)
 }
 
-// contest makes workers take locks by the plan p, up to total acquisitions,
-// and checks the history of each name, round by round.
+// contest makes workers acquire locks by the plan p, up to total acquisitions, and checks the history of each name, round
+// by round.
 func contest(t *testing.T, total int, p plan, check func(name string, history []op)) (sum tally) {
 	t.Helper()
 	total, random := acquisitions(t, total), rand.New(rand.NewPCG(seed(t), 1))
@@ -158,10 +157,10 @@ type contention struct {
 	Wrong   []string
 }
 
-// tally counts what happened.
+// tally counts events.
 type tally struct {
 	Grants, Reentries, Sections int // the sections of writers only
-	Refused, Cancelled          int // of TryLock, and of Lock that ended with its context
+	Refused, Cancelled          int // of TryLock, and of canceled calls of Lock
 	RanOut                      int // holds that were left to their lease
 	Readings, Together          int // sections of readers, and the sections in which others read too
 	Upgrades, Downgrades        int
@@ -215,7 +214,7 @@ func (p *process) contend(ctx context.Context, r plan) (contention, error) {
 	return all, nil
 }
 
-// contender is one goroutine that takes locks.
+// contender is one goroutine that acquires locks.
 type contender struct {
 	*contention
 	process *process
@@ -225,7 +224,7 @@ type contender struct {
 	left    *atomic.Int64
 }
 
-// once takes one lock in one of the ways, and releases it.
+// once acquires one lock in one of the ways, and releases it.
 func (c *contender) once(ctx context.Context) {
 	name := contended(c.random.IntN(c.plan.Names))
 	switch dice := c.random.IntN(1000); {
@@ -242,8 +241,7 @@ func (c *contender) once(ctx context.Context) {
 	}
 }
 
-// hold takes a lock, now and then more than once, runs the section
-// and releases the lock.
+// hold acquires a lock, sometimes more than once, runs the section and releases the lock.
 func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.Duration, wait bool, options ...lock.Option) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -274,7 +272,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 	if err := h.Err(); errors.Is(err, lock.ErrLost) {
 		c.wrong("%s was lost, but nothing was done to it: %v", name, err)
 	}
-	var reading lock.Hold // the writer reads, and goes on reading when it has stopped writing
+	var reading lock.Hold // the writer reads, and continues to read when it has stopped writing
 	if c.plan.RW && k == write && free && c.random.IntN(2) == 0 {
 		reading = c.take(ctx, read, name, false, h.Owner(), options...)
 	}
@@ -302,7 +300,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 	}
 }
 
-// runOut takes a lock, and waits until its lease has run out.
+// runOut acquires a lock, and waits until its lease has expired.
 func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, exclusionLong)
 	defer cancel()
@@ -317,8 +315,7 @@ func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.
 	}
 }
 
-// take asks for a lock and records it. It returns nil if there was a reason not
-// to get the lock.
+// take requests a lock and records it. It returns nil if there was a reason not to acquire the lock.
 func (c *contender) take(ctx context.Context, k kind, name string, wait bool, under string, options ...lock.Option) lock.Hold {
 	l := k.lock(c.process.client, name, options...)
 	ask := l.TryLock

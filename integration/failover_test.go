@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// failovers is how many failovers a test provokes.
+// failovers is the number of failovers that a test triggers.
 func failovers(t *testing.T) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_FAILOVERS")
@@ -33,11 +33,9 @@ func failovers(t *testing.T) int {
 	return n
 }
 
-// Failovers forget the lock: no replica had it when the primary died. The
-// next owner gets it while the first still believes in it, and no lock on Redis
-// can prevent that. This must hold nevertheless: tokens never go back; a
-// resource that checks them accepts nothing from the first owner once it
-// has heard of the second; and the first owner is told.
+// Failovers lose the lock: no replica had it when the primary died. The next owner acquires it while the first still acts
+// as the holder, and no lock on Redis can prevent that. The following must hold anyway: tokens never decrease; a resource
+// that checks them accepts nothing from the first owner after a write of the second; and the first owner is notified.
 func TestFailover_tokensGuard(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -57,7 +55,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 	for round := range failovers(t) {
 		primary := s.Primary(t)
 		s.CutReplication(t, primary)
-		// A fixed lease is not renewed, so nothing tells the first owner.
+		// A fixed lease is not renewed, so nothing notifies the first owner.
 		first, err := clients[round%2].NewLock("orders", lock.WithFencing(), lock.WithFixedLease(time.Minute)).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -66,14 +64,14 @@ func TestFailover_tokensGuard(t *testing.T) {
 			t.Errorf("round %d: token %d after %d", round, first.Token(), last)
 		}
 		// The first owner writes while it may, and longer: it looks at
-		// nothing but the answers of the guard.
-		var heard atomic.Bool // the resource has heard of the second
+		// nothing but the replies of the fencing check.
+		var received atomic.Bool // the resource has seen the second owner's token
 		var refusals atomic.Int64
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
 			for {
-				after := heard.Load()
+				after := received.Load()
 				err := guard.Set(context.Background(), first.Token(), "stock", "first")
 				switch {
 				case errors.Is(err, fence.ErrStale):
@@ -113,7 +111,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 		if err := guard.Set(t.Context(), second.Token(), "stock", "second"); err != nil {
 			t.Errorf("round %d: the second owner's write: %v", round, err)
 		}
-		heard.Store(true)
+		received.Store(true)
 		until(t, func() bool { return refusals.Load() > 0 })
 		if err := first.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("round %d: the first owner's Unlock: %v, want ErrLost", round, err)
@@ -129,18 +127,18 @@ func TestFailover_tokensGuard(t *testing.T) {
 	t.Logf("%d failovers that forgot the lock: %d times two owners believed in it at once; %d stale writes were refused, none accepted",
 		failovers(t), overlaps, refused)
 	if overlaps == 0 || refused == 0 {
-		t.Error("nobody ever wrote with a stale token: the test proves nothing")
+		t.Error("no write had a stale token: the test shows nothing")
 	}
 }
 
-// The primary stands still, and the Sentinels promote another server. The client library closes its connection to the old one
-// a second after that, with what is under way there: waits go on at the new primary, and so does a release.
-func TestFailover_aFrozenPrimary(t *testing.T) {
+// The primary is paused, and the Sentinels promote another server. The client library closes its connection to the old one
+// a second after that, with the commands in flight: waits continue at the new primary, and so does a release.
+func TestFailover_pausedPrimary(t *testing.T) {
 	t.Parallel()
 	const locks = 20
 	s := redistest.StartSentinel(t, 2)
 	others := ours(t, s.Client(t))
-	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that what is under way is still waited for then
+	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that the commands in flight are still waited for
 	for i := range locks {
 		if _, err := others.NewLock(strconv.Itoa(i), lock.WithFixedLease(15*time.Second)).Lock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -172,11 +170,11 @@ func TestFailover_aFrozenPrimary(t *testing.T) {
 	}
 	rdb := replica.Client(t)
 	until(t, func() bool {
-		words, failed := rdb.Do(t.Context(), rdb.B().Role().Build()).ToArray()
+		args, failed := rdb.Do(t.Context(), rdb.B().Role().Build()).ToArray()
 		if failed != nil { // Sentinels close the connections of the one that they promote
 			return false
 		}
-		is, _ := words[0].ToString()
+		is, _ := args[0].ToString()
 		n, err := rdb.Do(t.Context(), rdb.B().Exists().Key("orders").Build()).ToInt64()
 		return is == "master" && err == nil && n == 0
 	})

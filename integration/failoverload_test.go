@@ -19,13 +19,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Failovers under load, with every kind of lock. A lock that the promoted replica knows
-// is kept; a lock that it does not know is lost, and can be granted again at once,
-// so two owners may believe in it for a while. The test reports how often they did,
-// as no lock on Redis can prevent it. This must hold nevertheless: every owner of
-// a lost lock is told one renewal interval and one operation timeout
-// after the promotion, waiters go on by themselves, no call fails for any
-// other reason, and nothing is left.
+// Failovers under load, with every type of lock. A lock that the promoted replica has is kept. A lock that it does not have
+// is lost, and can be granted again immediately, so two owners may act as the holder for a while. The test reports how
+// often they did, because no lock on Redis can prevent it. The following must hold anyway: every owner of a lost lock is
+// notified within one renewal interval and one operation timeout after the promotion, waiters continue, no call fails for
+// any other reason, and nothing is left.
 func TestFailover_underLoad(t *testing.T) {
 	t.Parallel()
 	const (
@@ -43,7 +41,7 @@ func TestFailover_underLoad(t *testing.T) {
 	load := startTraffic(t, clients[:])
 
 	var kept, told, overlaps int
-	var latest, slowest time.Duration // until an owner was told, until a waiter was in
+	var latest, slowest time.Duration // until an owner was notified, until a waiter was in
 	for round := range failovers(t) {
 		one, other := clients[round%2], clients[(round+1)%2]
 		primary := s.Primary(t)
@@ -70,7 +68,7 @@ func TestFailover_underLoad(t *testing.T) {
 			late := p.told(t).Sub(promoted)
 			latest, slowest = max(latest, late), max(slowest, p.at.Sub(promoted))
 			if late > renewal+opTimeout+slack {
-				t.Errorf("round %d, %s: its owner was told %v after the promotion", round, k, late)
+				t.Errorf("round %d, %s: its owner was notified %v after the promotion", round, k, late)
 			}
 			if p.both {
 				overlaps++
@@ -88,7 +86,7 @@ func TestFailover_underLoad(t *testing.T) {
 			if n, err := has.ToInt64(); p.first.Err() == nil {
 				kept++
 				if n != 1 || err != nil {
-					t.Errorf("round %d, %s: its owner believes in a lock that the server does not know (%v)", round, k, err)
+					t.Errorf("round %d, %s: its hold is valid, but the lock is gone on the server (%v)", round, k, err)
 				}
 				p.unlock(t, p.first)
 			} else {
@@ -114,10 +112,10 @@ func TestFailover_underLoad(t *testing.T) {
 	t.Logf("load: locked %s times, %d lost, %d releases unconfirmed, %d times with two owners",
 		counts(load.locked), load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
 	if kept == 0 || overlaps == 0 {
-		t.Error("no lock was kept, or none had two owners: the test proves nothing")
+		t.Error("no lock was kept, or none had two owners: the test shows nothing")
 	}
 
-	// Dead readers that a failover brought back go with the next question, or with their lease.
+	// Dead readers that a failover restored are removed by the next request, or with their lease.
 	for _, k := range kinds {
 		h, err := k.lock(clients[0], load.name(k)).Lock(t.Context())
 		if err != nil {
@@ -128,7 +126,7 @@ func TestFailover_underLoad(t *testing.T) {
 		}
 	}
 	primary := s.Primary(t)
-	untilWithin(t, lease+patience, func() bool { return keys(t, primary) == 0 })
+	untilWithin(t, lease+promptTimeout, func() bool { return keys(t, primary) == 0 })
 }
 
 // pair is an owner of a lock, and an owner of another client that waits for it.
@@ -178,14 +176,14 @@ func (p *pair) wait(t *testing.T) {
 	}
 }
 
-// told waits until the first is told, and returns when that was.
+// told waits until the first is notified, and returns when that was.
 func (p *pair) told(t *testing.T) time.Time {
 	t.Helper()
 	select {
 	case at := <-p.lost:
 		return at
 	case <-time.After(time.Minute):
-		t.Fatalf("%s: its owner was never told", p.name)
+		t.Fatalf("%s: its owner was never notified", p.name)
 		return time.Time{}
 	}
 }
@@ -207,7 +205,7 @@ func exists(t *testing.T, server *redistest.Server, key string) bool {
 	return n == 1
 }
 
-// counts says how many there are of each kind.
+// counts formats how many there are of each type.
 func counts(of map[kind]int) string {
 	var all []string
 	for _, k := range []kind{plain, fair, read, write} {
@@ -216,8 +214,7 @@ func counts(of map[kind]int) string {
 	return strings.Join(all, ", ")
 }
 
-// traffic is owners that come and go, of one lock of each kind; readers and writers
-// share one.
+// traffic is owners that come and go, of one lock of each type; readers and writers share one.
 type traffic struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
@@ -274,7 +271,7 @@ func (l *traffic) once(t *testing.T, ctx context.Context, k kind, c *client.Clie
 	}
 }
 
-// enter counts the other holds that h meets inside, while both believe in their locks.
+// enter counts the other valid holds while h is valid.
 func (l *traffic) enter(h lock.Hold, k kind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +284,7 @@ func (l *traffic) enter(h lock.Hold, k kind) {
 	l.locked[k]++
 }
 
-// goesOn waits until each kind has been locked some more times.
+// goesOn waits until each type has been locked some more times.
 func (l *traffic) goesOn(t *testing.T) {
 	t.Helper()
 	count := func() map[kind]int {

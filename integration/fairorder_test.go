@@ -20,18 +20,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does an owner ever get a fair lock before an owner that came earlier? A thousand
-// waiters in ten processes, of which nearly a third die or give up:
+// No owner acquires a fair lock before an owner that came earlier. A thousand waiters in ten processes, of which nearly a
+// third die or give up:
 //
 //	1 this process holds the lock, and most of the others come, at random instants
 //	2 a seventh of them gives up, at random instants from then on
-//	3 one process is killed, and this one unlocks; the rest comes while the queue is
-//	  being served, and while it waits behind the dead
-//	4 another process is killed meanwhile
-//	5 no owner was served before one that was known to be in
-//	  the queue when it had not even asked
-//	6 the deaths did not cost more than one patience for each time that a process
-//	  died, and not one for each of the dead
+//	3 one process is killed, and this one unlocks; the others come while the queue is
+//	being served, and while it waits behind the dead
+//	4 another process is killed in the meantime
+//	5 no owner was served before one that was known to be in the queue before
+//	its request was sent
+//	6 the deaths did not cost more than one waiter timeout for each time that a process
+//	died, rather than one for each dead waiter
 //	7 nothing is left
 func TestFairOrder(t *testing.T) { testFairOrder(t, 1000) }
 
@@ -118,17 +118,17 @@ func testFairOrder(t *testing.T, waiters int) {
 			}
 		}
 	}
-	wrong, pairs := overtaken(served) // 5
+	wrong, pairs := countOvertaken(served) // 5
 	for _, w := range wrong[:min(3, len(wrong))] {
 		t.Error(w)
 	}
 	if all := len(served) * (len(served) - 1) / 2; pairs < all/2 && !testing.Short() {
-		t.Errorf("the order of only %d of %d pairs of waiters is known: that says nothing", pairs, all)
+		t.Errorf("the order of only %d of %d pairs of waiters is known: the test shows nothing", pairs, all)
 	}
 
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Return, b.Return) }) // 6
 	took := time.Duration(served[len(served)-1].Return - released)
-	pauses, before := 0, released // times when nobody was served
+	pauses, before := 0, released // times when no waiter was served
 	for _, o := range served {
 		if time.Duration(o.Return-before) > lock.DefaultWaiterTimeout/2 {
 			pauses++
@@ -136,7 +136,7 @@ func testFairOrder(t *testing.T, waiters int) {
 		before = o.Return
 	}
 	if pauses > len(doomed) {
-		t.Errorf("nobody was served for a patience of %v, %d times; %d processes died", lock.DefaultWaiterTimeout, pauses, len(doomed))
+		t.Errorf("no waiter was served for a waiter timeout of %v, %d times; %d processes died", lock.DefaultWaiterTimeout, pauses, len(doomed))
 	}
 
 	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also drops the dead at the end of the queue
@@ -159,9 +159,9 @@ func testFairOrder(t *testing.T, waiters int) {
 		each*processes, first, 2*each, quit, len(served), took.Round(time.Millisecond), pauses, pairs, len(wrong))
 }
 
-// overtaken finds owners that were served although another one was known to be in the
-// queue before they asked. It also returns of how many pairs the order is known.
-func overtaken(served []op) (wrong []string, pairs int) {
+// countOvertaken finds owners that were served although another one was known to be in the queue before their request. It
+// also returns the number of pairs whose order is known.
+func countOvertaken(served []op) (wrong []string, pairs int) {
 	served = slices.Clone(served)
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Token, b.Token) })
 	calls := make([]int, len(served))
@@ -169,24 +169,24 @@ func overtaken(served []op) (wrong []string, pairs int) {
 		calls[i] = int(o.Call)
 	}
 	sort.Ints(calls)
-	var youngest op // of the owners served so far, the one that asked last
+	var latestArrival op // of the owners served so far, the one with the last request
 	for _, o := range served {
 		if o.Queued != 0 {
 			pairs += len(calls) - sort.SearchInts(calls, int(o.Queued)+1)
-			if youngest.Call > o.Queued {
+			if latestArrival.Call > o.Queued {
 				wrong = append(wrong, fmt.Sprintf("%s was in the queue %v before %s asked, which was served before it",
-					o.Owner, time.Duration(youngest.Call-o.Queued), youngest.Owner))
+					o.Owner, time.Duration(latestArrival.Call-o.Queued), latestArrival.Owner))
 			}
 		}
-		if o.Call > youngest.Call {
-			youngest = o
+		if o.Call > latestArrival.Call {
+			latestArrival = o
 		}
 	}
 	return wrong, pairs
 }
 
-// Can overtaken find anything?
-func TestFairOrder_bites(t *testing.T) {
+// countOvertaken detects a wrong order.
+func TestFairOrder_detectsOvertaking(t *testing.T) {
 	one := op{Owner: "one", Call: 1, Queued: 3, Token: 10}
 	overlaps := op{Owner: "overlaps", Call: 2, Queued: 4, Token: 11}
 	late := op{Owner: "late", Call: 5, Queued: 6, Token: 12}
@@ -206,21 +206,20 @@ func TestFairOrder_bites(t *testing.T) {
 		{"overtaken", swap(one, late), 1, 1},
 		{"overtaken by one that did not wait", swap(late, free), 1, 1},
 	} {
-		if wrong, pairs := overtaken(test.ops); len(wrong) != test.wrong || pairs != test.pairs {
+		if wrong, pairs := countOvertaken(test.ops); len(wrong) != test.wrong || pairs != test.pairs {
 			t.Errorf("%s: %d of %d pairs are wrong, want %d of %d: %q", test.name, len(wrong), pairs, test.wrong, test.pairs, wrong)
 		}
 	}
 }
 
-// Do the dead of a fair queue cost one patience, or one each? With a patience of
-// a second:
+// The dead waiters of a fair queue cost one waiter timeout together. With a waiter timeout of a second:
 //
 //	1 this process holds the lock; 50 waiters of three processes come, then one
-//	  of another, and so on: 150 in all, and three
+//	of another, and so on: 150 in all, and three
 //	2 the three processes are killed, and this one unlocks
-//	3 the three others are served within a patience and a poll interval; it would
-//	  be minutes if each of the dead cost a patience
-//	4 no waiter asked in a loop meanwhile
+//	3 the three others are served within a waiter timeout and a poll interval; it would
+//	take minutes if each of the dead cost a waiter timeout
+//	4 no waiter sent requests in a loop in the meantime
 func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	const (
 		stay    = time.Second
@@ -274,7 +273,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 		g := value[granted](t, must(t, receiveWithin(t, answer, 5*time.Minute)))
 		after = append(after, time.Duration(g.Op.Return-killed).Round(time.Millisecond))
 		if took := time.Duration(g.Op.Return - killed); took > most {
-			t.Errorf("waiter %d, behind %d dead, got the lock %v after they died; want one patience, which is %v, and a poll interval", i+1, (i+1)*dead/groups, took, stay)
+			t.Errorf("waiter %d, behind %d dead, acquired the lock %v after they died; want one waiter timeout, which is %v, and a poll interval", i+1, (i+1)*dead/groups, took, stay)
 		}
 		if g.Op.Token <= previous.Op.Token {
 			t.Errorf("waiter %d was served before the one in front of it", i+1)
@@ -284,7 +283,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	}
 	calls := server.CommandCalls(t, "evalsha") - before // 4
 	if calls > 100 {
-		t.Errorf("%d commands while three waited for the dead: somebody asks in a loop", calls)
+		t.Errorf("%d commands while three waited for the dead: a waiter retries in a loop", calls)
 	}
 	survivor.do(t, request{Do: "close"})
 	if err := c.Close(t.Context()); err != nil {
@@ -294,8 +293,8 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	t.Logf("%d dead with a patience of %v each: those behind them got the lock %v after the death, by %d commands", dead, stay, after, calls)
 }
 
-// Are waiters of several processes served in the order of their arrival? This
-// time they come one by one, so that there is only one order.
+// Waiters of several processes are served in the order of their arrival. They come one by one, so that there is only one
+// order.
 func TestFairOrder_oneByOne(t *testing.T) {
 	const processes, n, name = 4, 40, "fair"
 	server := redistest.Start(t)
@@ -340,14 +339,14 @@ func TestFairOrder_oneByOne(t *testing.T) {
 	noKeys(t, server)
 }
 
-// What happens to a waiter whose process is stopped? If that takes less than its patience,
-// nothing. If it takes longer, the others go on, and it enters the queue anew.
+// A waiter whose process is paused for less than its waiter timeout keeps its position. If the pause is longer, the others
+// continue, and it returns to the end of the queue.
 //
 //	1 this process holds the lock, a worker waits for it, and a second one
-//	2 the first worker is stopped
-//	3 short: it goes on after a while; this process unlocks; it is served first
-//	  long: this process unlocks; the second worker is served within a patience;
-//	  the first one goes on, and is served too
+//	2 the first worker is paused
+//	3 short: it continues after a while; this process unlocks; it is served first
+//	long: this process unlocks; the second worker is served within a waiter timeout;
+//	the first one continues, and is served too
 func TestFairOrder_stopped(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -402,7 +401,7 @@ func TestFairOrder_stopped(t *testing.T) {
 					t.Errorf("worker %d should be served as number %d, and has the token %d after %d (%s)", i+1, place+1, o.Token, token, o.Err)
 				}
 				if took := time.Duration(o.Return - stopped); place == 0 && test.long && took > 20*test.stay {
-					t.Errorf("the worker behind the stopped one was served after %v; want one patience, which is %v", took, test.stay)
+					t.Errorf("the worker behind the paused one was served after %v; want one waiter timeout, which is %v", took, test.stay)
 				}
 				token = o.Token
 			}
@@ -440,8 +439,8 @@ type crowd struct {
 // meetKey counts them.
 const meetKey = "met"
 
-// crowd runs a crowd, and returns how each of its goroutines fared. A goroutine that gave up in vain
-// has no error.
+// crowd runs a crowd, and returns the result of each of its goroutines. A goroutine that gave up without the lock has no
+// error.
 func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)
 	random := rand.New(rand.NewPCG(r.Crowd.Seed, 0))
@@ -480,13 +479,13 @@ func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 	return ops, nil
 }
 
-// meet returns when n have called it.
+// meet returns when n callers have called it.
 func (p *process) meet(ctx context.Context, n int64) error {
 	if n == 0 {
 		return nil
 	}
 	met, err := p.side.Do(ctx, p.side.B().Incr().Key(meetKey).Build()).AsInt64()
-	for deadline := time.Now().Add(patience); err == nil && met < n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(promptTimeout); err == nil && met < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("only %d were in together, and not %d", met, n)
 		}

@@ -18,17 +18,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Can the queue of a fair lock go wrong, so that a free lock is granted to
-// no owner for a long time? These are the ways in which Redisson's queue did: deadlines
-// of waiters crept into the future with each waiter that came, went or died, and
-// places of waiters stayed that had left. Each scene has a lock, and clients that wait
-// for it; after each step,
+// A free fair lock never waits long for its next owner. Redisson's queue had such bugs: deadlines of waiters moved into the
+// future with each waiter that came, left or died, and positions of waiters stayed after they had left. Each scene has a
+// lock, and clients that wait for it. After each step,
 //
-//	no owner in the queue counts as alive for longer than its patience
-//	there are as many deadlines as there are places
+//	no owner in the queue counts as alive for longer than its waiter timeout
+//	there are as many deadlines as positions
 //	in the end there are no keys
 //
-// Other ways are in TestFairOrder….
+// TestFairOrder… has more.
 type fairScene struct {
 	*testing.T
 	server *redistest.Server
@@ -45,7 +43,7 @@ func newFairScene(t *testing.T) *fairScene {
 	return s
 }
 
-// lock takes the lock, which must be free.
+// lock acquires the lock, which must be free.
 func (s *fairScene) lock(options ...lock.Option) lock.Hold {
 	s.Helper()
 	h, err := s.c.NewFairLock(fairName, options...).Lock(s.Context())
@@ -62,7 +60,7 @@ func (s *fairScene) unlock(h lock.Hold) {
 	}
 }
 
-// fairWaiter is a call of Lock by a client of its own.
+// fairWaiter is a call of Lock by a separate client.
 type fairWaiter struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the call has returned
@@ -70,8 +68,7 @@ type fairWaiter struct {
 	err    error
 }
 
-// wait makes another client wait, and returns when it is in the queue, as number
-// place.
+// wait makes another client wait, and returns when it is in the queue at position place.
 func (s *fairScene) wait(place int, options ...lock.Option) *fairWaiter {
 	s.Helper()
 	w := &fairWaiter{done: make(chan struct{})}
@@ -123,14 +120,14 @@ func (s *fairScene) sound(most time.Duration) {
 	}
 }
 
-// Waiters come and give up, over and over, and one process dies among them.
+// Waiters come and give up repeatedly, and one process dies among them.
 //
 //	1 the lock is held
 //	2 three times ten waiters come, for 50 ms each, and in the middle of it a
-//	  process that is killed
-//	3 nothing is left in the queue but the dead waiter, and one that still waits
-//	4 the lock is freed: the waiter gets it within a patience
-func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
+//	process that is killed
+//	3 nothing is left in the queue except the dead waiter, and one that still waits
+//	4 the lock is released: the waiter acquires it within a waiter timeout
+func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	const stay = 2 * time.Second
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -160,22 +157,21 @@ func TestFairQueue_comingAndGoingLeavesNothing(t *testing.T) {
 	come()
 	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead waiter may have been dropped
 	s.sound(stay)
-	began := time.Now()
+	start := time.Now()
 	s.unlock(h) // 4
 	s.unlock(s.granted(w))
-	if took := time.Since(began); took > 5*stay {
-		t.Errorf("it took %v until the lock was given to one behind a dead one; want one patience, %v", took, stay)
+	if took := time.Since(start); took > 5*stay {
+		t.Errorf("it took %v until a waiter behind a dead one acquired the lock; want one waiter timeout, %v", took, stay)
 	}
 	noKeys(t, s.server)
 }
 
-// Each waiter has a deadline of its own: neither a waiter that gives up, nor one
-// that is served, moves the deadline of another.
+// Each waiter has its own deadline: neither a waiter that gives up, nor one that is served, moves the deadline of another.
 //
 //	1 the lock is held, and four wait
 //	2 the second one gives up
 //	3 the others are served in their order
-func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
+func TestFairQueue_separateDeadlines(t *testing.T) {
 	const stay = 10 * time.Second
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -205,9 +201,8 @@ func TestFairQueue_deadlinesAreTheirOwn(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A caller of TryLock, or one that waited for too short a time, does not stand in the way of the
-// next one.
-func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
+// A caller of TryLock, or one whose wait was too short, does not block the next one.
+func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock()
 	other := ours(t, s.server.Client(t))
@@ -230,14 +225,14 @@ func TestFairQueue_aFailedTryIsForgotten(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// TryLock does not overtake: a lock that was freed this moment belongs to the first
-// in the queue, also before that one has heard of it.
+// TryLock does not overtake: a lock that was just released belongs to the first in the queue, even before that one is
+// notified.
 //
-//	1 the lock is held, a process waits for it, and is stopped
-//	2 the lock is freed
-//	3 no TryLock gets it
-//	4 the process goes on, and gets it
-func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
+//	1 the lock is held, a process waits for it, and is paused
+//	2 the lock is released
+//	3 no TryLock acquires it
+//	4 the process continues, and acquires it
+func TestFairQueue_tryLockDoesNotOvertake(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock() // 1
 	w := startWorker(t)
@@ -258,9 +253,8 @@ func TestFairQueue_tryingDoesNotOvertake(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Leases that run out let the queue go on as unlocks do. Eight owners want the lock, and
-// none of them ever unlocks.
-func TestFairQueue_leasesThatRunOut(t *testing.T) {
+// Expired leases let the queue continue like unlocks. Eight owners want the lock, and none of them unlocks.
+func TestFairQueue_expiredLeases(t *testing.T) {
 	const n, lease = 8, 300 * time.Millisecond
 	s := newFairScene(t)
 	before := s.lock()
@@ -269,32 +263,32 @@ func TestFairQueue_leasesThatRunOut(t *testing.T) {
 		waiting = append(waiting, s.wait(i+1, lock.WithFixedLease(lease)))
 	}
 	s.unlock(before)
-	began := time.Now()
+	start := time.Now()
 	for i, w := range waiting {
 		h := s.granted(w)
 		if h.Token() <= before.Token() {
 			t.Errorf("number %d was served before the one in front of it", i+1)
 		}
 		if i > 0 && !errors.Is(before.Err(), lock.ErrLost) {
-			t.Errorf("number %d has the lock, and the one in front of it says of its own: %v", i+1, before.Err())
+			t.Errorf("number %d has the lock, and the hold of the previous one: %v", i+1, before.Err())
 		}
 		before = h
 	}
 	<-before.Context().Done()
-	if took := time.Since(began); took > n*(lease+poll)+10*time.Second {
+	if took := time.Since(start); took > n*(lease+poll)+10*time.Second {
 		t.Errorf("%d leases of %v took %v", n, lease, took)
 	}
 	until(t, func() bool { return dbsize(t, s.rdb) == 0 })
 }
 
-// A waiter gives up while the server takes no writes, so that it cannot give up its
-// place at once. Soon after the server takes writes again nothing of it is left.
+// A waiter gives up while the server rejects writes, so its position cannot be removed immediately. Soon after the server
+// accepts writes again, nothing of it is left.
 //
 //	1 the lock is held, and one caller waits
-//	2 the server takes no writes for a while
-//	3 the waiter gives up, and so does another, which has come only now
-//	4 the server takes writes: the queue is empty within two operation timeouts
-func TestFairQueue_serverTakesNoWrites(t *testing.T) {
+//	2 the server rejects writes for a while
+//	3 the waiter gives up, and so does another, which has just come
+//	4 the server accepts writes: the queue is empty within two operation timeouts
+func TestFairQueue_writesRejected(t *testing.T) {
 	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
 	s := newFairScene(t)
 	h := s.lock() // 1
@@ -320,24 +314,23 @@ func TestFairQueue_serverTakesNoWrites(t *testing.T) {
 			t.Errorf("a waiter that gave up: %v", err)
 		}
 	}
-	if gaveUp := time.Since(paused); gaveUp > pause {
-		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", gaveUp, pause)
+	if canceled := time.Since(paused); canceled > pause {
+		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", canceled, pause)
 	}
 	s.unlock(h) // 4: it is a write as well, so it waits for the end of the pause
 	end := time.Now()
 	s.waiters(0)
 	if took := time.Since(end); took > 10*opTimeout {
-		t.Errorf("the queue was empty %v after the server took writes again, want %v", took, 2*opTimeout)
+		t.Errorf("the queue was empty %v after the server accepted writes again, want %v", took, 2*opTimeout)
 	}
-	// A copy that the pause held back may come after the first look.
+	// A duplicate delayed by the pause may arrive after the first repetition.
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 	noKeys(t, s.server)
 }
 
-// The queue or the deadlines are deleted by hand, while some callers wait. All of them are
-// served nevertheless, and soon.
+// The queue or the deadlines are deleted manually while callers wait. All of them are still served soon.
 func TestFairQueue_deletedByHand(t *testing.T) {
 	const n = 5
 	list, zset := queue(fairName)
@@ -351,7 +344,7 @@ func TestFairQueue_deletedByHand(t *testing.T) {
 			}
 			do(t, s.rdb, "DEL", key)
 			s.unlock(h)
-			began := time.Now()
+			start := time.Now()
 			tokens := make([]uint64, n)
 			var wg sync.WaitGroup
 			for i, w := range waiting {
@@ -368,7 +361,7 @@ func TestFairQueue_deletedByHand(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if took := time.Since(began); took > patience {
+			if took := time.Since(start); took > promptTimeout {
 				t.Errorf("it took %v until all were served", took)
 			}
 			if key == zset && !slices.IsSorted(tokens) { // the order stands in the list

@@ -33,10 +33,9 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Does the SQL guard keep stale holders out of a real PostgreSQL and of SQLite, at every
-// isolation level, whichever transaction comes first, waits or is rolled back? Wrong answers: a
-// write with a smaller token that is committed after one with a larger; a stale
-// write whose error lacks one of the tokens; a register that a rollback left raised.
+// The SQL fencing check rejects stale holders in a real PostgreSQL and in SQLite, at every isolation level, whichever
+// transaction comes first, waits or is rolled back. Failures are: a write with a smaller token that is committed after
+// one with a larger token; a stale write whose error lacks one of the tokens; a token counter that a rollback left raised.
 
 // Two holders, one after the other.
 const (
@@ -44,7 +43,7 @@ const (
 	stale = fencetest.Older
 )
 
-// database is a database on which the guard is tested.
+// database is a database on which the fencing check is tested.
 type database struct {
 	*sql.DB
 	dialect fencesql.Dialect
@@ -71,8 +70,7 @@ func (d *database) number(t *testing.T, text string, args ...any) (n int64) {
 	return n
 }
 
-// tables makes empty tables: the registers, an account with a fence of its own, and
-// a log of the commits.
+// tables makes empty tables: the token counters, an account with its own fence, and a log of the commits.
 func (d *database) tables(t *testing.T) *fencesql.Guard {
 	t.Helper()
 	guard, err := fencesql.New(d.dialect, "")
@@ -121,7 +119,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// One after the other.
+// Transactions one after the other.
 func fenceAdvance(t *testing.T, d *database) {
 	guard := d.tables(t)
 	advance := func(resource string, token uint64, end func(*sql.Tx) error) error {
@@ -141,11 +139,11 @@ func fenceAdvance(t *testing.T, d *database) {
 		{"a", stale, 0, rollback},
 		{"a", stale, stale, commit},
 		{"a", stale, stale, commit},
-		{"a", fresh, stale, rollback}, // a token that was rolled back was never seen
+		{"a", fresh, stale, rollback}, // a token that was rolled back does not count
 		{"a", stale, stale, commit},
 		{"a", fresh, fresh, commit},
 		{"a", stale, fresh, rollback},
-		{"a", stale, fresh, commit}, // a commit in spite of the refusal has not lowered it
+		{"a", stale, fresh, commit}, // a commit despite the rejection has not lowered it
 		{"b", stale, stale, commit}, // another resource, another sequence
 		{"it's; -- ∞", 1, 1, commit},
 		{"a", 1, fresh, rollback},
@@ -160,7 +158,7 @@ func fenceAdvance(t *testing.T, d *database) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if got := d.number(t, "SELECT coalesce(max(token), 0) FROM leasehold_fence WHERE resource = $1", c.resource); uint64(got) != c.highest {
-			t.Errorf("after %s the register has %d, want %d", what, got, c.highest)
+			t.Errorf("after %s the token counter has %d, want %d", what, got, c.highest)
 		}
 	}
 	if err := advance("c", 0, rollback); !errors.Is(err, fence.ErrNoToken) {
@@ -189,12 +187,12 @@ func fenceAdvance(t *testing.T, d *database) {
 	}
 }
 
-// Of two transactions that want the same register, the second waits for the
-// first, and uses the value that the first one left.
+// Of two transactions for the same token counter, the second waits for the first, and uses the value that the first one
+// left.
 //
-//  1. The first holder's transaction advances.
-//  2. The second one's advances, and waits.
-//  3. The first ends.
+//	1 the first holder's transaction advances
+//	2 the second one's advances, and waits
+//	3 the first ends
 func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 	for _, c := range []struct {
 		name          string
@@ -225,7 +223,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 			}
 			answer := make(chan error, 1)
 			go func() { answer <- guard.Advance(t.Context(), second, "a", c.second) }() // 2
-			for deadline := time.Now().Add(patience); !d.waiting(t); {
+			for deadline := time.Now().Add(promptTimeout); !d.waiting(t); {
 				select {
 				case err := <-answer:
 					t.Fatalf("the second did not wait: %v", err)
@@ -259,8 +257,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 	}
 }
 
-// fenceForms are the ways to guard a write: each writes with a token in tx, and
-// reports whether the write was accepted.
+// fenceForms are the ways to check a write: each writes with a token in tx, and reports whether the write was accepted.
 var fenceForms = map[string]func(ctx context.Context, d *database, guard *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error){
 	"advance": func(ctx context.Context, _ *database, guard *fencesql.Guard, tx *sql.Tx, token uint64) (bool, error) {
 		err := guard.Advance(ctx, tx, "account 1", token)
@@ -279,7 +276,7 @@ var fenceForms = map[string]func(ctx context.Context, d *database, guard *fences
 	},
 }
 
-// changes reports whether a guarded statement changed a row.
+// changes reports whether a checked statement changed a row.
 func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token uint64, id int) (bool, error) {
 	n, err := fencesql.Int64(token)
 	if err != nil {
@@ -293,15 +290,14 @@ func changes(ctx context.Context, d *database, tx *sql.Tx, text string, token ui
 	return changed > 0, err
 }
 
-// Many holders, fresh and stale, write at once. The log of the accepted writes, which is
-// written in the same transactions and so in the order of their commits, never
-// goes back.
+// Many holders, fresh and stale, write at once. The tokens in the log of the accepted writes never decrease. The log is
+// written in the same transactions, and so in the order of their commits.
 func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(context.Context, *database, *fencesql.Guard, *sql.Tx, uint64) (bool, error)) {
 	guard := d.tables(t)
 	d.do(t, "INSERT INTO accounts VALUES (1, 0, 0)")
 	const writers = 6
 	each := amount(200)
-	var tokens, passed, refused, repeated atomic.Int64
+	var tokens, handedOff, refused, repeated atomic.Int64
 
 	write := func(token uint64) error {
 		tx, err := d.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -323,7 +319,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 		if err := tx.Commit(); err != nil {
 			return err
 		}
-		passed.Add(1)
+		handedOff.Add(1)
 		return nil
 	}
 	var wg sync.WaitGroup
@@ -344,9 +340,9 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 		})
 	}
 	wg.Wait()
-	t.Logf("%d passed, %d were refused, %d to be repeated", passed.Load(), refused.Load(), repeated.Load())
-	if passed.Load() == 0 || refused.Load() == 0 {
-		t.Error("that proves nothing")
+	t.Logf("%d passed, %d were refused, %d to be repeated", handedOff.Load(), refused.Load(), repeated.Load())
+	if handedOff.Load() == 0 || refused.Load() == 0 {
+		t.Error("the test shows nothing")
 	}
 	rows, err := d.QueryContext(t.Context(), "SELECT token FROM log ORDER BY n")
 	if err != nil {
@@ -364,12 +360,12 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 		}
 		last = token
 	}
-	if err := rows.Err(); err != nil || n != passed.Load() {
+	if err := rows.Err(); err != nil || n != handedOff.Load() {
 		t.Errorf("the log has %d writes, %v", n, err)
 	}
 }
 
-// A row with a fence of its own tells why it was not changed.
+// A row with its own fence shows why it was not changed.
 func fenceRefused(t *testing.T, d *database) {
 	d.tables(t)
 	set := func(token uint64, id int) error {
@@ -399,15 +395,14 @@ func fenceRefused(t *testing.T, d *database) {
 	if err := set(0, 1); !errors.Is(err, fence.ErrNoToken) {
 		t.Errorf("no token: %v", err)
 	}
-	// Refused does not call a row stale that the fence did not refuse.
+	// Refused reports no stale row that the fence did not reject.
 	tx := d.begin(t, sql.LevelDefault)
 	if err := fencesql.Unchanged(tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1"), fresh); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("not refused at all: %v", err)
 	}
 }
 
-// A whole story: a holder loses its lock and does not look, another takes the lock and
-// writes, and then the first writes too.
+// A holder loses its lock and does not check it, another acquires the lock and writes, and then the first writes, too.
 func fenceHolders(t *testing.T, d *database) {
 	guard := d.tables(t)
 	server := redistest.Start(t)
@@ -431,7 +426,7 @@ func fenceHolders(t *testing.T, d *database) {
 		return h
 	}
 	first := take()
-	server.Do(t, "DEL", "account 1") // as if its lease had ended while it was stopped
+	server.Do(t, "DEL", "account 1") // as if its lease had expired while it was paused
 	second := take()
 	if err := withdraw(second, 10); err != nil {
 		t.Error(err)
@@ -506,12 +501,11 @@ func openSQLite(t *testing.T) *database {
 	}
 }
 
-// startPostgres runs a PostgreSQL server of its own, on a socket in a directory
-// of its own, and returns once it answers. Both end with the test.
+// startPostgres runs a separate PostgreSQL server, on a socket in a separate directory, and returns once it responds. Both
+// end with the test.
 //
-// Its programs are those in $LEASEHOLD_POSTGRES, or on $PATH, or where
-// distributions install them. Without them the test is skipped, but fails if $CI is
-// set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
+// Its programs are those in $LEASEHOLD_POSTGRES, or on $PATH, or where distributions install them. Without them the test is
+// skipped, but fails if $CI is set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
 func startPostgres(t *testing.T) *database {
 	t.Helper()
 	bin := findPostgres(t)
@@ -522,7 +516,7 @@ func startPostgres(t *testing.T) *database {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // it cleans up, and does not wait for clients
 	if os.Getuid() == 0 {                                   // PostgreSQL refuses to run as root
-		who.Credential = nobody(t)
+		who.Credential = unprivilegedUser(t)
 		if err := os.Chown(dir, int(who.Credential.Uid), int(who.Credential.Gid)); err != nil {
 			t.Fatal(err)
 		}
@@ -563,10 +557,10 @@ func startPostgres(t *testing.T) *database {
 		_ = server.Process.Signal(syscall.SIGINT) // "fast": ends open transactions
 		select {
 		case <-exited:
-		case <-time.After(patience):
+		case <-time.After(promptTimeout):
 			_ = server.Process.Kill()
 			<-exited
-			t.Errorf("postgres did not end in %v\n%s", patience, said)
+			t.Errorf("postgres did not end in %v\n%s", promptTimeout, said)
 		}
 	})
 
@@ -576,18 +570,18 @@ func startPostgres(t *testing.T) *database {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(20)
-	for deadline := time.Now().Add(2 * patience); ; {
+	for deadline := time.Now().Add(2 * promptTimeout); ; {
 		err := db.PingContext(t.Context())
 		if err == nil {
 			break
 		}
 		select {
 		case <-exited:
-			t.Fatalf("postgres ended at once\n%s", said)
+			t.Fatalf("postgres ended immediately\n%s", said)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("postgres does not answer: %v", err)
+			t.Fatalf("postgres does not respond: %v", err)
 		}
 	}
 	d := &database{
@@ -638,8 +632,8 @@ func findPostgres(t *testing.T) string {
 	return ""
 }
 
-// nobody returns a user that is not root.
-func nobody(t *testing.T) *syscall.Credential {
+// unprivilegedUser returns a user that is not root.
+func unprivilegedUser(t *testing.T) *syscall.Credential {
 	t.Helper()
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)

@@ -25,12 +25,11 @@ func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
 	return h.Token()
 }
 
-// With a register, tokens grow although the server's clock went back, which has the
-// same effect as a register that is ahead of the clock. A peer that counts the register up by one, as
-// Redisson's fenced lock does, is part of the sequence. A plain or a fair lock raises the register
-// beyond its token, by the number of hand-offs that need no command, and a writer by
-// one, which is for readers.
-func TestFencing_register(t *testing.T) {
+// With a token counter, tokens grow although the server's clock moved backward, which has the same effect as a token
+// counter that is ahead of the clock. A client that increments the counter by one, like Redisson's fenced lock, is part of
+// the sequence. A plain or a fair lock raises the counter beyond its token, by the number of hand-offs that need no
+// command, and a writer by one, which is for readers.
+func TestFencing_tokenCounter(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		server := redistest.Start(t)
 		c := ours(t, server.Client(t))
@@ -57,15 +56,15 @@ func TestFencing_register(t *testing.T) {
 			return n
 		}
 
-		server.Do(t, "INCR", register) // a peer was here before
+		server.Do(t, "INCR", register) // another client was here before
 		first := token(t, t.Context(), l)
 		if first < 1e15 || last() != first+spare {
-			t.Errorf("the first token is %d, the register %d", first, last())
+			t.Errorf("the first token is %d, the token counter %d", first, last())
 		}
-		server.Do(t, "SET", register, "3000000000000000") // the clock went back by decades
+		server.Do(t, "SET", register, "3000000000000000") // the clock moved backward by decades
 		second, third := token(t, t.Context(), l), token(t, t.Context(), l)
 		if second != 3e15+1 || third != second+spare+1 || last() != third+spare {
-			t.Errorf("tokens %d, %d and register %d after 3000000000000000", second, third, last())
+			t.Errorf("tokens %d, %d and token counter %d after 3000000000000000", second, third, last())
 		}
 		server.Do(t, "INCR", register)
 		if next := token(t, t.Context(), l); next != third+spare+2 {
@@ -73,7 +72,7 @@ func TestFencing_register(t *testing.T) {
 		}
 		ttl := server.Do(t, "PTTL", register)
 		if left, err := ttl.ToInt64(); err != nil || left != -1 {
-			t.Errorf("the register has an expiry: %d, %v", left, err)
+			t.Errorf("the token counter has an expiry: %d, %v", left, err)
 		}
 
 		// All holds of an owner share the token of the first.
@@ -90,27 +89,27 @@ func TestFencing_register(t *testing.T) {
 		server.Do(t, "DEL", register)
 		noKeys(t, server)
 		token(t, t.Context(), k.lock(c, "orders"))
-		noKeys(t, server) // without fencing there is no register
+		noKeys(t, server) // without fencing there is no token counter
 	}, plain, fair, write)
 }
 
-// A register that is too far ahead to count further is an error, and no token is granted twice.
-func TestFencing_registerTooFar(t *testing.T) {
+// A token counter that is too large to count further is an error, and no token is granted twice.
+func TestFencing_tokenCounterTooFar(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))
 	server.Do(t, "SET", "redisson_lock_token:{orders}", "9007199254740991")
 	_, err := c.NewLock("orders", lock.WithFencing()).Lock(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "9007199254740991") {
-		t.Errorf("%v, want one that names the register", err)
+		t.Errorf("got %v, want an error that names the token counter", err)
 	}
 	exists := server.Do(t, "EXISTS", "orders")
 	if n, err := exists.ToInt64(); err != nil || n != 0 {
-		t.Errorf("the lock was taken all the same: %d, %v", n, err)
+		t.Errorf("the lock was still acquired: %d, %v", n, err)
 	}
 }
 
-// A reader's token is larger than that of every earlier writer, so that a late writer is
-// refused where a reader was seen. It is the same for all readers until another owner has written.
+// A reader's token is larger than every earlier writer's, so a stale writer is rejected after a reader's token was seen. It
+// is the same for all readers until another owner has written.
 func TestFencing_readers(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))

@@ -33,8 +33,8 @@ func figure(n int) int {
 	return n
 }
 
-// Does a lock that a replica has confirmed ever have two owners, when the master dies? And is a lock refused
-// when no replica hears of it?
+// Measures whether a lock that a replica has confirmed has two owners when the master dies, and whether a lock is rejected
+// when no replica receives it.
 func TestFigures_replicas(t *testing.T) {
 	s := redistest.StartSentinel(t, 2)
 	clients := [2]*client.Client{}
@@ -73,7 +73,7 @@ func TestFigures_replicas(t *testing.T) {
 				_ = other.Unlock(t.Context()) // it is counted
 			}
 			locks++
-			_ = h.Unlock(t.Context()) // it may be lost, as the failover took too long
+			_ = h.Unlock(t.Context()) // it may be lost, because the failover took too long
 		}
 		s.Rejoin(t, primary, next)
 	}
@@ -83,7 +83,7 @@ func TestFigures_replicas(t *testing.T) {
 	t.Logf("figure: %d failovers: of %d locks that a replica had confirmed, %d had two owners; of %d that none had confirmed, %d were refused", n, locks, overlaps, 10*n, refused)
 }
 
-// How late do calls return when the server is frozen, and when are holders told?
+// Measures how late calls return while the server is paused, and when holders are notified.
 func TestFigures_frozen(t *testing.T) {
 	const dog, deadline = time.Second, 100 * time.Millisecond
 	server := redistest.Start(t)
@@ -103,7 +103,7 @@ func TestFigures_frozen(t *testing.T) {
 				l := c.NewLock(fmt.Sprintf("frozen-%d-%d", round, i))
 				ctx, cancel := context.WithTimeout(t.Context(), deadline)
 				defer cancel()
-				began := time.Now()
+				start := time.Now()
 				ask := l.Lock
 				if i%2 == 0 {
 					ask = l.TryLock
@@ -113,7 +113,7 @@ func TestFigures_frozen(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				late = append(late, max(0, time.Since(began)-deadline))
+				late = append(late, max(0, time.Since(start)-deadline))
 			})
 		}
 		<-h.Context().Done()
@@ -130,14 +130,14 @@ func TestFigures_frozen(t *testing.T) {
 		len(late), deadline, spread(late), len(told), spread(told))
 }
 
-// When is a holder told that was cut off?
+// Measures when a disconnected holder is notified.
 func TestFigures_partition(t *testing.T) {
 	const dog, parts = 300 * time.Millisecond, 20
 	server := redistest.Start(t)
 	n := figure(1000)
 	var mu sync.Mutex
 	var told []time.Duration
-	var looks, late atomic.Int64
+	var checks, late atomic.Int64
 	var wg sync.WaitGroup
 	for i := range parts {
 		proxy := redistest.NewProxy(t, server.Addr())
@@ -156,7 +156,7 @@ func TestFigures_partition(t *testing.T) {
 				for over := false; !over; time.Sleep(time.Millisecond) {
 					at := time.Now()
 					valid, end := h.Err() == nil, h.Until()
-					looks.Add(1)
+					checks.Add(1)
 					if valid && at.After(end) {
 						late.Add(1)
 					}
@@ -175,10 +175,10 @@ func TestFigures_partition(t *testing.T) {
 	if late.Load() > 0 {
 		t.Errorf("%d looks found a hold after the end of its promise", late.Load())
 	}
-	t.Logf("figure: %d holders were cut off, and all were told; %d looks, %d found a hold after the end of its promise; they were told after that end by: %s", len(told), looks.Load(), late.Load(), spread(told))
+	t.Logf("figure: %d holders were cut off, and all were told; %d looks, %d found a hold after the end of its promise; they were told after that end by: %s", len(told), checks.Load(), late.Load(), spread(told))
 }
 
-// When is a holder told whose key was deleted? And what is not a lock stays as it is.
+// Measures when a holder whose key was deleted is notified. A key that is not a lock stays unchanged.
 func TestFigures_deleted(t *testing.T) {
 	const dog = 600 * time.Millisecond
 	server := redistest.Start(t)
@@ -229,7 +229,7 @@ func TestFigures_deleted(t *testing.T) {
 	t.Logf("figure: %d keys of held locks were deleted or overwritten; all holders were told, after: %s (renewed every %v); of %d foreign keys all are as they were", len(told), spread(told), dog/3, foreign.Load())
 }
 
-// How long does a waiter wait whose message is lost?
+// Measures how long a waiter waits whose message is lost.
 func TestFigures_lostMessage(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -255,22 +255,22 @@ func TestFigures_lostMessage(t *testing.T) {
 			at <- time.Now()
 		}()
 		<-waits
-		until(t, func() bool { // it stands in line
+		until(t, func() bool { // it is queued
 			n, err := do(t, rdb, "HLEN", name).AsInt64()
 			return err == nil && n == 2
 		})
 		server.Do(t, "CLIENT", "KILL", "TYPE", "pubsub")
-		began := time.Now()
+		start := time.Now()
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		took = append(took, (<-at).Sub(began))
+		took = append(took, (<-at).Sub(start))
 		<-at
 	}
 	t.Logf("figure: %d times the subscriptions were killed right before the Unlock; the waiter had the lock after: %s", len(took), spread(took))
 }
 
-// How long does it take from the Unlock of one process to the grant of another?
+// Measures the time from the Unlock of one process to the grant of another.
 func TestFigures_handOver(t *testing.T) {
 	server := redistest.Start(t)
 	workers := [2]*worker{startWorker(t), startWorker(t)}
@@ -279,23 +279,23 @@ func TestFigures_handOver(t *testing.T) {
 	}
 	rdb := server.Client(t)
 	var took []time.Duration
-	holder := value[granted](t, workers[0].do(t, request{Do: "lock", Name: "hand", Wait: patience}))
+	holder := value[granted](t, workers[0].do(t, request{Do: "lock", Name: "hand", Wait: promptTimeout}))
 	for i := range figure(2000) {
 		a, b := workers[i%2], workers[(i+1)%2]
-		waiting := b.send(t, request{Do: "lock", Name: "hand", Wait: patience})
+		waiting := b.send(t, request{Do: "lock", Name: "hand", Wait: promptTimeout})
 		until(t, func() bool {
 			n, err := do(t, rdb, "HLEN", "hand").AsInt64()
 			return err == nil && n == 2
 		})
-		began := monotonic()
+		start := monotonic()
 		a.do(t, request{Do: "unlock", Hold: holder.Hold})
 		holder = value[granted](t, must(t, receive(t, waiting)))
-		took = append(took, time.Duration(holder.Op.Return-began))
+		took = append(took, time.Duration(holder.Op.Return-start))
 	}
 	t.Logf("figure: %d hand-overs between two processes, from the command to unlock, given to one process, to the return of Lock in the other: %s", len(took), spread(took))
 }
 
-// How long does a waiter wait that is subscribed, as far as it knows, but hears nothing?
+// Measures how long a waiter waits whose subscription is confirmed but delivers nothing.
 func TestFigures_halfOpenSubscription(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -309,7 +309,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 		}
 		return a
 	})
-	deaf := ours(t, server.Client(t, redistest.Via(proxy)))
+	withoutMessages := ours(t, server.Client(t, redistest.Via(proxy)))
 	var took []time.Duration
 	for i := range figure(100) {
 		name := fmt.Sprint("deaf", i)
@@ -320,7 +320,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 		at := make(chan time.Time, 1)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			h, err := deaf.NewLock(name).Lock(t.Context())
+			h, err := withoutMessages.NewLock(name).Lock(t.Context())
 			at <- time.Now()
 			if err == nil {
 				err = h.Unlock(t.Context())
@@ -333,18 +333,18 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 			n, err := do(t, rdb, "HLEN", name).AsInt64()
 			return err == nil && n == 2
 		})
-		time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // at any instant between two questions
-		began := time.Now()
+		time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // at any instant between two requests
+		start := time.Now()
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		took = append(took, (<-at).Sub(began))
+		took = append(took, (<-at).Sub(start))
 		wg.Wait()
 	}
 	t.Logf("figure: %d waiters heard no message, and had the lock after: %s", len(took), spread(took))
 }
 
-// Are locks renewed and given back when the memory of the server is full?
+// Locks are renewed and released while the memory of the server is full.
 func TestFigures_memoryFull(t *testing.T) {
 	t.Parallel()
 	const dog = 3 * time.Second
@@ -381,7 +381,7 @@ func TestFigures_memoryFull(t *testing.T) {
 	t.Logf("figure: with a full memory %d of %d held locks lasted, were renewed for two leases (%d renewals of groups) and given back; %d of %d new ones were refused", unlocks, 100*rounds, renewals.Load(), refused, rounds)
 }
 
-// Does a caller see that the scripts are flushed all the time?
+// Callers are unaffected while the scripts are flushed continuously.
 func TestFigures_scriptFlush(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -425,10 +425,11 @@ func TestFigures_scriptFlush(t *testing.T) {
 	t.Logf("figure: %d calls while the scripts were flushed %d times: %d errors", calls.Load(), flushes, failed.Load())
 }
 
-// seenBefore is a client library that shows each command before it takes the command. As rueidis, it takes none whose context is over.
+// seenBefore is a client library that reports each command before it accepts it. Like rueidis, it accepts none whose
+// context is canceled.
 type seenBefore struct {
 	rueidis.Client
-	see func(words []string)
+	see func(args []string)
 }
 
 func (s seenBefore) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -447,16 +448,16 @@ func (s seenBefore) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []ru
 	return s.Client.DoMulti(ctx, cmds...)
 }
 
-// Does this library renew a lock after its Unlock has returned? Each hold has a name of its own, and is given back
-// just when a renewal is due. A release may be repeated, where an answer is missing. The client library may keep a renewal for
-// longer: see TestRenewal_writtenAfterTheRelease.
+// The library does not renew a lock after its Unlock has returned. Each hold has its own name, and is released just when a
+// renewal is due. A release may be repeated if a reply is missing. The client library may keep a renewal for longer: see
+// TestRenewal_writtenAfterTheRelease.
 func TestFigures_unlockAndRenewal(t *testing.T) {
 	const dog = 600 * time.Millisecond
 	server := redistest.Start(t)
 	var over sync.Map            // the names whose Unlock has returned
-	var seen, after atomic.Int64 // renewals of locks, and those of locks in over
-	see := func(words []string) {
-		for _, key := range renewedKeys(words, dog) {
+	var seen, after atomic.Int64 // renewals of locks, and those of locks whose Unlock has returned
+	see := func(args []string) {
+		for _, key := range renewedKeys(args, dog) {
 			seen.Add(1)
 			if _, ok := over.Load(key); ok {
 				after.Add(1)
@@ -488,7 +489,7 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 				time.Sleep(dog/3 - 5*time.Millisecond + time.Duration(random.Int64N(int64(10*time.Millisecond))))
 				switch err := h.Unlock(t.Context()); {
 				case errors.Is(err, lock.ErrLost):
-					lost.Add(1) // the machine was busy for a lease; the renewal that came too late may be under way yet
+					lost.Add(1) // the machine was busy for a lease; the renewal that came too late may still be in flight
 					continue
 				case errors.Is(err, lock.ErrUnavailable):
 					unconfirmed.Add(1) // it was busy for an operation timeout, and the release is repeated
@@ -508,7 +509,7 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	t.Logf("figure: %d holds were given back just when they were to be renewed (%d renewals, %d holds lost, %d releases to be repeated); %d renewals were sent afterwards, 0 keys are left", n/goroutines*goroutines-int(late.Load()), renewals.Load(), lost.Load(), unconfirmed.Load(), after.Load())
 }
 
-// What do a thousand waiters cost?
+// Measures the cost of a thousand waiters.
 func TestFigures_waiters(t *testing.T) {
 	const waiters = 1000
 	took := time.Duration(figure(60)) * time.Second

@@ -33,13 +33,13 @@ func (s *handover) visit(call int64, h lock.Hold) visit {
 	return visit{op: op{Kind: acquire, Name: handed, Owner: h.Owner(), Token: h.Token(), Call: call, Return: monotonic()}, gave: true}
 }
 
-// endBusy stops the busy processes, and checks that no two owners were inside together.
-// It returns the visits since an instant, in order.
+// endBusy stops the busy processes, and checks that no two owners were inside together. It returns the visits since an
+// instant, in order.
 func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []visit {
 	s.Helper()
 	for _, p := range busy {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			s.Errorf("%d holders were told of a loss", sum.Lost)
+			s.Errorf("%d holders were notified of a loss", sum.Lost)
 		}
 	}
 	history := append(visits(s.T, s.journal), others...)
@@ -49,9 +49,9 @@ func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []vis
 	return slices.DeleteFunc(history, func(v visit) bool { return v.Return < instant })
 }
 
-// The user of a process may not subscribe, so no message reaches it: it must ask at the
-// moment when its turn comes. It has the lock again and again, within 11 s and a turn of the
-// others, and as a rule after about a second. The others have the lock for most of the time.
+// The user of a process lacks permission to subscribe, so it receives no messages: it must send a request at the moment
+// when its turn comes. It acquires the lock repeatedly, within 11 s and a turn of the others, and usually after about a
+// second. The others have the lock for most of the time.
 func TestHandover_deaf(t *testing.T) {
 	turns := amount(10)
 	s := newHandover(t)
@@ -61,7 +61,7 @@ func TestHandover_deaf(t *testing.T) {
 	const bound = 11 * time.Second
 	var waits []time.Duration
 	var own []visit
-	began := monotonic()
+	start := monotonic()
 	for range turns {
 		call := monotonic()
 		ctx, cancel := context.WithTimeout(t.Context(), bound+hurry)
@@ -79,8 +79,8 @@ func TestHandover_deaf(t *testing.T) {
 		}
 		cancel()
 	}
-	took := time.Duration(monotonic() - began)
-	history := s.endBusy(busy, own, began)
+	took := time.Duration(monotonic() - start)
+	history := s.endBusy(busy, own, start)
 	var idle time.Duration // the time between the others' visits and its own
 	for i, v := range history[1:] {
 		if slices.ContainsFunc(own, func(o visit) bool { return o.Token == v.Token }) {
@@ -90,12 +90,12 @@ func TestHandover_deaf(t *testing.T) {
 	slices.Sort(waits)
 	t.Logf("the deaf process had the lock %d times in %v, after %v as a rule and %v at the most; the lock waited for it for %v", turns, took, waits[turns/2], waits[turns-1], idle)
 	if idle > took/2 {
-		t.Errorf("the lock waited for the deaf process for %v of %v", idle, took)
+		t.Errorf("the lock waited for the process without Pub/Sub for %v of %v", idle, took)
 	}
 }
 
-// A process only calls TryLock, every four milliseconds, and stands in no line. It has the lock
-// about once a second: as often as the lock is freed.
+// A process only calls TryLock, every four milliseconds, and is not queued. It acquires the lock about once a second: as
+// often as the lock is freed.
 func TestHandover_poller(t *testing.T) {
 	times := amount(10)
 	s := newHandover(t)
@@ -103,14 +103,14 @@ func TestHandover_poller(t *testing.T) {
 	count := s.listen(true)
 	l := ours(t, s.rdb).NewLock(handed, lock.WithFencing())
 	var own []visit
-	began := monotonic()
+	start := monotonic()
 	tries := time.NewTicker(4 * time.Millisecond)
 	defer tries.Stop()
 	for len(own) < times {
 		<-tries.C
 		call := monotonic()
-		if time.Duration(call-began) > time.Duration(times)*hurry {
-			t.Errorf("the lock came to the poller %d times in %v, want %d", len(own), time.Duration(call-began), times)
+		if time.Duration(call-start) > time.Duration(times)*hurry {
+			t.Errorf("the poller acquired the lock %d times in %v, want %d", len(own), time.Duration(call-start), times)
 			break
 		}
 		h, err := l.TryLock(t.Context())
@@ -128,11 +128,11 @@ func TestHandover_poller(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	took := time.Duration(monotonic() - began)
-	letGo := count()
-	history := s.endBusy(busy, own, began)
-	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, letGo, len(history)-len(own))
-	if letGo > 2*len(own)+2 {
-		t.Errorf("the lock was let go %d times, and the poller had it %d times", letGo, len(own))
+	took := time.Duration(monotonic() - start)
+	yielded := count()
+	history := s.endBusy(busy, own, start)
+	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, yielded, len(history)-len(own))
+	if yielded > 2*len(own)+2 {
+		t.Errorf("the lock was freed %d times, and the poller had it %d times", yielded, len(own))
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// relay is the way in which goroutines of a process share a lock.
+// relay describes how goroutines of a process share a lock.
 type relay struct {
 	Goroutines int
 	Stay       time.Duration `json:",omitempty"` // how long each of them is inside
@@ -93,7 +93,7 @@ func (run *runner) finish() (relayed, error) {
 	return run.sum, errors.Join(run.err, run.journal.Close())
 }
 
-// once takes the lock once, and reports whether this goroutine may go on.
+// once acquires the lock once, and reports whether this goroutine may continue.
 func (run *runner) once(ctx context.Context, l lock.Locker, g int) bool {
 	o := op{Kind: acquire, Name: l.Name(), Goroutine: g, Call: monotonic()}
 	h, err := l.Lock(noting(ctx))
@@ -218,10 +218,9 @@ type taken struct {
 	done  time.Time
 }
 
-// exclusive fails the test when two owners were inside at one time, when tokens did not grow, or
-// when a process handed the lock off more often than it may. It excuses owners that lost the lock
-// by force, until they have heard of it. Where these are not known, the
-// first token under an owner string must say when it was granted, in µs.
+// exclusive fails the test if two owners were inside at one time, if tokens did not grow, or if a process handed the lock
+// off more often than allowed. It excuses owners whose lock was force-unlocked, until they are notified. If these are not
+// known, the first token under an owner string must be the time of its grant, in µs.
 func exclusive(t *testing.T, all []visit, forced ...taken) {
 	t.Helper()
 	granted := make(map[string]uint64)
@@ -260,9 +259,8 @@ func exclusive(t *testing.T, all []visit, forced ...taken) {
 	}
 }
 
-// Four processes share a lock without a pause, and one of them is killed, at any instant;
-// another takes its place, and so on. The others have the lock again when the lease of
-// the dead one is over, at the latest.
+// Four processes share a lock without a pause, and one of them is killed, at any instant; another replaces it, and so on.
+// The others acquire the lock again when the lease of the dead one expires, at the latest.
 func TestHandover_anyKilled(t *testing.T) {
 	rounds := amount(10)
 	const lease, processes = time.Second, 4
@@ -299,7 +297,7 @@ func TestHandover_anyKilled(t *testing.T) {
 	}
 	for _, p := range all {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			t.Errorf("%d were told of a loss", sum.Lost)
+			t.Errorf("%d were notified of a loss", sum.Lost)
 		}
 	}
 	history := visits(t, s.journal)
@@ -308,8 +306,8 @@ func TestHandover_anyKilled(t *testing.T) {
 	s.end(all...)
 }
 
-// The lock is taken by force, again and again, from processes that share it without a
-// pause. The holder of that moment is told once, and all others have the lock one after the other.
+// The lock is force-unlocked repeatedly while processes share it without a pause. The current holder is notified once, and
+// all others acquire the lock one after the other.
 func TestHandover_forcedAtAnyTime(t *testing.T) {
 	forces := amount(50)
 	random := rand.New(rand.NewPCG(seed(t), 0))
@@ -339,7 +337,7 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 		lost += s.relayed(p).Lost
 	}
 	if lost > len(forced) || lost == 0 && len(forced) > 0 {
-		t.Errorf("%d were told of a loss, and it was taken from %d", lost, len(forced))
+		t.Errorf("%d were notified of a loss, and %d were force-unlocked", lost, len(forced))
 	}
 	history := visits(t, s.journal)
 	exclusive(t, history, forced...)
@@ -347,23 +345,22 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 	s.end(all...)
 }
 
-// A busy process has 50 goroutines that want the lock without a pause, and a quiet one has
-// one that wants it now and then. The quiet one stands in line, and has the lock after the
-// current turn.
+// A busy process has 50 goroutines that want the lock without a pause, and a quiet one has one that wants it now and then.
+// The quiet one is queued, and acquires the lock after the current turn.
 //
-// Now and then, after 64 grants, the lock is freed, and the first caller that asks has it: a wish
-// of that moment can be served later, and there are no more such wishes than such moments.
+// Now and then, after 64 grants, the lock is freed, and the first request acquires it. A caller of the quiet process that
+// comes at such a moment can be served later; there are at most as many late callers as such moments.
 func TestHandover_busyAndQuiet(t *testing.T) {
 	wishes := amount(200)
 	s := newHandover(t)
-	letGo := s.listen(true)
+	yielded := s.listen(true)
 	busy, quiet := s.process(long), s.process(long)
 	busy.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 50, Journal: s.journal}})
 	quiet.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 1, Pause: time.Millisecond, Grants: wishes, Journal: s.journal}})
 	quietSum := value[relayed](t, quiet.do(t, request{Do: "finish"}))
 	busySum := s.relayed(busy)
 	if quietSum.Lost+busySum.Lost > 0 {
-		t.Errorf("%d and %d were told of a loss", quietSum.Lost, busySum.Lost)
+		t.Errorf("%d and %d were notified of a loss", quietSum.Lost, busySum.Lost)
 	}
 	history := visits(t, s.journal)
 	exclusive(t, history)
@@ -374,30 +371,30 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 			continue
 		}
 		waited++
-		turns, passed := make(map[string]bool), 0
+		turns, handedOff := make(map[string]bool), 0
 		for j := i - 1; j >= 0 && history[j].Return > v.Queued; j-- {
 			turns[history[j].Owner] = true
-			passed++
+			handedOff++
 		}
-		mostTurns, mostPassed = max(mostTurns, len(turns)), max(mostPassed, passed)
+		mostTurns, mostPassed = max(mostTurns, len(turns)), max(mostPassed, handedOff)
 		if len(turns) > 1 {
 			later++
 		}
 	}
 	s.end(busy, quiet)
-	n := letGo()
+	n := yielded()
 	t.Logf("the quiet process wished %d times, and waited %d times; for more than one turn %d times, for %d turns and %d of the others at the most. The lock was let go %d times, and the busy process had it %d times",
 		quietSum.Grants, waited, later, mostTurns, mostPassed, n, busySum.Grants)
 	if later > n {
-		t.Errorf("%d wishes were served after more than one turn, and the lock was let go %d times", later, n)
+		t.Errorf("%d callers were served after more than one turn, and the lock was freed %d times", later, n)
 	}
 	if waited < wishes/4 {
-		t.Error("it waited too seldom to say anything")
+		t.Error("it waited too rarely: the test shows nothing")
 	}
 }
 
-// listen counts how often the lock was freed, until its result is called; as a client that
-// knows of the line, or as one that does not.
+// listen counts how often the lock was freed, until its result is called; as a client that knows the queue, or as one that
+// does not.
 func (s *handover) listen(knows bool) (count func() int) {
 	s.Helper()
 	var n atomic.Int64
@@ -429,9 +426,9 @@ func (s *handover) listen(knows bool) (count func() int) {
 	}
 }
 
-// stranger knows of a plain lock what Redisson's clients know: the hash, the
+// outsider knows of a plain lock what Redisson's clients know: the hash, the
 // message when it is freed, and how long the lease lasts.
-type stranger struct {
+type outsider struct {
 	*testing.T
 	rdb   rueidis.Client
 	owner string
@@ -441,24 +438,24 @@ type stranger struct {
 }
 
 const (
-	strangerLocks = `if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+	outsiderLocks = `if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])
   return nil
 end
 return redis.call('pttl', KEYS[1])`
 
-	strangerUnlocks = `if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end
+	outsiderUnlocks = `if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end
 if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then return 0 end
 redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], '0')
 return 1`
 )
 
-// meet makes a stranger that listens.
-func (s *handover) meet() *stranger {
+// meet starts an outsider that listens.
+func (s *handover) meet() *outsider {
 	s.Helper()
-	p := &stranger{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
+	p := &outsider{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
 	conn, release := s.server.Client(s.T).Dedicate()
 	s.Cleanup(release)
 	confirmed := make(chan struct{})
@@ -474,11 +471,11 @@ func (s *handover) meet() *stranger {
 }
 
 // lock waits for the lock: for the message, or for the end of the lease.
-func (p *stranger) lock(lease time.Duration) {
+func (p *outsider) lock(lease time.Duration) {
 	p.Helper()
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(promptTimeout); ; {
 		v := visit{op: op{Kind: acquire, Owner: p.owner, Call: monotonic()}}
-		left, err := do(p.T, p.rdb, "EVAL", strangerLocks, "1", handed, strconv.FormatInt(lease.Milliseconds(), 10), p.owner).AsInt64()
+		left, err := do(p.T, p.rdb, "EVAL", outsiderLocks, "1", handed, strconv.FormatInt(lease.Milliseconds(), 10), p.owner).AsInt64()
 		v.Return = monotonic()
 		if rueidis.IsRedisNil(err) {
 			v.left = v.Call + int64(lease-time.Millisecond)
@@ -486,15 +483,15 @@ func (p *stranger) lock(lease time.Duration) {
 			return
 		}
 		if err != nil || left < 0 || left > long.Milliseconds() {
-			p.Fatalf("it is told to wait for %d ms (%v)", left, err)
+			p.Fatalf("the reply says to wait for %d ms (%v)", left, err)
 		}
 		if time.Now().After(deadline) {
-			p.Fatalf("it has no turn within %v", patience)
+			p.Fatalf("it has no turn within %v", promptTimeout)
 		}
 		select {
 		case m := <-p.heard:
 			if p.zeros++; m != "0" {
-				p.Fatalf("it is told %q", m)
+				p.Fatalf("got the message %q", m)
 			}
 		case <-time.After(time.Duration(left) * time.Millisecond):
 		}
@@ -502,22 +499,22 @@ func (p *stranger) lock(lease time.Duration) {
 }
 
 // unlock releases the lock.
-func (p *stranger) unlock() {
+func (p *outsider) unlock() {
 	p.Helper()
 	v := &p.all[len(p.all)-1]
 	v.left, v.gave = monotonic(), true
-	if n, err := do(p.T, p.rdb, "EVAL", strangerUnlocks, "2", handed, plain.channel(handed), p.owner).AsInt64(); err != nil || n != 1 {
+	if n, err := do(p.T, p.rdb, "EVAL", outsiderUnlocks, "2", handed, plain.channel(handed), p.owner).AsInt64(); err != nil || n != 1 {
 		p.Errorf("its lock is no longer its own: %d, %v", n, err)
 	}
 }
 
-// Does a client that only knows what Redisson knows have its turns of a lock that ours hand
-// off all the time? And do ours respect its locks until they end?
+// A client with only Redisson's protocol acquires a lock that leasehold clients hand off continuously, and leasehold
+// clients respect its locks until they end.
 //
-//	1 two processes share the lock without a pause; a stranger wants it again and again
-//	2 the stranger has it, and is alone then; ours have had it for five turns at the most each time
-//	  that it was freed, which is what they have to do for the stranger
-//	3 the stranger takes it for a second, and is silent from then on
+//	1 two processes share the lock without a pause; the outsider wants it repeatedly
+//	2 the outsider has it, alone; leasehold's clients had it for at most five turns each time
+//	that it was freed, which is what they do for outsiders
+//	3 the outsider acquires it for a second, and sends nothing more
 func TestHandover_stranger(t *testing.T) {
 	turns := amount(30)
 	const lease = time.Second
@@ -538,7 +535,7 @@ func TestHandover_stranger(t *testing.T) {
 	until(t, func() bool { return len(since(visits(t, s.journal), last.Return)) == 2 })
 	for _, w := range workers {
 		if sum := s.relayed(w); sum.Lost > 0 {
-			t.Errorf("%d were told of a loss", sum.Lost)
+			t.Errorf("%d were notified of a loss", sum.Lost)
 		}
 	}
 	history := append(visits(t, s.journal), p.all...)
@@ -556,7 +553,7 @@ func TestHandover_stranger(t *testing.T) {
 		p.zeros++
 	}
 	if most := 5 * (p.zeros + 1); len(ours) > most {
-		t.Errorf("ours had %d turns while the lock was let go %d times, want %d at the most", len(ours), p.zeros, most)
+		t.Errorf("leasehold's clients had %d turns while the lock was freed %d times, want at most %d", len(ours), p.zeros, most)
 	}
 	t.Logf("the stranger had it %d times, ours for %d turns, %d inside; it was let go %d times", len(p.all), len(ours), len(history)-len(p.all), p.zeros)
 	s.end(workers...)

@@ -15,18 +15,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does a plain lock go on when a process dies, or stops, in the middle of a hand-off, to it
-// or from it? Each scene is told step by step, to processes that have a connection each.
-// In all of them
+// A plain lock continues when a process dies, or is paused, in the middle of a hand-off, to it or from it. Each scene runs
+// step by step, with processes that have a connection each. In all of them
 //
-//	an owner gets the lock after the one before released it, died, or was past the
-//	end of its promise, and with a larger token
-//	all living waiters are served, after no more than the time that the scene names
+//	an owner acquires the lock after the previous one released it, died, or was past
+//	its Until, and with a larger token
+//	all living waiters are served within the time that the scene names
 //	in the end there are no keys
 //
-// The library's promises in seconds are read at the server, as what is left of the
-// lease. The test's own clock only tells them from leases that no waiter must wait
-// for, which are much longer.
+// The guarantees in seconds are read at the server, as the remaining lease. The test's own clock only distinguishes them
+// from leases that no waiter must wait for, which are much longer.
 type handover struct {
 	*testing.T
 	server  *redistest.Server
@@ -41,7 +39,7 @@ const (
 	handed   = "handed" // the lock's name
 	register = "redisson_lock_token:{" + handed + "}"
 
-	// offer is the lease with which a process in line is granted the lock, and hurry is
+	// offer is the lease with which a queued process is granted the lock, and hurry is
 	// more than a hand-off takes on a machine that is busy with other work.
 	offer = 3 * poll
 	hurry = 5 * offer
@@ -55,7 +53,7 @@ const (
 	// a waiter has to.
 	long   = 10 * hurry
 	short  = 2 * poll
-	medium = 6 * poll // the holder is told within a third of it; commands may take a while
+	medium = 6 * poll // the holder is notified within a third of it; commands may take a while
 )
 
 func newHandover(t *testing.T) *handover {
@@ -65,7 +63,7 @@ func newHandover(t *testing.T) *handover {
 	return s
 }
 
-// relayer is a process, and a proxy that it alone uses.
+// relayer is a process, and its own proxy.
 type relayer struct {
 	*worker
 	wire *redistest.Proxy
@@ -81,7 +79,7 @@ func (s *handover) process(lease time.Duration) *relayer {
 	p := &relayer{worker: startWorker(s.T), wire: redistest.NewProxy(s.T, s.server.Addr())}
 	p.do(s.T, request{Do: "open", Addr: p.wire.Addr(), Dog: lease})
 	// After this the server knows the scripts, and the test knows the process.
-	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: patience}))
+	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: promptTimeout}))
 	p.do(s.T, request{Do: "unlock", Hold: hello.Hold})
 	p.id = clientOf(hello.Op.Owner)
 	return p
@@ -90,31 +88,30 @@ func (s *handover) process(lease time.Duration) *relayer {
 // clientOf is the client's part of an owner string.
 func clientOf(owner string) string { return owner[:strings.LastIndexByte(owner, ':')] }
 
-// wants makes p ask for the lock.
+// wants makes p request the lock.
 func (s *handover) wants(p *relayer) {
 	s.Helper()
 	p.wish = p.send(s.T, request{Do: "lock", Name: handed, Fenced: true, Wait: time.Hour})
 }
 
-// waits makes p ask for the lock, and returns when p is in line, listens, and has
-// asked again since it listens: so p does nothing more until the lock comes, or for a
-// poll interval.
+// waits makes p request the lock, and returns when p is queued, subscribed, and has sent a request since: p does nothing
+// more until the lock comes, or for a poll interval.
 func (s *handover) waits(p *relayer) {
 	s.Helper()
 	s.wants(p)
-	s.standsInLine(p)
+	s.waitUntilQueued(p)
 }
 
-func (s *handover) standsInLine(p *relayer) {
+func (s *handover) waitUntilQueued(p *relayer) {
 	s.Helper()
 	until(s.T, func() bool { return s.state().listens(p) })
 	subscribers(s.T, s.rdb, s.channel(p), 1)
 }
 
-// channel is the channel at which p is told that it has the lock.
+// channel is the channel on which p is notified of its grant.
 func (s *handover) channel(p *relayer) string { return "leasehold_channel:{" + handed + "}:" + p.id }
 
-// got waits for p's grant, which must be its turn.
+// got waits for p's grant, which must be next.
 func (s *handover) got(p *relayer) granted {
 	s.Helper()
 	p.granted = value[granted](s.T, must(s.T, receive(s.T, p.wish)))
@@ -142,7 +139,7 @@ func (s *handover) gives(p *relayer) {
 	p.do(s.T, request{Do: "unlock", Hold: p.granted.Hold})
 }
 
-// kill kills p, and makes the server notice.
+// kill kills p, and makes the server detect it.
 func (s *handover) kill(p *relayer) {
 	s.Helper()
 	p.worker.kill()
@@ -167,13 +164,13 @@ func (s *handover) serve(waiting ...*relayer) {
 			a.p.granted = value[granted](s.T, must(s.T, a.r))
 			s.turn(a.p.granted.Op)
 			s.gives(a.p)
-		case <-time.After(patience):
-			s.Fatalf("no waiter was served within %v: %+v", patience, s.state())
+		case <-time.After(promptTimeout):
+			s.Fatalf("no waiter was served within %v: %+v", promptTimeout, s.state())
 		}
 	}
 }
 
-// end closes the remaining processes, and looks for remaining keys.
+// end closes the remaining processes, and searches for remaining keys.
 func (s *handover) end(left ...*relayer) {
 	s.Helper()
 	for _, p := range left {
@@ -183,7 +180,7 @@ func (s *handover) end(left ...*relayer) {
 	noKeys(s.T, s.server)
 }
 
-// handedState is the lock as it stands in Redis.
+// handedState is the lock as stored in Redis.
 type handedState struct {
 	owner string // of the holder; "" if there is none
 	count string
@@ -213,18 +210,18 @@ func (s *handover) state() (state handedState) {
 	return state
 }
 
-// listens reports whether p is in line, and the server counts it as a listener.
+// listens reports whether p is queued, and the server counts it as a listener.
 func (state handedState) listens(p *relayer) bool {
 	for entry := range strings.SplitSeq(state.line, ";") {
-		words := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
-		if len(words) == 5 && strings.HasPrefix(words[0], p.id+":") {
-			return words[4] == "0"
+		args := strings.Fields(entry[strings.IndexByte(entry, '|')+1:])
+		if len(args) == 5 && strings.HasPrefix(args[0], p.id+":") {
+			return args[4] == "0"
 		}
 	}
 	return false
 }
 
-// has fails unless p holds the lock in Redis, for a lease of most.
+// has fails unless p holds the lock in Redis, for a lease of at most most.
 func (s *handover) has(p *relayer, most time.Duration) handedState {
 	s.Helper()
 	state := s.state()
@@ -234,11 +231,11 @@ func (s *handover) has(p *relayer, most time.Duration) handedState {
 	return state
 }
 
-// within fails when more than most has passed since began.
-func (s *handover) within(most time.Duration, began int64) {
+// within fails if more than most has passed since began.
+func (s *handover) within(most time.Duration, start int64) {
 	s.Helper()
-	if took := time.Duration(monotonic() - began); took > most {
-		s.Errorf("it took %v, want %v at the most", took, most)
+	if took := time.Duration(monotonic() - start); took > most {
+		s.Errorf("it took %v, want at most %v", took, most)
 	}
 }
 
@@ -261,16 +258,15 @@ func script(req [][]byte) string {
 	return "acquire"
 }
 
-func number(word []byte) int {
-	n, err := strconv.Atoi(string(word))
+func number(arg []byte) int {
+	n, err := strconv.Atoi(string(arg))
 	if err != nil {
 		panic(err) // no other code writes there
 	}
 	return n
 }
 
-// once does a to the next such script of p, and closes reached when it is there. All later
-// requests of p are lost.
+// once does a to the next such script of p, and closes reached when it is there. All later requests of p are lost.
 func (s *handover) once(p *relayer, what string, a redistest.Action) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	var done atomic.Bool
@@ -291,8 +287,8 @@ func (s *handover) reached(at <-chan struct{}) {
 	s.Helper()
 	select {
 	case <-at:
-	case <-time.After(patience):
-		s.Fatalf("it was not reached within %v: %+v", patience, s.state())
+	case <-time.After(promptTimeout):
+		s.Fatalf("it was not reached within %v: %+v", promptTimeout, s.state())
 	}
 }
 
@@ -301,12 +297,12 @@ func (s *handover) reached(at <-chan struct{}) {
 func TestHandover_killed(t *testing.T) {
 	for name, scene := range map[string]func(*handover){
 		"before its release is sent":     killedBeforeItsRelease,
-		"before its release is answered": killedBeforeTheAnswer,
-		"granted to itself":              killedAsItsOwnHeir,
-		"before it is told":              killedBeforeItIsTold,
-		"after it was told":              killedAfterItWasTold,
+		"before its release is answered": killedBeforeTheReply,
+		"granted to itself":              killedAsItsOwnNextOwner,
+		"before it is told":              killedBeforeItsNotification,
+		"after it was told":              killedAfterItsNotification,
 		"in a chain":                     killedInAChain,
-		"first in line":                  killedFirstInLine,
+		"first in line":                  killedFirstInQueue,
 		"further behind":                 killedFurtherBehind,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +312,7 @@ func TestHandover_killed(t *testing.T) {
 	}
 }
 
-// The release is never sent. The others have to wait for the end of the lease.
+// The release is never sent. The others have to wait for the lease to expire.
 func killedBeforeItsRelease(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	s.wants(a)
@@ -330,21 +326,21 @@ func killedBeforeItsRelease(s *handover) {
 	s.kill(a)
 	s.since = dead.Op.Until // it was perhaps renewed, but has this for sure
 	s.has(a, short)
-	began := monotonic()
+	start := monotonic()
 	s.serve(b, c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(b, c)
 }
 
-// The release was carried out, and its sender does not hear of it. The next process has
-// the lock by then, and the dead one's place in line delays no other.
-func killedBeforeTheAnswer(s *handover) {
+// The release was executed, and its sender does not get the reply. The next process has the lock by then, and the dead
+// one's queue position delays no other.
+func killedBeforeTheReply(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
 	s.waits(b)
 	s.waits(c)
-	s.wants(a) // behind the holder in this process; so the release puts it in line
+	s.wants(a) // behind the holder in this process, so the release queues it
 	until(s.T, func() bool { return value[int64](s.T, a.do(s.T, request{Do: "begun"})) == 3 })
 	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // it is released, and not handed off inside
 	never := make(chan struct{})
@@ -362,14 +358,14 @@ func killedBeforeTheAnswer(s *handover) {
 	s.end(b, c)
 }
 
-// The only waiter in line is of the same process, so the release grants it the lock; then
-// the process is dead. That costs an offer.
-func killedAsItsOwnHeir(s *handover) {
+// The only queued waiter is of the same process, so the release grants it the lock; then the process is dead. That costs an
+// offer.
+func killedAsItsOwnNextOwner(s *handover) {
 	a, b := s.process(long), s.process(long)
 	s.wants(a)
 	dead := s.got(a)
 	s.wants(a)
-	s.standsInLine(a) // after a poll interval, as its own process has the lock
+	s.waitUntilQueued(a) // after a poll interval, because its own process has the lock
 	never := make(chan struct{})
 	release := s.once(a, "release", redistest.Action{HoldReply: never})
 	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
@@ -379,14 +375,14 @@ func killedAsItsOwnHeir(s *handover) {
 	s.kill(a)
 	s.since = monotonic()
 	s.wants(b)
-	began := monotonic()
+	start := monotonic()
 	s.serve(b)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(b)
 }
 
-// The message was sent, and does not arrive. That costs an offer, in which no process believed.
-func killedBeforeItIsTold(s *handover) {
+// The message was sent, and does not arrive. That costs an offer, in which no process acted as the holder.
+func killedBeforeItsNotification(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
@@ -397,18 +393,17 @@ func killedBeforeItIsTold(s *handover) {
 	s.gives(a)
 	s.has(b, offer)
 	b.worker.kill()
-	began := monotonic()
+	start := monotonic()
 	s.serve(c, d)
-	s.within(hurry, began)
-	if r, answered := <-b.wish; answered {
-		s.Errorf("the dead one had an answer: %+v", r)
+	s.within(hurry, start)
+	if r, replied := <-b.wish; replied {
+		s.Errorf("the dead one got a reply: %+v", r)
 	}
 	s.end(a, c, d)
 }
 
-// The process has held the lock since a moment ago, for an offer, or for a lease if it has
-// renewed it already.
-func killedAfterItWasTold(s *handover) {
+// The process acquired the lock a moment ago, for an offer, or for a lease if it has renewed it already.
+func killedAfterItsNotification(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	s.wants(a)
 	s.got(a)
@@ -418,13 +413,13 @@ func killedAfterItWasTold(s *handover) {
 	dead := s.got(b)
 	s.kill(b)
 	s.since = dead.Op.Until
-	began := monotonic()
+	start := monotonic()
 	s.serve(c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(a, c)
 }
 
-// Redis knows of the first holder of the chain, and the others hold under its name.
+// Redis has the owner string of the first holder of the chain, and the others hold under it.
 func killedInAChain(s *handover) {
 	a, b, c := s.process(short), s.process(short), s.process(short)
 	dead := s.chain(a)
@@ -435,14 +430,14 @@ func killedInAChain(s *handover) {
 	}
 	s.kill(a)
 	s.since = dead.Op.Until
-	began := monotonic()
+	start := monotonic()
 	s.serve(b, c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	s.end(b, c)
 }
 
-// The server knows that the process is gone, so it is passed over at no cost.
-func killedFirstInLine(s *handover) {
+// The server detects that the process is gone, so it is skipped at no cost.
+func killedFirstInQueue(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
 	s.got(a)
@@ -482,8 +477,8 @@ func (s *handover) free() {
 	}
 }
 
-// chain makes goroutines of p hand the lock off, and returns when one of them stays that had
-// it from another one, which had it from a third.
+// chain makes goroutines of p hand the lock off, and returns when one of them stays that got it from another one, which got
+// it from a third.
 func (s *handover) chain(p *relayer) granted {
 	s.Helper()
 	p.do(s.T, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 6, Stay: section, Stays: 3, Journal: s.journal}})
@@ -492,15 +487,14 @@ func (s *handover) chain(p *relayer) granted {
 	return p.granted
 }
 
-// relayed ends what chain began.
+// relayed ends what chain started.
 func (s *handover) relayed(p *relayer) relayed {
 	s.Helper()
 	return value[relayed](s.T, p.do(s.T, request{Do: "stop"}))
 }
 
-// A process was stopped while it was in line, and is granted the lock. It costs the
-// others an offer. When it goes on, long after, it reads the old message, asks, and
-// is refused.
+// A process was paused while it was queued, and is granted the lock. It costs the others an offer. When it continues, much
+// later, it reads the old message, sends a request, and is refused.
 func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)
@@ -512,15 +506,15 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	b.stop(t)
 	s.gives(a)
 	s.has(b, offer)
-	began := monotonic()
+	start := monotonic()
 	s.got(c)
-	s.within(hurry, began)
+	s.within(hurry, start)
 	b.cont(t)
-	until(t, func() bool { return s.state().listens(b) }) // it was refused, and is in line
+	until(t, func() bool { return s.state().listens(b) }) // it was refused, and is queued
 	s.has(c, long)
 	select {
 	case r := <-b.wish:
-		t.Fatalf("it had an answer while another has the lock: %+v", r)
+		t.Fatalf("it got a reply while another has the lock: %+v", r)
 	default:
 	}
 	s.gives(c)
@@ -529,8 +523,8 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	s.end(a, b, c)
 }
 
-// A process is stopped that has the lock by a message, or in a chain. It goes on when
-// another owner has the lock, and its first look tells that it has lost it.
+// A process is paused that has the lock by a message, or in a chain. It continues when another owner has the lock, and its
+// first check detects the loss.
 func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	for _, how := range []string{"by a message", "in a chain"} {
 		t.Run(how, func(t *testing.T) {
@@ -546,17 +540,17 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 				s.gives(a)
 				s.got(b)
 			}
-			looking := b.send(t, request{Do: "watch", Hold: b.granted.Hold})
+			checking := b.send(t, request{Do: "watch", Hold: b.granted.Hold})
 			s.waits(c)
 			b.stop(t)
 			s.since = 0 // see below
-			began := monotonic()
+			start := monotonic()
 			next := s.got(c)
-			s.within(hurry, began)
+			s.within(hurry, start)
 			b.cont(t)
-			seen := value[watched](t, receive(t, looking))
+			seen := value[watched](t, receive(t, checking))
 			if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
-				t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
+				t.Errorf("another had the lock %v before Until, and %v before the last check that found it held; %d checks were late, by at most %v",
 					time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
 			}
 			if !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
@@ -575,9 +569,8 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	}
 }
 
-// A chain ends with a holder that stays for longer than the lease of the chain. It has
-// the lock while it is renewed; if that fails the holder is told in time, and no other holder of its
-// process believes to have it after that.
+// A chain ends with a holder that stays for longer than the lease of the chain. It has the lock while it is renewed; if
+// that fails, the holder is notified in time, and no other hold of its process is valid after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
 	const lease = 2 * time.Second
 	for name, fault := range map[string]func(*relayer){
@@ -612,14 +605,14 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 				s.gives(a)
 				s.got(b)
 			} else {
-				looking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
+				checking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
 				fault(a)
 				s.since = 0 // watch checks that in detail
 				s.waits(b)
 				next := s.got(b)
-				seen := value[watched](t, receive(t, looking))
+				seen := value[watched](t, receive(t, checking))
 				if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
-					t.Errorf("another had the lock %v before the end of the promise, and %v before the last look that found it held; %d looks were late, by %v at the most",
+					t.Errorf("another had the lock %v before Until, and %v before the last check that found it held; %d checks were late, by at most %v",
 						time.Duration(seen.Until-next.Op.Return), time.Duration(seen.LastHeld-next.Op.Return), seen.Late, seen.Worst)
 				}
 				if r := receive(t, a.send(t, request{Do: "unlock", Hold: a.granted.Hold})); !r.is("ErrNotHeld", "ErrLost") {
@@ -632,7 +625,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 			}
 			s.has(b, lease)
 			if n := since(visits(t, s.journal), b.granted.Op.Return)[a.id]; n > 0 {
-				t.Errorf("%d others believed to have the lock at the same time", n)
+				t.Errorf("%d other holds were valid at the same time", n)
 			}
 			s.gives(b)
 			until(t, func() bool { return since(visits(t, s.journal), s.since)[a.id] > 0 })
@@ -643,8 +636,8 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 	}
 }
 
-// The lock is taken by force from the holder at the end of a chain. That holder is told, and all
-// waiters, in its process and in others, have the lock one after the other.
+// The holder at the end of a chain is force-unlocked. That holder is notified, and all waiters, in its process and in
+// others, acquire the lock one after the other.
 func TestHandover_forcedInAChain(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)
@@ -652,18 +645,18 @@ func TestHandover_forcedInAChain(t *testing.T) {
 	dead := s.chain(a)
 	for _, p := range []*relayer{b, c} {
 		p.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 3, Stay: section, Journal: s.journal}})
-		s.standsInLine(p)
+		s.waitUntilQueued(p)
 	}
-	looking := a.send(t, request{Do: "watch", Hold: dead.Hold})
+	checking := a.send(t, request{Do: "watch", Hold: dead.Hold})
 	f := taken{owner: dead.Op.Owner, call: monotonic()}
 	if forced, err := ours(t, s.rdb).NewLock(handed).ForceUnlock(t.Context()); err != nil || !forced {
 		t.Fatalf("by force: %v, %v", forced, err)
 	}
-	if seen := value[watched](t, receive(t, looking)); !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
-		t.Errorf("the holder was told %q", seen.Err)
+	if seen := value[watched](t, receive(t, checking)); !(reply{Err: seen.Err, Is: seen.Is}).is("ErrLost") {
+		t.Errorf("the holder was notified of %q", seen.Err)
 	}
 	if r := receive(t, a.send(t, request{Do: "unlock", Hold: dead.Hold})); !r.is("ErrNotHeld", "ErrLost") {
-		t.Errorf("unlocking what was taken by force: %q", r.Err)
+		t.Errorf("Unlock after a force-unlock: %q", r.Err)
 	}
 	f.done = time.Now()
 	told := monotonic()
@@ -674,7 +667,7 @@ func TestHandover_forcedInAChain(t *testing.T) {
 	})
 	for _, p := range all {
 		if sum := s.relayed(p); sum.Lost > 0 {
-			t.Errorf("%d others were told of a loss", sum.Lost)
+			t.Errorf("%d others were notified of a loss", sum.Lost)
 		}
 	}
 	exclusive(t, visits(t, s.journal), f)

@@ -28,9 +28,8 @@ var (
 	onMonotonic = history.OnMonotonic
 )
 
-// check fails the test when no order of the history's operations explains what
-// their callers saw. It returns the state in which the next part of the history
-// begins, if no owner held the lock at the end of this part.
+// check fails the test if no order of the history's operations explains their results. It returns the state in which the
+// next part of the history begins, if no owner held the lock at the end of this part.
 func check[S history.State[S]](t *testing.T, name string, first S, ops []op) (last S) {
 	t.Helper()
 	last, err := history.Check(first, ops)

@@ -18,12 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Does a hot lock, which is passed on within a process most of the time, ever have two owners? A history of so many
-// acquisitions is too long to keep. So the processes share a page of memory, and each owner looks into it: it comes in
-// where nobody is, its token is larger than that of the owner before it, and it raises a number by reading and
-// writing it. What is in the page at the end must be the number of acquisitions.
+// A hot lock, which is handed off within a process most of the time, never has two owners. A history of that many
+// acquisitions is too long to keep. The processes share a page of memory instead, and each owner checks it: no other
+// owner is inside, its token is larger than the previous owner's, and it raises a number by reading and writing it. At
+// the end, that number must be the number of acquisitions.
 //
-// The checker is exact: two owners at once are seen by the one that comes second, or by the one that leaves first.
+// The checker is exact: two owners at once are detected by the one that comes second, or by the one that leaves first.
 func TestFigures_hotLock(t *testing.T) {
 	total := 100_000
 	if os.Getenv("LEASEHOLD_FIGURES") != "" {
@@ -41,7 +41,7 @@ func TestFigures_hotLock(t *testing.T) {
 func TestFigures_hotLockBites(t *testing.T) {
 	sum, _ := hotLock(t, 20_000, func(process int) string { return "hot" + strconv.Itoa(process) })
 	if sum.Wrong == 0 {
-		t.Errorf("nobody saw another owner: %+v", sum)
+		t.Errorf("no process saw another owner: %+v", sum)
 	}
 }
 
@@ -76,7 +76,7 @@ func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, 
 		w.do(t, request{Do: "open", Addr: server.Addr()})
 		workers = append(workers, w)
 	}
-	began := time.Now()
+	start := time.Now()
 	var answers []<-chan reply
 	for i, w := range workers {
 		answers = append(answers, w.send(t, request{Do: "hot", Hot: &hot{name(i), file, i + 1, total / hotProcesses}}))
@@ -87,7 +87,7 @@ func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, 
 		sum.Wrong += part.Wrong
 		sum.Counted = max(sum.Counted, part.Counted)
 	}
-	took = time.Since(began)
+	took = time.Since(start)
 	for _, w := range workers {
 		w.do(t, request{Do: "close"})
 	}
@@ -97,7 +97,7 @@ func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, 
 
 // The words of the page.
 const (
-	hotInside  = iota // the owner that is inside; 0 if nobody is
+	hotInside  = iota // the owner that is inside; 0 if there is none
 	hotToken          // of the latest owner
 	hotCounter        // raised by reading and writing
 	hotWords

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// Java and Go fill filters with the same elements. The bits are the same, and each side finds the elements of the other.
+// Java and Go fill filters with the same elements. The bits are the same, and each side finds the other's elements.
 func TestJavaBloom(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -50,7 +50,7 @@ func TestJavaBloom(t *testing.T) {
 						t.Fatalf("init of Go's: %v, %v", created, err)
 					}
 					if asks[bool](t, s.java, java("tryInit", ours, javaRequest{N: 1000, P: p})) {
-						t.Error("Java made the filter of Go anew")
+						t.Error("Java created Go's filter again")
 					}
 					config := func(name string) []string {
 						t.Helper()
@@ -83,9 +83,9 @@ func TestJavaBloom(t *testing.T) {
 					if bits(theirs) != bits(ours) {
 						t.Error("the bits differ")
 					}
-					questions := append(slices.Clone(elements), "never", "added", "by", "anybody")
-					fromJava := asks[[]bool](t, s.java, java("contains", ours, javaRequest{Elements: questions}))
-					fromGo, err := g.Contains(t.Context(), encoded(questions)...)
+					queries := append(slices.Clone(elements), "never", "added", "by", "anybody")
+					fromJava := asks[[]bool](t, s.java, java("contains", ours, javaRequest{Elements: queries}))
+					fromGo, err := g.Contains(t.Context(), encoded(queries)...)
 					if err != nil || !slices.Equal(fromJava, fromGo) || slices.Contains(fromGo[:len(elements)], false) {
 						t.Errorf("Java: %v, Go: %v, %v", fromJava, fromGo, err)
 					}

@@ -14,8 +14,7 @@ import (
 // other tests show. They pass while Redisson behaves so: a test that
 // fails after an upgrade is good news, and then the workaround for it can go.
 
-// A writer that re-enters adds to the lease: when it is dead, it keeps all others
-// waiting for the sum.
+// A writer that re-enters adds to the lease: when it is dead, it blocks all others for the sum.
 func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
@@ -34,8 +33,8 @@ func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	s.empty()
 }
 
-// A writer that stops writing but reads on tells no waiter. Readers of Java that wait
-// sleep for the rest of the lease that they were told of, while others read.
+// A writer that stops writing but continues to read notifies no waiter. Waiting readers of Java sleep for the remaining
+// lease in their last reply, while others read.
 func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -58,8 +57,8 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	s.empty()
 }
 
-// Behind a dead waiter at the head of the queue of a free lock, Java asks in a loop
-// until the deadline of the dead one.
+// Behind a dead waiter at the front of the queue of a free lock, Java sends requests in a loop until the deadline of the
+// dead one.
 func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -72,14 +71,14 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	calls := s.scripts(t)
 	l.get(t)
 	if calls = s.scripts(t) - calls; calls < 50 {
-		t.Errorf("it asked %d times in three seconds", calls)
+		t.Errorf("got %d requests in three seconds", calls)
 	}
 	l.unlock(t)
 	s.empty()
 }
 
-// The unlock of a fair lock that another thread held succeeds when the lock is free. So a
-// thread whose lease ran out is not told.
+// The unlock of a fair lock that another thread held succeeds when the lock is free. A thread whose lease expired is
+// therefore not notified.
 func TestJavaBug_strangersFairUnlock(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -100,13 +99,13 @@ func TestJavaBug_tokenIgnoresTheLease(t *testing.T) {
 	l := s.java.lock("thread", fenced, "fenced")
 	l.call(t, "lockAndGetToken", leased(time.Second))
 	if left := l.left(t); left <= javaLease/2 {
-		t.Errorf("a lease of a second was asked for, and %v are left; it used to be that of the watchdog, %v", left, javaLease)
+		t.Errorf("with a lease of a second, %v remain; earlier versions had the watchdog's lease, %v", left, javaLease)
 	}
 	l.unlock(t)
 	s.empty()
 }
 
-// tryLockAndGetToken(), which should not wait, waits for ever.
+// tryLockAndGetToken(), which should not wait, waits indefinitely.
 func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -116,14 +115,14 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	s.listens(javaChannel(fenced, "fenced")) // this call is waiting
 	s.unlock(h)
 	if token := result[uint64](t, value[did](t, must(t, receive(t, answer)))); token <= h.Token() {
-		t.Errorf("it got the token %d after %d", token, h.Token())
+		t.Errorf("got token %d after %d", token, h.Token())
 	}
 	l.unlock(t)
 	s.empty()
 }
 
-// A lock that has lost its expiry by hand is taken by every thread that asks for it with
-// a token: "no expiry" means "granted" there.
+// A lock whose expiry was removed manually is granted to every thread that requests it with a token: "no expiry" means
+// "granted" there.
 func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -131,7 +130,7 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	do(t, s.rdb, "PERSIST", "fenced")
 	l := s.java.lock("thread", fenced, "fenced")
 	if token := result[int64](t, l.call(t, "lockAndGetToken")); token != -1 {
-		t.Errorf("it says that the token is %d, want -1", token)
+		t.Errorf("got token %d, want -1", token)
 	}
 	if n := l.holds(t); n != 0 {
 		t.Errorf("it holds the lock %d times", n)
@@ -140,8 +139,8 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	s.empty()
 }
 
-// A second hold with a lease of its own ends the first one's renewal when it
-// is unlocked: the first one ends with that lease, and is not told.
+// A second hold with its own lease ends the first one's renewal when it is unlocked: the first one ends with that lease,
+// and is not notified.
 func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second
@@ -152,7 +151,7 @@ func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	l.unlock(t)
 	h, err := s.c.NewLock("plain", lock.WithWait(2*lease+poll)).Lock(t.Context())
 	if err != nil {
-		t.Fatalf("Go does not get what Java holds with a watchdog: %v", err)
+		t.Fatalf("Go does not acquire what Java holds with a watchdog: %v", err)
 	}
 	javaFails(t, l.begin(t, "unlock"), "IllegalMonitorStateException")
 	s.unlock(h)

@@ -18,9 +18,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// throughClock returns the address of a proxy to addr. What clients behind it see, and what the server sees of them, is as
-// if their clock were ahead of the server's: each number that is a time in ms of these years is moved by so much on
-// its way to the server, and back on its way to the client.
+// throughClock returns the address of a proxy to addr. For clients behind it and for the server, it looks as if their clock
+// were ahead of the server's: each number that is a time in ms of these years is moved by that much on its way to the
+// server, and back on its way to the client.
 func throughClock(t *testing.T, addr string, ahead time.Duration) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,8 +98,8 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// What happens to permits where the clock of a Java client is wrong? The bound: while it is ahead by less than our
-// lease less the time between two renewals, it takes none that we hold.
+// Permits stay held if the clock of a Java client is wrong within a bound: while it is ahead by less than our lease minus
+// the time between two renewals, it acquires none that we hold.
 func TestJavaSemaphore_clocks(t *testing.T) {
 	t.Parallel()
 	const lease = 6 * time.Second // renewed every two seconds, so four are always left
@@ -130,12 +130,12 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := java.acquires(t, 0, time.Hour, 1); len(got) != 1 {
-			t.Fatalf("Java, whose clock says that our lease is over, got %q: then the test is wrong", got)
+			t.Fatalf("Java, by whose clock our lease has expired, got %q: then the test is wrong", got)
 		}
 		until := h.Until()
 		<-h.Context().Done() // at the next renewal
 		if !errors.Is(h.Err(), lock.ErrLost) || time.Now().After(until.Add(lease/3)) {
-			t.Errorf("told %v after the end of the lease: %v", time.Since(until), h.Err())
+			t.Errorf("notified %v after the end of the lease: %v", time.Since(until), h.Err())
 		}
 	})
 	t.Run("behind", func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 		}
 		got := java.acquires(t, 0, 5*time.Second, 1)
 		if len(got) != 1 {
-			t.Fatal("Java could not take the permit")
+			t.Fatal("Java could not acquire the permit")
 		}
 		id, err := hex.DecodeString(got[0])
 		if err != nil {
@@ -163,7 +163,7 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if java.releases(t, got[0]) {
-			t.Error("Java gave back what is ours")
+			t.Error("Java released a permit of leasehold")
 		}
 		if n := len(luascripts.Permits(h.Owner())); n != 1 || h.Err() != nil {
 			t.Errorf("%d permits, %v", n, h.Err())

@@ -26,7 +26,7 @@ func serverCPU(t *testing.T, s *redistest.Server) time.Duration {
 		number, _, _ := strings.Cut(rest, "\r")
 		seconds, err := strconv.ParseFloat(number, 64)
 		if err != nil {
-			t.Skipf("this server does not say what its commands cost: %s%q", field, number)
+			t.Skipf("this server does not report the cost of its commands: %s%q", field, number)
 		}
 		sum += seconds
 	}
@@ -52,8 +52,8 @@ func commandTime(t *testing.T, s *redistest.Server, commands ...string) (sum tim
 	return sum
 }
 
-// What a question to a filter costs the server, from Redisson and from us, on one filter. The figures are for people: the
-// test fails only if the answers differ.
+// Measures what a query of a filter costs the server, from Redisson and from leasehold, on one filter. The figures are for
+// people: the test fails only if the replies differ.
 func TestJavaBloom_cost(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))

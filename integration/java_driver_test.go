@@ -21,13 +21,13 @@ import (
 // The Go side of redisson/, a driver process that carries out commands with
 // Redisson: see redisson/src/main/java/leasehold/interop/Driver.java.
 
-// fenced is a plain lock with tokens from the register: Java's RFencedLock.
+// fenced is a plain lock with tokens from the token counter: Java's RFencedLock.
 const fenced kind = "fenced"
 
-// javaKinds are all kinds of locks that both sides have.
+// javaKinds are all types of locks that both sides have.
 var javaKinds = []kind{plain, fair, read, write, fenced}
 
-// goLock returns leasehold's handle of a kind that both sides have.
+// goLock returns leasehold's handle of a type that both sides have.
 func goLock(c *client.Client, k kind, name string, options ...lock.Option) lock.Locker {
 	if k == fenced {
 		return c.NewLock(name, append(options, lock.WithFencing())...)
@@ -35,7 +35,7 @@ func goLock(c *client.Client, k kind, name string, options ...lock.Option) lock.
 	return k.lock(c, name, options...)
 }
 
-// javaBuilt makes the driver's jar once a run.
+// javaBuilt builds the driver's jar once per run.
 var javaBuilt = sync.OnceValues(func() (jar string, err error) { return driver.Build("redisson") })
 
 // needJava skips a test that needs Java, unless LEASEHOLD_REQUIRE_JAVA is set, as make interop
@@ -57,7 +57,7 @@ func needJava(tb testing.TB) {
 	}
 }
 
-// java is a driver process. It is a worker that understands other commands.
+// java is a driver process. It is a worker with other commands.
 type java struct {
 	*worker
 	clients atomic.Int64 // how many were opened
@@ -85,8 +85,8 @@ func startJava(tb testing.TB) *java {
 	return j
 }
 
-// javaForAll is the driver process of all tests that do not harm it. It takes
-// a second or two of a processor until Redisson works in a process.
+// javaForAll is the driver process of all tests that do not disturb it. Redisson takes a second or two of processor time to
+// start in a process.
 var javaForAll struct {
 	sync.Mutex
 	*java // nil until a test needs it
@@ -108,7 +108,7 @@ func sharedJava(tb testing.TB) *java {
 	return javaForAll.java
 }
 
-// endJava ends it, when all tests are done.
+// endJava ends it when all tests are done.
 func endJava() {
 	if javaForAll.java != nil {
 		javaForAll.kill()
@@ -146,7 +146,7 @@ type javaOptions struct {
 	Sharded   string   `json:"shardedSubscriptionMode,omitempty"` // AUTO, ON or OFF
 }
 
-// send gives the process a command, as send of a worker does.
+// send sends the process a command, like a worker's send.
 func (j *java) send(tb testing.TB, r javaRequest) <-chan reply {
 	tb.Helper()
 	return j.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
@@ -188,8 +188,7 @@ type javaLock struct {
 	lock   string
 }
 
-// did is the answer of a thread: the owner of the thread, and when the call began and ended,
-// by monotonic.
+// did is the reply of a thread: the owner of the thread, and when the call began and ended, by monotonic.
 type did struct {
 	Result           json.RawMessage
 	Owner            string
@@ -224,7 +223,7 @@ func leased(d time.Duration) func(*javaRequest) {
 func result[T any](tb testing.TB, d did) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(d.Result, &v); err != nil {
-		tb.Fatalf("Java's answer %s: %v", d.Result, err)
+		tb.Fatalf("Java's reply %s: %v", d.Result, err)
 	}
 	return v
 }
@@ -235,17 +234,17 @@ func (l *javaLock) try(tb testing.TB) bool {
 	return result[bool](tb, l.call(tb, "tryLock"))
 }
 
-// get takes a lock that must be free, and returns its owner.
+// get acquires a lock that must be free, and returns its owner.
 func (l *javaLock) get(tb testing.TB, times ...func(*javaRequest)) (owner string) {
 	tb.Helper()
 	return l.call(tb, "lock", times...).Owner
 }
 
-// unlock gives one hold back.
+// unlock releases one hold.
 func (l *javaLock) unlock(tb testing.TB) did { tb.Helper(); return l.call(tb, "unlock") }
 
-// locked, holds and left return what Java says about the lock: whether it is held,
-// how often by this thread, and what is left of the lease.
+// locked, holds and left return what Java reports about the lock: whether it is held, how often by this thread, and the
+// remaining lease.
 func (l *javaLock) locked(tb testing.TB) bool {
 	tb.Helper()
 	return result[bool](tb, l.call(tb, "isLocked"))
@@ -267,7 +266,7 @@ func (l *javaLock) parks(t *testing.T) <-chan reply {
 	until(t, func() bool {
 		if len(answer) > 0 {
 			r := <-answer
-			t.Fatalf("%s lock %q: Java should wait, and says %s %s", l.kind, l.lock, r.Value, r.Err)
+			t.Fatalf("%s lock %q: Java should wait, got %s %s", l.kind, l.lock, r.Value, r.Err)
 		}
 		return l.sleeps(t)
 	})
@@ -279,10 +278,10 @@ func (l *javaLock) sleeps(tb testing.TB) bool {
 	return value[bool](tb, must(tb, receive(tb, l.java.send(tb, javaRequest{Do: "waits", Client: l.name, Thread: l.thread}))))
 }
 
-// javaFails fails unless the answer is the error with this exception.
+// javaFails fails unless the reply is the error with this exception.
 func javaFails(t *testing.T, answer <-chan reply, exception string) {
 	t.Helper()
 	if r := receive(t, answer); !slices.Contains(r.Is, exception) {
-		t.Errorf("Java says %s %q, want an %s", r.Value, r.Err, exception)
+		t.Errorf("Java returned %s %q, want an %s", r.Value, r.Err, exception)
 	}
 }

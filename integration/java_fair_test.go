@@ -25,8 +25,8 @@ import (
 // javaFairWait is how long Java's waiters count as alive, after the one before.
 const javaFairWait = 300 * time.Second
 
-// inLine is a waiter of one side in the queue.
-type inLine struct {
+// fairCaller is a waiter of one side in the queue.
+type fairCaller struct {
 	who     string
 	owner   string
 	granted func() (returned int64) // waits until it has the lock
@@ -35,7 +35,7 @@ type inLine struct {
 	quit    func()      // gives up, or waits until its wait is over
 }
 
-// now returns the server's time in ms, which deadlines are in.
+// now returns the server's time in ms, the unit of deadlines.
 func (s *javaScene) now() int64 {
 	s.Helper()
 	clock, err := do(s.T, s.rdb, "TIME").AsIntSlice()
@@ -56,17 +56,17 @@ func (s *javaScene) members(name string) []string {
 	return members
 }
 
-// behind returns the queue without those that were served. A waiter of ours to which the lock was
-// passed on stands in the queue until the release of the last one.
-func (s *javaScene) behind(name string, served ...*inLine) []string {
+// behind returns the queue without those that were served. A waiter of ours to which the lock was handed off stays in the
+// queue until the release of the last one.
+func (s *javaScene) behind(name string, served ...*fairCaller) []string {
 	s.Helper()
 	return slices.DeleteFunc(s.members(name), func(owner string) bool {
-		return slices.ContainsFunc(served, func(w *inLine) bool { return w.who != "Java" && w.owner == owner })
+		return slices.ContainsFunc(served, func(w *fairCaller) bool { return w.who != "Java" && w.owner == owner })
 	})
 }
 
 // line makes a caller wait, and returns when it is the last of the queue, or was.
-func (s *javaScene) line(name string, begin func() *inLine) *inLine {
+func (s *javaScene) line(name string, begin func() *fairCaller) *fairCaller {
 	s.Helper()
 	before := s.members(name)
 	w := begin()
@@ -81,10 +81,10 @@ func (s *javaScene) line(name string, begin func() *inLine) *inLine {
 	return w
 }
 
-// goLine makes a goroutine wait.
-func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
+// queueOurs makes a goroutine wait.
+func (s *javaScene) queueOurs(name string, options ...lock.Option) *fairCaller {
 	s.Helper()
-	return s.line(name, func() *inLine {
+	return s.line(name, func() *fairCaller {
 		ctx, cancel := context.WithCancel(s.Context())
 		s.Cleanup(cancel)
 		got := make(chan waiter, 1)
@@ -92,7 +92,7 @@ func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
 			h, err := s.c.NewFairLock(name, options...).Lock(ctx)
 			got <- waiter{monotonic(), h, err}
 		}()
-		w := &inLine{who: "Go", over: func() bool { return len(got) > 0 }}
+		w := &fairCaller{who: "Go", over: func() bool { return len(got) > 0 }}
 		var h lock.Hold
 		w.granted = func() int64 {
 			s.Helper()
@@ -117,18 +117,17 @@ func (s *javaScene) goLine(name string, options ...lock.Option) *inLine {
 	})
 }
 
-// javaLine makes a thread of Java wait that has a name of its own: for ever, or for
-// some time.
-func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *inLine {
+// queueJava makes a separately named thread of Java wait: indefinitely, or for some time.
+func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) *fairCaller {
 	s.Helper()
-	return s.line(name, func() *inLine {
+	return s.line(name, func() *fairCaller {
 		l := s.java.lock(thread, fair, name)
 		method := "lock"
 		if len(times) > 0 {
 			method = "tryLock"
 		}
 		answer := l.begin(s, method, times...)
-		w := &inLine{who: "Java", over: func() bool { return len(answer) > 0 }}
+		w := &fairCaller{who: "Java", over: func() bool { return len(answer) > 0 }}
 		w.granted = func() int64 {
 			s.Helper()
 			d := value[did](s, must(s, receive(s, answer)))
@@ -141,20 +140,19 @@ func (s *javaScene) javaLine(name, thread string, times ...func(*javaRequest)) *
 		w.quit = func() {
 			s.Helper()
 			if result[bool](s, value[did](s, must(s, receive(s, answer)))) {
-				s.Errorf("thread %s, which should have waited in vain, got the lock", thread)
+				s.Errorf("thread %s acquired the lock, want a timeout", thread)
 			}
 		}
 		return w
 	})
 }
 
-// Are both sides served in the order in which they came? The queue of one lock is
-// never empty: a caller comes, of either side, and the first is served, over and
-// over. Now and then a waiter in the middle gives up.
+// Both sides are served in the order of arrival. The queue of one lock is never empty: a caller comes, of either side, and
+// the first is served, repeatedly. Now and then a waiter in the middle gives up.
 //
 //	1 the owner that is served is the first of the queue, and the queue behind it is unchanged
-//	2 no waiter is taken for dead, and no deadline creeps away with the waiters that come and
-//	  go: it is at most the sum for as many as can wait at once
+//	2 no waiter counts as dead, and no deadline moves away with the waiters that come and
+//	go: it is at most the sum for as many as can wait at once
 func TestJavaFair_mixedQueue(t *testing.T) {
 	t.Parallel()
 	const name, most = "fair", 6
@@ -162,32 +160,32 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed(t), 1))
 		s := newJavaScene(t, at)
 		number := 0
-		come := func() *inLine {
+		come := func() *fairCaller {
 			number++
 			if random.IntN(2) == 0 {
-				return s.goLine(name)
+				return s.queueOurs(name)
 			}
-			return s.javaLine(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
+			return s.queueJava(name, strconv.Itoa(number), [][]func(*javaRequest){nil, {within(javaFairWait)}, {within(time.Minute), leased(javaLease)}}[random.IntN(3)]...)
 		}
 		var waits []time.Duration
 		served, quits := map[string]int{}, 0
 
-		var first *inLine
+		var first *fairCaller
 		if h := s.get(fair, name); true {
-			first = &inLine{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
+			first = &fairCaller{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
 		}
-		var all, rest []*inLine // all that were served, and those that wait
+		var all, rest []*fairCaller // all that were served, and those that wait
 		for range amount(200) {
 			for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
 				rest = append(rest, come())
 			}
 			if random.IntN(5) == 0 { // a waiter comes, and another one behind it, and the first one gives up
 				number++
-				var quitter *inLine
+				var quitter *fairCaller
 				if random.IntN(2) == 0 {
-					quitter = s.goLine(name)
+					quitter = s.queueOurs(name)
 				} else {
-					quitter = s.javaLine(name, strconv.Itoa(number), within(300*time.Millisecond))
+					quitter = s.queueJava(name, strconv.Itoa(number), within(300*time.Millisecond))
 				}
 				rest = append(rest, come())
 				quitter.quit()
@@ -221,16 +219,16 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 	})
 }
 
-// deadlines checks that every waiter in the queue counts as alive, and not for too long. Those
-// that were served may stand there, too: see behind.
-func (s *javaScene) deadlines(name string, served, rest []*inLine, most time.Duration) {
+// deadlines checks that every waiter in the queue counts as alive, and not for too long. Those that were served may still
+// be queued: see behind.
+func (s *javaScene) deadlines(name string, served, rest []*fairCaller, most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(name).Inspect(s.Context())
 	if err != nil {
 		s.Fatal(err)
 	}
 	state.Waiters = slices.DeleteFunc(state.Waiters, func(w lock.Waiter) bool {
-		return slices.ContainsFunc(served, func(s *inLine) bool { return s.owner == w.Owner })
+		return slices.ContainsFunc(served, func(s *fairCaller) bool { return s.owner == w.Owner })
 	})
 	if len(state.Waiters) != len(rest) {
 		s.Fatalf("%d wait, want %d", len(state.Waiters), len(rest))
@@ -245,18 +243,18 @@ func (s *javaScene) deadlines(name string, served, rest []*inLine, most time.Dur
 	}
 }
 
-// A thread of Java waits behind many of ours, and is served in its turn. None of
-// them takes anything off its deadline that it had not added before.
+// A thread of Java waits behind many of ours, and is served in order. None of them subtracts anything from its deadline
+// that it had not added before.
 func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	t.Parallel()
 	const name, many = "fair", 80
 	s := newJavaScene(t, oneServer(t))
 	h := s.get(fair, name)
-	var line []*inLine
+	var line []*fairCaller
 	for range many {
-		line = append(line, s.goLine(name))
+		line = append(line, s.queueOurs(name))
 	}
-	line = append(line, s.javaLine(name, "thread"), s.goLine(name))
+	line = append(line, s.queueJava(name, "thread"), s.queueOurs(name))
 	s.unlock(h)
 	for i, w := range line {
 		w.granted()
@@ -268,9 +266,8 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	s.empty()
 }
 
-// A waiter of Java has been waiting for nearly as long as it can, and takes 300 s
-// off all deadlines when it is served, although not many of its own are
-// left. Waiters of ours behind it keep their places.
+// A waiter of Java has been waiting for nearly as long as it can, and subtracts 300 s from all deadlines when it is served,
+// although not much of its own is left. Waiters of ours behind it keep their positions.
 //
 //	1 Go holds; a thread of Java waits, a goroutine, another thread, another goroutine
 //	2 the first thread has been waiting for five minutes, by its deadline
@@ -282,7 +279,7 @@ func TestJavaFair_longWait(t *testing.T) {
 	_, deadlines := queue(name)
 	for range max(1, amount(5)) {
 		h := s.get(fair, name) // 1
-		line := []*inLine{s.javaLine(name, "first"), s.goLine(name), s.javaLine(name, "second"), s.goLine(name)}
+		line := []*fairCaller{s.queueJava(name, "first"), s.queueOurs(name), s.queueJava(name, "second"), s.queueOurs(name)}
 		do(t, s.rdb, "ZADD", deadlines, "XX", fmt.Sprint(s.now()+10_000), line[0].owner) // 2
 		until(t, func() bool {                                                           // and our heartbeats have seen it
 			score, err := do(t, s.rdb, "ZSCORE", deadlines, line[1].owner).AsFloat64()
@@ -308,16 +305,15 @@ func TestJavaFair_longWait(t *testing.T) {
 	s.empty()
 }
 
-// A thread of Java that waits for longer than Java itself believes it to be alive
-// loses its place, also to ours. It is still served: it asks again when
-// the lease that it was told of is over.
+// A thread of Java that waits for longer than its own deadline loses its position, even to ours. It is still served: it
+// sends a request again when the lease in its last reply expires.
 func TestJavaFair_waitsTooLong(t *testing.T) {
 	t.Parallel()
 	const name, dog = "fair", 2 * time.Second
 	s := newJavaSceneWith(t, oneServer(t), dog)
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
-	w := s.javaLine(name, "thread")
+	w := s.queueJava(name, "thread")
 	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it asks twice before it sleeps
 	do(t, s.rdb, "ZADD", deadlines, "XX", "1", w.owner)
 	s.unlock(h)
@@ -327,17 +323,17 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	s.empty()
 }
 
-// A process dies that is the first in the queue. The next waiter, of the other
-// side, is served when the dead one counts as dead.
+// A process dies that is the first in the queue. The next waiter, of the other side, is served when the dead one counts as
+// dead.
 //
-//	1 Go holds; the doomed waits, and then the other side
-//	2 the doomed is killed, and Go unlocks
+//	1 Go holds; the doomed process waits, and then the other side
+//	2 the doomed process is killed, and Go unlocks
 //	3 the other one is served, not before the dead one's deadline, and soon after
 func TestJavaFair_deadWaiter(t *testing.T) {
 	t.Parallel()
 	const name, stay, dog = "fair", 2 * time.Second, 2 * time.Second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
-		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *inLine) {
+		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *fairCaller) {
 			t.Helper()
 			looked := monotonic() // before the server looks at its clock, so end is not after its deadline
 			state, err := s.c.NewFairLock(name).Inspect(t.Context())
@@ -352,7 +348,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			w.unlock()
 			s.empty()
 			if late < -5*time.Millisecond || late > poll+10*time.Second {
-				t.Errorf("%s behind a dead one got the lock %v after its deadline, want about zero", w.who, late)
+				t.Errorf("%s behind a dead one acquired the lock %v after its deadline, want about zero", w.who, late)
 			}
 			t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].WaiterTimeout, late, calls)
 		}
@@ -361,8 +357,8 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			doomed := *s
 			doomed.java = startJava(t).open(t, s.options(javaOptions{FairWait: stay.Milliseconds()}))
 			h := s.get(fair, name) // 1
-			dead := doomed.javaLine(name, "doomed").owner
-			w := s.goLine(name)
+			dead := doomed.queueJava(name, "doomed").owner
+			w := s.queueOurs(name)
 			doomed.java.java.kill()
 			served(t, s, h, dead, w)
 		})
@@ -371,23 +367,22 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			doomed := startWorker(t)
 			doomed.do(t, request{Do: "open", Addr: s.addr()})
 			h := s.get(fair, name) // 1
-			dead := s.line(name, func() *inLine {
+			dead := s.line(name, func() *fairCaller {
 				doomed.send(t, request{Do: "lock", Kind: fair, Name: name, WaiterTimeout: stay, Wait: time.Hour})
-				return &inLine{over: func() bool { return false }}
+				return &fairCaller{over: func() bool { return false }}
 			}).owner
-			w := s.javaLine(name, "thread")
+			w := s.queueJava(name, "thread")
 			doomed.kill()
 			served(t, s, h, dead, w)
 		})
 	})
 }
 
-// The first in the queue is told that the lock is free, and gives up at that moment.
-// Redisson then does not tell the next waiter, which sleeps for the lease that it was
-// told of. Waiters of ours behind it need not sleep as long.
+// The first in the queue is notified that the lock is free, and gives up at that moment. Redisson then does not notify the
+// next waiter, which sleeps for the lease in its last reply. Waiters of ours behind it do not sleep as long.
 //
 //	1 Go holds; a thread of Java waits, a second one, and a goroutine
-//	2 the lock is freed, and the first one is told; it gives up
+//	2 the lock is released, and the first one is notified; it gives up
 //	3 the second one is still served soon, and so is the goroutine
 func TestJavaFair_headGivesUp(t *testing.T) {
 	t.Parallel()
@@ -398,14 +393,14 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 	const first = "11111111-1111-4111-8111-111111111111:1"
 	do(t, s.rdb, "RPUSH", list, first)
 	do(t, s.rdb, "ZADD", deadlines, fmt.Sprint(s.now()+int64(javaLease/time.Millisecond)), first)
-	second := s.javaLine(name, "thread")
+	second := s.queueJava(name, "thread")
 	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) })
-	third := s.goLine(name)
+	third := s.queueOurs(name)
 	s.unlock(h) // 2
 	do(t, s.rdb, "LREM", list, "0", first)
 	do(t, s.rdb, "ZREM", deadlines, first)
-	began := monotonic()
-	if took := time.Duration(second.granted() - began); took > javaLease/4 { // 3
+	start := monotonic()
+	if took := time.Duration(second.granted() - start); took > javaLease/4 { // 3
 		t.Errorf("the one behind it was served after %v", took)
 	}
 	second.unlock()
@@ -414,8 +409,8 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 	s.empty()
 }
 
-// No waiter that has left keeps its place: after clients of both
-// sides that died and gave up, the lock is free for the next caller.
+// No waiter that has left keeps its position: after clients of both sides died or gave up, the lock is free for the next
+// caller.
 func TestJavaFair_othersClient(t *testing.T) {
 	t.Parallel()
 	const name = "fair"
@@ -426,8 +421,8 @@ func TestJavaFair_othersClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 5 {
-		s.javaLine(name, strconv.Itoa(i), within(100*time.Millisecond)).quit()
-		s.goLine(name).quit()
+		s.queueJava(name, strconv.Itoa(i), within(100*time.Millisecond)).quit()
+		s.queueOurs(name).quit()
 	}
 	until(t, func() bool { return len(s.members(name)) == 0 })
 	if err := h.Unlock(t.Context()); err != nil {
@@ -440,8 +435,8 @@ func TestJavaFair_othersClient(t *testing.T) {
 
 // LEASEHOLD_TABLE=1 LEASEHOLD_REQUIRE_JAVA=1 go test -run TestJavaFair_table -v .
 //
-// It prints how often a second a fair lock changes hands, among 20 threads of Redisson and among 20
-// goroutines of one process, one after the other.
+// It prints how often per second a fair lock changes hands, among 20 threads of Redisson and among 20 goroutines of one
+// process, one after the other.
 func TestJavaFair_table(t *testing.T) {
 	if os.Getenv("LEASEHOLD_TABLE") == "" {
 		t.Skip("LEASEHOLD_TABLE is not set")

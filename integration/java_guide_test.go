@@ -81,7 +81,7 @@ func TestGuide_java(t *testing.T) {
 	}
 }
 
-// Java finds what Go has created, excludes it, and sees what it does.
+// Java finds what Go has created, excludes it, and sees its changes.
 func TestJavaGuide(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {

@@ -20,7 +20,7 @@ type javaLatch struct {
 }
 
 func (l javaLatch) request(method string, n int64) javaRequest {
-	wait := patience.Milliseconds()
+	wait := promptTimeout.Milliseconds()
 	return javaRequest{Do: "latch." + method, Client: l.name, Name: l.latch, N: n, Wait: &wait}
 }
 
@@ -46,13 +46,13 @@ func (l javaLatch) deletes(t *testing.T) bool {
 	return asks[bool](t, l.redisson, l.request("delete", 0))
 }
 
-// awaits starts to wait, until the latch is open or the patience of the tests is over.
+// awaits starts to wait, until the latch is released or the timeout of the tests has passed.
 func (l javaLatch) awaits(t *testing.T) <-chan reply {
 	t.Helper()
 	return l.java.send(t, l.request("await", 0))
 }
 
-// opened fails unless Java's await came to an open latch.
+// opened fails unless Java's await returned because the latch was released.
 func opened(t *testing.T, answer <-chan reply) {
 	t.Helper()
 	var open bool
@@ -61,7 +61,7 @@ func opened(t *testing.T, answer <-chan reply) {
 	}
 }
 
-// waits waits for a latch in a goroutine of its own.
+// waits waits for a latch in a separate goroutine.
 func waits(t *testing.T, l *latch.Latch) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- l.Wait(t.Context()) }()
@@ -83,7 +83,7 @@ func latchListeners(t *testing.T, at *javaSite, name string) (n int64) {
 	return n
 }
 
-// Java counts down and Go waits, and the other way, whichever side makes the latch; and each wakes the other.
+// Java counts down and Go waits, and vice versa, whichever side creates the latch; and each wakes the other.
 func TestJavaLatch(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -130,7 +130,7 @@ func TestJavaLatch(t *testing.T) {
 						if len(ours)+len(theirs) > 0 {
 							t.Fatal("one did not wait")
 						}
-						began := time.Now()
+						start := time.Now()
 						if !goOpens {
 							java.countsDown(t)
 						} else if n, err := l.CountDown(t.Context()); n != 0 || err != nil {
@@ -139,7 +139,7 @@ func TestJavaLatch(t *testing.T) {
 						if err := soon(t, ours); err != nil {
 							t.Error(err)
 						}
-						t.Logf("Go was woken after %v", time.Since(began))
+						t.Logf("Go was woken after %v", time.Since(start))
 						opened(t, theirs)
 						left(0)
 						opened(t, java.awaits(t))
@@ -154,8 +154,8 @@ func TestJavaLatch(t *testing.T) {
 	})
 }
 
-// Redisson deletes a latch for which Go waits, and Go one for which Java waits; and Redisson's traps, to notice when
-// they change.
+// Redisson deletes a latch for which Go waits, and Go one for which Java waits. This includes bugs of Redisson, to detect
+// when they change.
 func TestJavaLatch_delete(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -163,11 +163,11 @@ func TestJavaLatch_delete(t *testing.T) {
 	if !java.creates(t, 2) {
 		t.Fatal("Java could not make the latch")
 	}
-	looks := s.nodes[0].CommandCalls(t, "get")
+	checks := s.nodes[0].CommandCalls(t, "get")
 	theirs := java.awaits(t)
 	// It looks at the count, listens, and looks again. Then it waits.
 	until(t, func() bool {
-		return latchListeners(t, s.javaSite, "done") == 1 && s.nodes[0].CommandCalls(t, "get") >= looks+2
+		return latchListeners(t, s.javaSite, "done") == 1 && s.nodes[0].CommandCalls(t, "get") >= checks+2
 	})
 	if err := l.Delete(t.Context()); err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestJavaLatch_delete(t *testing.T) {
 	}
 	// The next round frees the one that waits for the round that was deleted.
 	if !java.creates(t, 1) {
-		t.Fatal("Java could not make the latch anew")
+		t.Fatal("Java could not create the latch again")
 	}
 	if n, err := l.CountDown(t.Context()); n != 0 || err != nil {
 		t.Fatal(n, err)

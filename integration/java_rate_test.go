@@ -13,18 +13,18 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// asks lets a client of Redisson call a method of an object that is no lock. The call must succeed.
+// asks makes a client of Redisson call a method of an object that is not a lock. The call must succeed.
 func asks[T any](tb testing.TB, r *redisson, q javaRequest) (v T) {
 	tb.Helper()
 	q.Client = r.name
 	answer := must(tb, receive(tb, r.java.send(tb, q)))
 	if err := json.Unmarshal(answer.Value, &v); err != nil {
-		tb.Fatalf("%s: Java's answer %s: %v", q.Do, answer.Value, err)
+		tb.Fatalf("%s: Java's reply %s: %v", q.Do, answer.Value, err)
 	}
 	return v
 }
 
-// Java and Go take units of one rate limiter. Each side sees the units that the other takes and gives back.
+// Java and Go take permits of one rate limiter. Each side sees the permits that the other takes and refunds.
 func TestJavaWindow(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -52,7 +52,7 @@ func TestJavaWindow(t *testing.T) {
 					t.Fatal(err)
 				}
 				if asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: name, N: 7, Interval: 1000}) {
-					t.Error("Java made the limiter anew")
+					t.Error("Java created the limiter again")
 				}
 				if got := asks[[]int64](t, s.java, javaRequest{Do: "rate.getConfig", Name: name}); got[0] != 10 || got[1] != time.Hour.Milliseconds() {
 					t.Errorf("Java reads %d", got)
@@ -68,10 +68,10 @@ func TestJavaWindow(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := available(name); got != 5 {
-					t.Errorf("for Java %d are left, want 5", got)
+					t.Errorf("Java has %d permits left, want 5", got)
 				}
 				if !tries(name, 5) || takes(w, 1).OK {
-					t.Error("Java cannot take the five units that came back")
+					t.Error("Java cannot take the five permits that were returned")
 				}
 			})
 		}
@@ -129,7 +129,7 @@ func TestJavaWindow(t *testing.T) {
 					t.Errorf("%s deleted it, and Java cannot make it again", who)
 				}
 				if !tries("gone", 10) {
-					t.Errorf("%s deleted it, and units that were taken before still count", who)
+					t.Errorf("%s deleted it, and permits taken before still count", who)
 				}
 				if err := w.Delete(t.Context()); err != nil {
 					t.Fatal(err)
@@ -139,8 +139,8 @@ func TestJavaWindow(t *testing.T) {
 	})
 }
 
-// Both sides take at once, for some windows. By the list in Redis, they take no more than the rate in any
-// window, and no unit is lost for good.
+// Both sides take at once, for some windows. By the list in Redis, they take no more than the rate in any window, and no
+// permit is lost permanently.
 func TestJavaWindow_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -207,7 +207,7 @@ func TestJavaWindow_together(t *testing.T) {
 		sum += from.n
 	}
 	if len(a) < takes || len(b) < takes || sum < 2*rate {
-		t.Errorf("Java took %d times, Go %d, %d units: that proves little", len(a), len(b), sum)
+		t.Errorf("Java took %d times, Go %d, %d permits: the test shows little", len(a), len(b), sum)
 	}
 	until(t, func() bool {
 		return asks[int64](t, s.java, javaRequest{Do: "rate.availablePermits", Name: "both"}) == rate

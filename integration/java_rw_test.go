@@ -26,14 +26,13 @@ func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
 	}
 }
 
-// Readers of both sides read together, in whatever order they come and go, and the
-// last of them to leave lets the writers in. None of them deletes the hash while
-// another reads.
+// Readers of both sides read together, in whatever order they come and go, and the last of them to leave admits the
+// writers. None of them deletes the hash while another reads.
 //
-//	1 readers come, one of each side, and the first once more
+//	1 readers come, one of each side, and the first again
 //	2 they leave one by one, and the others still read; until the last has left, no
-//	  writer enters
-//	3 after the last one a waiting writer of the other side enters at once
+//	writer enters
+//	3 after the last one a waiting writer of the other side enters immediately
 func TestJavaRW_readersShare(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -96,13 +95,13 @@ func TestJavaRW_readersShare(t *testing.T) {
 	})
 }
 
-// A reader of ours has one key for the leases of all its holds, and Redisson's readers one for each. Each side finds
-// the leases of the other, however many holds there are.
+// A reader of ours has one key for the leases of all its holds, and Redisson's readers one for each. Each side finds the
+// other's leases, however many holds there are.
 //
 //	1 ours reads very often; a reader of Java comes, re-enters and leaves: ours still reads, and no writer enters
 //	2 ours leaves hold by hold, and a reader of Java comes and leaves in between
-//	3 ours leaves for good, and Java, which reads three times, does not lose the lock
-//	4 the last one to leave, which is Java or ours, lets a waiting writer of the other side in
+//	3 ours leaves completely, and Java, which reads three times, does not lose the lock
+//	4 the last one to leave, which is Java or ours, admits a waiting writer of the other side
 func TestJavaRW_manyHolds(t *testing.T) {
 	t.Parallel()
 	const holds = 300
@@ -167,8 +166,7 @@ func TestJavaRW_manyHolds(t *testing.T) {
 	})
 }
 
-// A writer of ours that also reads stops writing: waiting readers of Java enter
-// at once, and writers do not.
+// A writer of ours that also reads stops writing: waiting readers of Java enter immediately, and writers do not.
 func TestJavaRW_weDowngrade(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -204,9 +202,8 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 	})
 }
 
-// A writer of Java that also reads stops writing. Java does not publish that,
-// and our readers still enter, within a poll interval; our writers enter when
-// the reading is over, at once.
+// A writer of Java that also reads stops writing. Java does not publish that, and our readers still enter, within a poll
+// interval; our writers enter immediately after the read hold has ended.
 func TestJavaRW_javaDowngrades(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -233,13 +230,12 @@ func TestJavaRW_javaDowngrades(t *testing.T) {
 	})
 }
 
-// A waiting writer of ours keeps new readers of ours out. Java's readers do not
-// know of it, and it does not disturb their counting.
+// A waiting writer of ours blocks new readers of ours. Java's readers ignore it, and it does not disturb their counting.
 //
 //	1 Java reads, and a writer of ours waits
 //	2 a reader of ours does not enter; another thread of Java does
 //	3 both threads of Java leave: the writer enters
-//	4 the other way round it waits for Java's writer, and so do all others
+//	4 in the other direction it waits for Java's writer, and so do all others
 func TestJavaRW_ourWritersWish(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -252,7 +248,7 @@ func TestJavaRW_ourWritersWish(t *testing.T) {
 	})
 	s.goMay(read, javaRW, false) // 2
 	if !two.try(t) {
-		t.Error("a second reader of Java does not get in: our wish holds it back")
+		t.Error("a second reader of Java does not enter: our writer intent blocks it")
 	}
 	one.unlock(t) // 3
 	if n := two.holds(t); n != 1 {
@@ -273,12 +269,11 @@ func TestJavaRW_ourWritersWish(t *testing.T) {
 	s.empty()
 }
 
-// A reader that died does not keep writers out for longer than its own lease, also
-// when other readers keep the hash alive.
+// A dead reader does not block writers for longer than its own lease, even if other readers keep the hash alive.
 //
-//	1 the doomed reads, and one of each side
-//	2 it is killed, and its lease runs out; the others are renewed
-//	3 they leave: a writer of each side enters at once
+//	1 the doomed process reads, and one of each side
+//	2 it is killed, and its lease expires; the others are renewed
+//	3 they leave: a writer of each side enters immediately
 func TestJavaRW_deadReader(t *testing.T) {
 	t.Parallel()
 	const dog = 2 * time.Second
@@ -294,7 +289,7 @@ func TestJavaRW_deadReader(t *testing.T) {
 			{"of Go", func(t *testing.T, s *javaScene) (string, func()) {
 				w := startWorker(t)
 				w.do(t, request{Do: "open", Addr: s.addr(), Dog: dog})
-				return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW, Wait: patience})).Op.Owner, w.kill
+				return value[granted](t, w.do(t, request{Do: "lock", Kind: read, Name: javaRW, Wait: promptTimeout})).Op.Owner, w.kill
 			}},
 		} {
 			for _, lastIsJava := range []bool{false, true} {
@@ -338,12 +333,12 @@ func TestJavaRW_deadReader(t *testing.T) {
 	})
 }
 
-// The hash may outlive the last living reader: a writer of Java leaves it with
-// the write lease when it only reads on. Our writers look at the readers.
+// The hash may outlive the last living reader: a writer of Java leaves it with the write lease when it only continues to
+// read. Our writers check the readers.
 //
 //	1 a thread of Java writes, for a minute, and reads, for two seconds
 //	2 it stops writing, and never stops reading
-//	3 a writer of ours enters when the two seconds are over
+//	3 a writer of ours enters after the two seconds
 func TestJavaRW_leaseOfTheReadingCounts(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
@@ -355,7 +350,7 @@ func TestJavaRW_leaseOfTheReadingCounts(t *testing.T) {
 	got := s.wait(write, javaRW)
 	g := s.granted(got) // 3
 	if n, err := do(t, s.rdb, "EXISTS", key).AsInt64(); err != nil || n != 0 {
-		t.Errorf("the writer is in, and the reader's lease is not over (%v)", err)
+		t.Errorf("the writer entered, and the reader's lease has not expired (%v)", err)
 	}
 	s.unlock(g.hold)
 	s.empty()

@@ -28,7 +28,7 @@ func (p javaPermits) request(method string, wait, lease time.Duration, n int64, 
 	return javaRequest{Do: "permit." + method, Client: p.name, Name: p.semaphore, Wait: &w, Lease: &l, N: n, Elements: ids}
 }
 
-// acquires takes n permits and returns their ids; none if they could not be had.
+// acquires acquires n permits and returns their ids; none if they are not available.
 func (p javaPermits) acquires(t *testing.T, wait, lease time.Duration, n int64) []string {
 	t.Helper()
 	return asks[[]string](t, p.redisson, p.request("acquire", wait, lease, n))
@@ -40,7 +40,7 @@ func (p javaPermits) begins(t *testing.T, lease time.Duration) <-chan reply {
 	return p.java.send(t, p.request("acquire", time.Minute, lease, 1))
 }
 
-// ids are what begins came to.
+// ids returns the result of begins.
 func ids(t *testing.T, answer <-chan reply) (all []string) {
 	t.Helper()
 	if err := json.Unmarshal(must(t, receive(t, answer)).Value, &all); err != nil {
@@ -49,7 +49,7 @@ func ids(t *testing.T, answer <-chan reply) (all []string) {
 	return all
 }
 
-// stands fails unless Java counts so many permits: free, held, in all.
+// stands fails unless Java reports these numbers of permits: free, held, total.
 func (p javaPermits) stands(t *testing.T, want ...int) {
 	t.Helper()
 	if got := asks[[]int](t, p.redisson, p.request("permits", 0, 0, 0)); !slices.Equal(got, want) {
@@ -62,7 +62,7 @@ func (p javaPermits) releases(t *testing.T, id string) bool {
 	return asks[bool](t, p.redisson, p.request("tryRelease", 0, 0, 0, id))
 }
 
-// adds changes the number of permits in all.
+// adds changes the total number of permits.
 func (p javaPermits) adds(t *testing.T, n int64) {
 	t.Helper()
 	r := p.request("addPermits", 0, 0, n)
@@ -70,7 +70,7 @@ func (p javaPermits) adds(t *testing.T, n int64) {
 	must(t, receive(t, p.java.send(t, r)))
 }
 
-// Java and Go hold permits of one semaphore, and each side knows what the other has.
+// Java and Go hold permits of one semaphore, and each side sees the other's.
 func TestJavaSemaphore(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -85,7 +85,7 @@ func TestJavaSemaphore(t *testing.T) {
 				}
 				java.stands(t, 1, 2, 3)
 				if asks[bool](t, s.java, java.request("trySetPermits", 0, 0, 7)) {
-					t.Error("Java made the semaphore anew")
+					t.Error("Java created the semaphore again")
 				}
 				ours := luascripts.Permits(two.Owner())
 				for _, id := range ours {
@@ -96,10 +96,10 @@ func TestJavaSemaphore(t *testing.T) {
 				}
 				one := java.acquires(t, 0, time.Hour, 1)
 				if len(one) != 1 {
-					t.Fatal("Java could not take the third permit")
+					t.Fatal("Java could not acquire the third permit")
 				}
 				if more := java.acquires(t, 0, time.Hour, 1); len(more) > 0 {
-					t.Error("Java took a fourth permit")
+					t.Error("Java acquired a fourth permit")
 				}
 				if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 					t.Errorf("a fourth permit: %v", err)
@@ -112,22 +112,22 @@ func TestJavaSemaphore(t *testing.T) {
 				// We wait for Java.
 				w := begin(t, sem)
 				until(t, func() bool { state, err := sem.Inspect(t.Context()); return err == nil && len(state.Waiters) == 1 })
-				began := time.Now()
+				start := time.Now()
 				if !java.releases(t, one[0]) {
-					t.Fatal("Java could not give its permit back")
+					t.Fatal("Java could not release its permit")
 				}
 				h := w(t)
-				t.Logf("woken by Java after %v", time.Since(began))
+				t.Logf("woken by Java after %v", time.Since(start))
 
 				// Java waits for us: neither the subscription nor our message may fail it.
 				answer := java.begins(t, time.Hour)
 				until(t, func() bool { return javaListens(t, at, name) })
-				began = time.Now()
+				start = time.Now()
 				if err := h.Unlock(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				got := ids(t, answer)
-				t.Logf("Java was woken after %v", time.Since(began))
+				t.Logf("Java was woken after %v", time.Since(start))
 				if len(got) != 1 || !java.releases(t, got[0]) {
 					t.Fatalf("Java has %q", got)
 				}
@@ -140,8 +140,8 @@ func TestJavaSemaphore(t *testing.T) {
 	})
 }
 
-// isPermit reports whether an owner has the permit of this id alone. Redisson's ids are random, and one in some
-// hundred looks like one of ours: then the owner is that of such a permit.
+// isPermit reports whether an owner has only the permit of this id. Redisson's ids are random, and about one in a hundred
+// looks like one of ours: then the owner is that of such a permit.
 func isPermit(owner, id string) bool {
 	ids := luascripts.Permits(owner)
 	return len(ids) == 1 && hex.EncodeToString([]byte(ids[0])) == id
@@ -166,7 +166,7 @@ func javaListens(t *testing.T, at *javaSite, name string) bool {
 	return false
 }
 
-// Java waits while we renew, takes what we abandon, and gives it back before its lease; and the other way round.
+// Java waits while we renew, acquires what we abandon, and releases it before its lease; and vice versa.
 func TestJavaSemaphore_leases(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
@@ -184,14 +184,14 @@ func TestJavaSemaphore_leases(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A permit that nobody renews.
+	// A permit that is not renewed.
 	fixed, err := s.c.NewSemaphore("gpus", 1, lock.WithFixedLease(1500*time.Millisecond)).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
+	start := time.Now()
 	got := java.acquires(t, time.Minute, 1200*time.Millisecond, 1)
-	if took := time.Since(began); len(got) != 1 || took > 10*time.Second {
+	if took := time.Since(start); len(got) != 1 || took > 10*time.Second {
 		t.Fatalf("Java got %q after %v", got, took)
 	}
 	<-fixed.Context().Done()
@@ -200,20 +200,20 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	if !asks[bool](t, s.java, java.request("updateLeaseTime", 0, 2*time.Second, 0, got[0])) {
 		t.Error("Java could not lengthen its lease")
 	}
-	began = time.Now()
+	start = time.Now()
 	h, err = sem.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took < time.Second || took > 10*time.Second {
+	if took := time.Since(start); took < time.Second || took > 10*time.Second {
 		t.Errorf("we have Java's permit after %v of a lease of two seconds", took)
 	}
 	if java.releases(t, got[0]) {
-		t.Error("Java gave back what was ours by then")
+		t.Error("Java released a permit that was ours by then")
 	}
 	// Java gives our permit back by its id, as an operator may.
 	if !java.releases(t, hex.EncodeToString([]byte(luascripts.Permits(h.Owner())[0]))) {
-		t.Fatal("Java cannot give our permit back")
+		t.Fatal("Java cannot release our permit")
 	}
 	<-h.Context().Done()
 	if !errors.Is(h.Err(), lock.ErrLost) {
@@ -222,7 +222,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	java.stands(t, 1, 0, 1)
 }
 
-// Java changes how many permits there are, also to fewer than are held.
+// Java changes how many permits there are, even to fewer than are held.
 func TestJavaSemaphore_resize(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -265,12 +265,12 @@ func TestJavaSemaphore_resize(t *testing.T) {
 		}
 	}
 	if !java.releases(t, got[0]) {
-		t.Error("Java could not give its permit back")
+		t.Error("Java could not release its permit")
 	}
 	java.stands(t, 3, 0, 3)
 }
 
-// Both sides come and go: never more than there are, and nothing is lost.
+// Both sides come and go: the total is never exceeded, and nothing is lost.
 func TestJavaSemaphore_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -297,7 +297,7 @@ func TestJavaSemaphore_together(t *testing.T) {
 				}
 				enter()
 				if !java.releases(t, got[0]) {
-					t.Error("Java could not give a permit back")
+					t.Error("Java could not release a permit")
 				}
 			}
 		}()
@@ -325,7 +325,7 @@ func TestJavaSemaphore_together(t *testing.T) {
 	java.stands(t, total, 0, total)
 }
 
-// begin starts to wait for a lock. The function that it returns waits until that has the hold.
+// begin starts to wait for a lock. The returned function waits for the hold.
 func begin(t *testing.T, l lock.Locker) func(*testing.T) lock.Hold {
 	t.Helper()
 	type result struct {

@@ -13,14 +13,12 @@ import (
 // shareHistory is a list of the sides that were inside, in order.
 const shareHistory = "history"
 
-// Does each side get its turns of a plain lock that the other one never leaves free?
-// Ours hand it off among themselves, inside a process without a command and between
-// processes by the release, and Redisson's cannot stand in that line.
-// processes by the release, and Redisson's cannot stand in that line.
+// Each side acquires a plain lock regularly that the other one never leaves free. Ours hand it off among themselves, inside
+// a process without a command and between processes by the release, and Redisson's clients cannot be in that queue.
 //
 //	1 goroutines of two processes and threads of Java lock and unlock without a pause,
-//	  many on the one side and few on the other
-//	2 in the history both sides have their turns, again and again
+//	many on the one side and few on the other
+//	2 in the history both sides have the lock repeatedly
 func TestJava_share(t *testing.T) {
 	const least = 20 // turns; on an idle machine it takes half a second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -40,18 +38,18 @@ func TestJava_share(t *testing.T) {
 					answers = append(answers, w.send(t, request{Do: "share", Name: "busy", Share: test.goroutines}))
 				}
 				answers = append(answers, s.java.java.send(t, javaRequest{Do: "share", Client: s.java.name, Name: "busy", Threads: test.threads, History: shareHistory}))
-				began := time.Now()
+				start := time.Now()
 				h := newHistory(s)
 				for h.turns["java"] < least || h.turns["go"] < least { // 2
-					if time.Since(began) > patience {
-						t.Errorf("turns in %v: %v; want %d each", patience, h.turns, least)
+					if time.Since(start) > promptTimeout {
+						t.Errorf("turns in %v: %v; want %d each", promptTimeout, h.turns, least)
 						break
 					}
 					if !h.read() {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				took := time.Since(began)
+				took := time.Since(start)
 				s.java.java.send(t, javaRequest{Do: "enough"})
 				for _, w := range workers {
 					w.send(t, request{Do: "enough"})

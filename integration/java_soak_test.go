@@ -58,7 +58,7 @@ func (a *javaTally) add(b javaTally) {
 	}
 }
 
-// complete reports whether all has happened that the test is about.
+// complete reports whether everything that the test covers has happened.
 func (a *javaTally) complete() bool {
 	return a.Written > 0 && a.Read > 0 && a.Refused > 0 && len(a.HandOvers) > 0
 }
@@ -70,9 +70,8 @@ func (a *javaTally) longest(k kind, ns int64) {
 	a.Longest[k] = max(a.Longest[k], ns)
 }
 
-// Do goroutines and threads of Java that take the same twenty locks, of all kinds
-// and in all ways, ever overlap, and are all of them served? LEASEHOLD_SOAK says how
-// long they do so; a few seconds if not set. Witnesses are keys in Redis:
+// Goroutines and threads of Java that acquire the same twenty locks, of all types and in all ways, never overlap, and
+// all of them are served. LEASEHOLD_SOAK is the duration; the default is a few seconds. The checks use keys in Redis:
 //
 //	inside:<name>   how many are inside alone; from 0 to 1 and back
 //	reading:<name>  readers that are inside; 0 while an owner is inside alone
@@ -80,8 +79,7 @@ func (a *javaTally) longest(k kind, ns int64) {
 //	written:<name>  when the latest writer left, and of which side it was
 //	read:<name>     the same of readers
 //
-// A caller that has waited since before the latest owner left, when that was of the other side,
-// knows how long the hand-off took.
+// A caller that has waited since before the latest owner of the other side left measures the hand-off time.
 func TestJava_soak(t *testing.T) {
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		took := 5 * time.Second
@@ -172,7 +170,7 @@ func TestJava_soak(t *testing.T) {
 			for k, ns := range tally.Longest {
 				longest[k] = time.Duration(ns).Round(time.Millisecond)
 				if longest[k] > javaLease/2 {
-					t.Errorf("%s lock: one in %s waited for %v: nobody woke it", k, name, longest[k])
+					t.Errorf("%s lock: a caller in %s waited for %v and was not woken", k, name, longest[k])
 				}
 			}
 			if !tally.complete() {
@@ -191,9 +189,9 @@ func TestJava_soak(t *testing.T) {
 
 // javaWatch is a listener at read/write locks. It wakes threads of Redisson that missed their message.
 //
-// When a writer leaves, Redisson counts the threads that sleep, and wakes as many. It does not count a thread
-// that was refused and does not sleep yet: that thread sleeps until the end of the lease that it was told, unless somebody
-// else leaves (redisson/redisson#4744). Threads of Java alone do so, too: on a busy machine, one contest in fifty ended with it.
+// When a writer leaves, Redisson counts the threads that sleep, and wakes as many. It does not count a thread that was
+// refused and does not sleep yet: that thread sleeps until the end of the lease in its reply, unless another owner leaves
+// (redisson/redisson#4744). Threads of Java alone do so, too: on a busy machine, one contest in fifty ended with it.
 type javaWatch struct {
 	*javaScene
 	names []string
@@ -226,7 +224,7 @@ func watchWriters(s *javaScene, names []string) *javaWatch {
 	return w
 }
 
-// receive returns what a worker in Java answers. Meanwhile it wakes threads there, when all of ours are through.
+// receive returns the reply of a worker in Java. In the meantime it wakes threads there, when all of ours have finished.
 func (w *javaWatch) receive(answer <-chan reply) reply {
 	w.Helper()
 	tick := time.NewTicker(time.Second)
@@ -244,13 +242,13 @@ func (w *javaWatch) receive(answer <-chan reply) reply {
 				w.wake(name)
 			}
 		case <-tooLate:
-			w.Fatalf("no answer from a worker within %v", 2*javaLease)
+			w.Fatalf("no reply from a worker within %v", 2*javaLease)
 		}
 	}
 }
 
-// wake repeats the message of a lock that is free. It does not if there has been none since the latest owner left:
-// then nobody told the threads that sleep, and the test is to notice how long they do.
+// wake repeats the message of a lock that is free. It does not if there has been none since the latest owner left: then the
+// sleeping threads were not notified, and the test must detect how long they sleep.
 func (w *javaWatch) wake(name string) {
 	w.Helper()
 	if held, err := do(w.T, w.rdb, "EXISTS", name).AsInt64(); held != 0 || err != nil || !w.heard(name) {
@@ -263,7 +261,7 @@ func (w *javaWatch) wake(name string) {
 	do(w.T, w.rdb, publish, javaChannel(write, name), "1")
 }
 
-// heard reports whether a message has come since the latest owner left.
+// received reports whether a message has come since the latest owner left.
 func (w *javaWatch) heard(name string) bool {
 	w.Helper()
 	var left int64
@@ -276,10 +274,10 @@ func (w *javaWatch) heard(name string) bool {
 	return w.told[name].Load() >= left
 }
 
-// heardAll fails if nobody was told that the latest owner left.
+// heardAll fails if no message was published after the latest owner left.
 func (w *javaWatch) heardAll() {
 	w.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(promptTimeout)
 	for _, name := range w.names {
 		for !w.heard(name) { // it may be on its way
 			if time.Now().After(deadline) {
@@ -322,7 +320,7 @@ type javaContender struct {
 	random *rand.Rand
 }
 
-// once takes one lock in one of the possible ways, and releases it.
+// once acquires one lock in one of the possible ways, and releases it.
 func (p *javaContender) once(ctx context.Context, place javaPlace) {
 	ctx = lock.ContextWithNewOwner(ctx)
 	l := goLock(p.client, place.Kind, place.Name)
@@ -406,8 +404,7 @@ func (p *javaContender) stamp(ctx context.Context, place javaPlace, prefix strin
 	p.count(ctx, place, "SET", prefix, fmt.Sprint(monotonic(), " go"))
 }
 
-// handedOver records how long it took from the moment when a peer in Java left until
-// we were in, if we waited then.
+// handedOver records how long it took from the moment when a Java owner left until we were in, if we waited then.
 func (p *javaContender) handedOver(ctx context.Context, place javaPlace, called, granted int64, prefixes ...string) {
 	var at int64
 	var by string

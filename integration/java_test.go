@@ -16,19 +16,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Do Redisson and leasehold hold the same locks? Each test has a Java process and
-// Go clients on one server, most of them also on a cluster, and looks at a lock from
-// both sides.
+// Redisson and leasehold share locks. Each test has a Java process and Go clients on one server, most of them also on a
+// cluster, and checks a lock from both sides.
 //
-//	this file         what all kinds have in common
-//	java_share_test   a lock that is never free, and which side gets it
+//	this file         what all types have in common
+//	java_share_test   a lock that is never free, and which side acquires it
 //	java_fair_test    queues with waiters of both
 //	java_rw_test      readers and writers of both
-//	java_bugs_test    behaviour of Redisson's own, to notice when it changes
+//	java_bugs_test    bugs of Redisson, to detect when they change
 //	java_soak_test    both at once, for any time
 //
-// javaScene is a place where both sides meet, with one client of each. Leases are a
-// minute: a waiter that is not woken sleeps for longer than any test waits.
+// javaScene has one client of each side. Leases are a minute: a waiter that is not woken sleeps for longer than any test
+// waits.
 type javaScene struct {
 	*testing.T
 	*javaSite
@@ -54,7 +53,7 @@ func newJavaSceneWith(t *testing.T, at *javaSite, lease time.Duration) *javaScen
 	}
 }
 
-// javaSite is the place where both sides meet: one server, or a cluster.
+// javaSite is the deployment that both sides use: one server, or a cluster.
 type javaSite struct {
 	nodes   []*redistest.Server
 	cluster *redistest.Cluster // nil if it is one server
@@ -120,7 +119,7 @@ func (s *javaScene) unlock(holds ...lock.Hold) {
 	}
 }
 
-// get takes a lock that must be free.
+// get acquires a lock that must be free.
 func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
 	s.Helper()
 	h, err := goLock(s.c, k, name, options...).TryLock(s.Context())
@@ -130,7 +129,7 @@ func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
 	return h
 }
 
-// goMay checks whether Go may have a lock now.
+// goMay checks whether Go may acquire a lock now.
 func (s *javaScene) goMay(k kind, name string, may bool) {
 	s.Helper()
 	h, err := goLock(s.c, k, name).TryLock(s.Context())
@@ -138,10 +137,10 @@ func (s *javaScene) goMay(k kind, name string, may bool) {
 	case err == nil:
 		s.unlock(h)
 		if !may {
-			s.Errorf("%s lock %q: Go gets it, too", k, name)
+			s.Errorf("%s lock %q: Go acquires it, too", k, name)
 		}
 	case may || !errors.Is(err, lock.ErrNotAcquired):
-		s.Errorf("%s lock %q: Go asks for it: %v", k, name, err)
+		s.Errorf("%s lock %q: Go's TryLock: %v", k, name, err)
 	}
 }
 
@@ -154,13 +153,13 @@ func (s *javaScene) javaMay(k kind, name string, may bool) {
 		l.unlock(s)
 	}
 	if got != may {
-		s.Errorf("%s lock %q: Java gets it: %v", k, name, got)
+		s.Errorf("%s lock %q: Java acquires it: %v", k, name, got)
 	}
 }
 
-// javaBeside returns the name of a key or channel of a lock of any name, by the rule of Redisson's
+// javaNext returns the name of a key or channel of a lock of any name, by the rule of Redisson's
 // prefixName.
-func javaBeside(prefix, name string) string {
+func javaNext(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
 	}
@@ -170,9 +169,9 @@ func javaBeside(prefix, name string) string {
 // javaChannel returns the channel of the waiters for a lock of any name.
 func javaChannel(k kind, name string) string {
 	if k == read || k == write {
-		return javaBeside("redisson_rwlock", name)
+		return javaNext("redisson_rwlock", name)
 	}
-	return javaBeside("redisson_lock__channel", name)
+	return javaNext("redisson_lock__channel", name)
 }
 
 // waiter is the result of a call of Lock in flight.
@@ -192,7 +191,7 @@ func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan wai
 	}()
 	if k == fair {
 		until(s.T, func() bool { // for our owners at the client's channel, for Redisson's at the owner's
-			last, err := do(s.T, s.rdb, "LINDEX", javaBeside("redisson_lock_queue", name), "-1").ToString()
+			last, err := do(s.T, s.rdb, "LINDEX", javaNext("redisson_lock_queue", name), "-1").ToString()
 			client, _, _ := strings.Cut(last, ":")
 			return err == nil && s.listeners(javaChannel(k, name)+":"+client+":fair") > 0
 		})
@@ -234,12 +233,12 @@ func (s *javaScene) granted(got <-chan waiter) waiter {
 	return w
 }
 
-// empty waits until there is nothing in Redis: Java deletes a key in the background of its
-// unlock. Keys that are kept for ever may stay.
+// empty waits until there is nothing in Redis: Java deletes a key in the background of its unlock. Keys that are kept by
+// design may stay.
 func (s *javaScene) empty() {
 	s.Helper()
 	var left []string
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(promptTimeout)
 	for {
 		left = nil
 		for _, node := range s.nodes {
@@ -256,8 +255,7 @@ func (s *javaScene) empty() {
 	}
 }
 
-// Does the driver answer every command? A peer that dies of a mistake would
-// look like one that was killed.
+// The driver replies to every command. A Java process that dies of a bug would look like one that was killed.
 func TestJava_driver(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -283,9 +281,8 @@ func TestJava_driver(t *testing.T) {
 	s.empty()
 }
 
-// Does one side get a lock that the other one holds? For each kind, once with a holder in
-// Go and once in Java: no owner of either side gets it, and both sides see that
-// it is held; after the unlock, each of them gets it.
+// Neither side acquires a lock that the other one holds. For each type, once with a holder in Go and once in Java: no owner
+// of either side acquires it, and both sides see that it is held; after the unlock, each of them acquires it.
 func TestJava_excludes(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -301,7 +298,7 @@ func TestJava_excludes(t *testing.T) {
 					t.Errorf("%s: Go sees %+v (%v), want held: %v", k, state, err, held)
 				}
 				if got := s.java.lock("looks", k, name).locked(t); got != held {
-					t.Errorf("%s: Java says it is locked: %v, want %v", k, got, held)
+					t.Errorf("%s: Java's isLocked: got %v, want %v", k, got, held)
 				}
 				s.javaMay(rival, name, !held)
 				s.goMay(rival, name, !held)
@@ -313,7 +310,7 @@ func TestJava_excludes(t *testing.T) {
 					s.javaMay(read, name, !held)
 					s.goMay(read, name, !held)
 					if s.java.lock("looks", read, name).locked(t) {
-						t.Errorf("a writer at most, and Java says that somebody reads")
+						t.Errorf("only a writer, but Java reports a reader")
 					}
 				}
 			}
@@ -336,8 +333,8 @@ func TestJava_excludes(t *testing.T) {
 	})
 }
 
-// Do both sides count re-entries in the same way? Each side enters three times, and
-// leaves three times, while the other one looks; and both see the lease.
+// Both sides count re-entries in the same way. Each side enters three times, and leaves three times, while the other one
+// checks; and both see the lease.
 func TestJava_reentry(t *testing.T) {
 	t.Parallel()
 	const times = 3
@@ -356,7 +353,7 @@ func TestJava_reentry(t *testing.T) {
 					t.Errorf("%s: %s should hold it %d times, and Redis has %v (%v)", k, owner, count, fields, err)
 				}
 				if l.locked(t) != (count > 0) {
-					t.Errorf("%s: %d holds, and Java says that it is not so", k, count)
+					t.Errorf("%s: %d holds, but Java reports another number", k, count)
 				}
 				if left := l.left(t); count > 0 && (left <= 0 || left > times*javaLease) || count == 0 && left != -2*time.Millisecond {
 					t.Errorf("%s: with %d holds, Java sees %v left of the lease", k, count, left)
@@ -366,10 +363,10 @@ func TestJava_reentry(t *testing.T) {
 					mine = count
 				}
 				if got := l.holds(t); got != mine {
-					t.Errorf("%s: Java holds it %d times by its own account, want %d", k, got, mine)
+					t.Errorf("%s: Java reports %d own holds, want %d", k, got, mine)
 				}
 				if held := result[bool](t, l.call(t, "isHeldByCurrentThread")); held != (mine > 0) {
-					t.Errorf("%s: with %d holds, Java says that the thread holds it: %v", k, mine, held)
+					t.Errorf("%s: with %d holds, Java reports that the thread holds it: %v", k, mine, held)
 				}
 			}
 
@@ -411,9 +408,8 @@ func TestJava_reentry(t *testing.T) {
 // javaPairs are the kinds of a holder and of a waiter for its lock.
 var javaPairs = [][2]kind{{plain, plain}, {fair, fair}, {fenced, fenced}, {write, write}, {write, read}, {read, write}}
 
-// Does an unlock wake a waiter of the other side? There is no other client, and the
-// leases are a minute: a Java waiter that is not woken sleeps for all of it, and a waiter
-// of ours for a poll interval of a second.
+// An unlock wakes a waiter of the other side. There is no other client, and the leases are a minute: a Java waiter that is
+// not woken sleeps for all of it, and a waiter of ours for a poll interval of a second.
 //
 //	1 Go holds, Java waits; Go unlocks, and Java has it soon
 //	2 Java holds, Go waits; Java unlocks, and Go has it soon, at least every other time
@@ -429,22 +425,22 @@ func TestJava_wakes(t *testing.T) {
 				h := s.get(pair[0], name) // 1
 				l := s.java.lock("waiter", pair[1], name)
 				answer := l.parks(t)
-				began := monotonic()
+				start := monotonic()
 				s.unlock(h)
 				d := value[did](t, must(t, receiveWithin(t, answer, javaLease/4)))
-				toJava = append(toJava, time.Duration(d.Returned-began))
+				toJava = append(toJava, time.Duration(d.Returned-start))
 				l.unlock(t)
 
 				l = s.java.lock("holder", pair[0], name) // 2
 				l.get(t)
 				got := s.wait(pair[1], name)
-				began = l.unlock(t).Called
+				start = l.unlock(t).Called
 				w := s.granted(got)
-				slow = append(slow, time.Duration(w.returned-began))
+				slow = append(slow, time.Duration(w.returned-start))
 				s.unlock(w.hold)
 			}
 			if m := median(slow); m > poll/2 {
-				t.Errorf("Java held as %s, Go waited as %s: it took %v in the middle until Go had it, which is no wake", pair[0], pair[1], m)
+				t.Errorf("Java held as %s, Go waited as %s: the median until Go had it was %v, so it was not woken", pair[0], pair[1], m)
 			}
 			toGo = append(toGo, slow...)
 		}
@@ -455,7 +451,7 @@ func TestJava_wakes(t *testing.T) {
 	t.Run("cluster, plain Pub/Sub", func(t *testing.T) { wakes(t, aCluster(t, client.PubSubPlain)) })
 }
 
-// spread returns how durations are distributed.
+// spread returns the distribution of durations.
 func spread(d []time.Duration) string {
 	if len(d) == 0 {
 		return "never"
@@ -465,9 +461,8 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("p50 %v, p99 %v, most %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
 }
 
-// Do both watchdogs renew their own locks at the same time, also where both sides read one
-// lock? They hold for three times the watchdog timeout. No other owner gets any of the locks, and
-// no lease comes near its end.
+// Both watchdogs renew their own locks at the same time, even where both sides read one lock. They hold for three times the
+// watchdog timeout. No other owner acquires any of the locks, and no lease comes near its end.
 func TestJava_watchdogs(t *testing.T) {
 	t.Parallel()
 	const dog = 4 * time.Second
@@ -491,7 +486,7 @@ func TestJava_watchdogs(t *testing.T) {
 		holds, locks = append(holds, both), append(locks, l)
 
 		least := dog
-		for began := time.Now(); time.Since(began) < 3*dog && !t.Failed(); {
+		for start := time.Now(); time.Since(start) < 3*dog && !t.Failed(); {
 			for key := range keys {
 				ms, err := do(t, s.rdb, "PTTL", key).AsInt64()
 				if err != nil {
@@ -521,11 +516,11 @@ func TestJava_watchdogs(t *testing.T) {
 	})
 }
 
-// Does a Java process that is killed delay ours for longer than its leases?
+// A killed Java process delays ours for at most its leases.
 //
-//	1 a Java process holds a lock of each kind; Go waits for each
+//	1 a Java process holds a lock of each type; Go waits for each
 //	2 it is killed
-//	3 Go gets each, not before the end of that lease, and soon after
+//	3 Go acquires each, not before the end of that lease, and soon after
 //	4 nothing is left
 func TestJava_killed(t *testing.T) {
 	t.Parallel()
@@ -555,10 +550,10 @@ func TestJava_killed(t *testing.T) {
 			w := s.granted(got)
 			late := time.Duration(w.returned - ends[i])
 			if late < -5*time.Millisecond { // the server's clock counts in ms
-				t.Errorf("%q: Go got it %v before the end of the dead one's lease", keys[i], -late)
+				t.Errorf("%q: Go acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
 			if late > poll+10*time.Second {
-				t.Errorf("%q: Go got it %v after the end of the dead one's lease", keys[i], late)
+				t.Errorf("%q: Go acquired it %v after the end of the dead one's lease", keys[i], late)
 			}
 			after = append(after, late)
 			s.unlock(w.hold)
@@ -568,11 +563,11 @@ func TestJava_killed(t *testing.T) {
 	})
 }
 
-// And does a process of ours that is killed?
+// The same for a killed process of ours.
 //
-//	1 a Go process holds a lock of each kind, and a thread of Java waits for each
+//	1 a Go process holds a lock of each type, and a thread of Java waits for each
 //	2 it is killed
-//	3 Java gets each, not before the end of that lease, and soon after
+//	3 Java acquires each, not before the end of that lease, and soon after
 //	4 nothing is left
 func TestJava_weAreKilled(t *testing.T) {
 	t.Parallel()
@@ -606,10 +601,10 @@ func TestJava_weAreKilled(t *testing.T) {
 			d := value[did](t, must(t, receive(t, answer)))
 			late := time.Duration(d.Returned - ends[i])
 			if late < -5*time.Millisecond {
-				t.Errorf("%q: Java got it %v before the end of the dead one's lease", keys[i], -late)
+				t.Errorf("%q: Java acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
-			if late > dog+10*time.Second { // it sleeps for the lease that it was told of, and no shorter
-				t.Errorf("%q: Java got it %v after the end of the dead one's lease", keys[i], late)
+			if late > dog+10*time.Second { // it sleeps for the lease in its reply, and no shorter
+				t.Errorf("%q: Java acquired it %v after the end of the dead one's lease", keys[i], late)
 			}
 			after = append(after, late)
 			s.java.lock("waits for "+string(k), k.rival(), string(k)).unlock(t)
@@ -619,9 +614,8 @@ func TestJava_weAreKilled(t *testing.T) {
 	})
 }
 
-// Does ForceUnlock reach the other side? For each kind: the holder's side is told, as far as it
-// can be, and a waiter of either side gets the lock; a waiter of Java would otherwise sleep
-// for a minute.
+// ForceUnlock reaches the other side. For each type: the holder's side is notified, as far as it can be, and a waiter of
+// either side acquires the lock; a waiter of Java would otherwise sleep for a minute.
 func TestJava_force(t *testing.T) {
 	t.Parallel()
 	const dog = 3 * time.Second
@@ -636,7 +630,7 @@ func TestJava_force(t *testing.T) {
 					t.Errorf("Go forces a free lock: %v, %v", forced, err)
 				}
 				if result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
-					t.Error("Java forces a free lock, and says that it was held")
+					t.Error("Java force-unlocks a free lock, and reports that it was held")
 				}
 
 				l := s.java.lock("holder", k, name) // Java holds, Go forces, and Go waits
@@ -665,7 +659,7 @@ func TestJava_force(t *testing.T) {
 				got = s.wait(k.rival(), name)
 				answer = waiter.parks(t)
 				if !result[bool](t, s.java.lock("operator", k, name).call(t, "forceUnlock")) {
-					t.Error("Java forces what Go holds, and says that it was free")
+					t.Error("Java force-unlocks Go's lock, and reports that it was free")
 				}
 				for range 2 {
 					select {
@@ -677,8 +671,8 @@ func TestJava_force(t *testing.T) {
 					case r := <-answer:
 						must(t, r)
 						waiter.unlock(t)
-					case <-time.After(patience):
-						t.Fatal("nobody gets what Java has forced")
+					case <-time.After(promptTimeout):
+						t.Fatal("a lock that Java force-unlocked is not free")
 					}
 				}
 				soon(t, h.Context().Done())
@@ -740,7 +734,7 @@ func TestJava_fencing(t *testing.T) {
 		grows := func(who string, token uint64) {
 			t.Helper()
 			if token <= last {
-				t.Errorf("%s got the token %d after %d", who, token, last)
+				t.Errorf("%s got token %d after %d", who, token, last)
 			}
 			last = token
 		}
@@ -751,7 +745,7 @@ func TestJava_fencing(t *testing.T) {
 				grows("Go", h.Token())
 				register := result[uint64](t, l.call(t, "getToken"))
 				if register < h.Token() || register-h.Token() > ahead {
-					t.Errorf("Go got the token %d, and Java sees %d", h.Token(), register)
+					t.Errorf("Go got token %d, and Java reads %d", h.Token(), register)
 				}
 				last = register
 				s.unlock(h)

@@ -21,8 +21,8 @@ import (
 
 // What the kinds beside the locks do while slots move, and when a replica takes over.
 
-// keepMoving moves the slot of keys from master to master, the keys one by one in any order, until stop is called. A key
-// need not be there.
+// keepMoving migrates the slot of keys from master to master, the keys one by one in any order, until stop is called. The
+// keys need not exist.
 func keepMoving(t *testing.T, c *redistest.Cluster, keys ...string) (stop func()) {
 	t.Helper()
 	moving, done := make(chan struct{}), make(chan struct{})
@@ -51,7 +51,7 @@ func keepMoving(t *testing.T, c *redistest.Cluster, keys ...string) (stop func()
 	}
 }
 
-// overFailover runs test on both topologies: failover has a replica take over the slot of key that knows all that was written before.
+// overFailover runs test on both topologies: failover makes a replica with all earlier writes take over the slot of key.
 func overFailover(t *testing.T, key string, test func(t *testing.T, a, b *client.Client, failover func())) {
 	const lease = 12 * time.Second // longer than a failover takes on a busy machine
 	options := []client.Option{client.WithWatchdogTimeout(lease), client.WithOpTimeout(lease / 4)}
@@ -94,7 +94,7 @@ func together(t *testing.T, n int, work func(i int) error) {
 	}
 }
 
-// A permit that the new master knows is kept over a failover, and a waiter gets it when it is given back.
+// A permit that the new master has is kept over a failover, and a waiter acquires it when it is released.
 func TestSemaphore_failover(t *testing.T) {
 	t.Parallel()
 	overFailover(t, "gpus", func(t *testing.T, a, b *client.Client, failover func()) {
@@ -131,7 +131,7 @@ func TestSemaphore_failover(t *testing.T) {
 	})
 }
 
-// Exactly as many units pass as the limits allow, while the slots of their keys move.
+// The limiters admit exactly as many permits as the limits allow, while the slots of their keys are migrated.
 func TestRateLimit_movingSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -146,33 +146,33 @@ func TestRateLimit_movingSlots(t *testing.T) {
 	}{
 		"limiter": {[]string{"api:hot"}, func(c *client.Client) (ratelimit.Decision, error) {
 			limit := ratelimit.Limit{Rate: rate, Per: 24 * time.Hour}
-			return c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), limit).Take(t.Context(), "hot", 1)
+			return c.NewRateLimiter("api", ratelimit.FailClosed().After(promptTimeout), limit).Take(t.Context(), "hot", 1)
 		}},
 		"window": {[]string{"calls", "{calls}:value", "{calls}:permits"}, func(c *client.Client) (ratelimit.Decision, error) {
 			return c.NewRedissonRateLimiter("calls").Take(t.Context(), 1)
 		}},
 	} {
 		stop := keepMoving(t, c, test.keys...)
-		var passed atomic.Int64
+		var handedOff atomic.Int64
 		together(t, 4, func(i int) error {
 			for range each {
 				d, err := test.take(clients[i%2])
 				if err != nil {
 					return fmt.Errorf("%s: %w", what, err)
 				}
-				passed.Add(d.Taken)
+				handedOff.Add(d.Taken)
 				time.Sleep(2 * time.Millisecond)
 			}
 			return nil
 		})
 		stop()
-		if n := passed.Load(); n != rate {
-			t.Errorf("%s: %d units passed of %d", what, n, rate)
+		if n := handedOff.Load(); n != rate {
+			t.Errorf("%s: %d permits admitted of %d", what, n, rate)
 		}
 	}
 }
 
-// What was taken stays taken over a failover to a replica that knows it.
+// Used quota stays used over a failover to a replica that has it.
 func TestRateLimit_failover(t *testing.T) {
 	t.Parallel()
 	overFailover(t, "{x}", func(t *testing.T, a, b *client.Client, failover func()) {
@@ -209,7 +209,7 @@ func TestRateLimit_failover(t *testing.T) {
 	})
 }
 
-// What was added is found while the slots of the filters move.
+// Added elements are found while the slots of the filters are migrated.
 func TestBloom_movingSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -257,8 +257,8 @@ type filter interface {
 	Count(ctx context.Context) (int64, error)
 }
 
-// What was added is found after a failover to a replica that knows it, and elements can be added. Of a filter that is made of several, some
-// or all have another master then.
+// Added elements are found after a failover to a replica that has them, and elements can be added. Some or all parts of a
+// filter with several parts then have another master.
 func TestBloom_failover(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
@@ -304,7 +304,8 @@ func TestBloom_failover(t *testing.T) {
 	}
 }
 
-// A leader leads on while the slot of its election moves, others see what it says, and the next one leads when it resigns.
+// A leader continues while the slot of its election is migrated, others read its value, and the next one leads when it
+// resigns.
 func TestElection_movingSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// kind names a kind of lock, or a side of a read/write lock, so that one test can
-// run with several kinds, and a command can name one to a worker.
+// kind names a type of lock, or a side of a read/write lock, so that one test can run with several types, and a command can
+// name one to a worker.
 type kind string
 
 const (
@@ -56,7 +56,7 @@ func (k kind) force(ctx context.Context, c *client.Client, name string) (bool, e
 	return c.NewLock(name).ForceUnlock(ctx)
 }
 
-// rival returns the kind that no owner gets while another owner holds k.
+// rival returns the kind that no owner acquires while another owner holds k.
 func (k kind) rival() kind {
 	if k == read {
 		return write
@@ -80,8 +80,7 @@ func (k kind) lease(name, owner string) string {
 	return name
 }
 
-// channel returns the channel of the waiters; each waiter of a fair lock has one of its own,
-// whose name begins so.
+// channel returns the channel of the waiters; each waiter of a fair lock has its own, with this prefix.
 func (k kind) channel(name string) string {
 	if k == read || k == write {
 		return "redisson_rwlock:{" + name + "}"
@@ -89,8 +88,7 @@ func (k kind) channel(name string) string {
 	return "redisson_lock__channel:{" + name + "}"
 }
 
-// queue returns the list in which waiters of a fair lock stand, and the zset of their
-// deadlines.
+// queue returns the list of the waiters of a fair lock, and the zset of their deadlines.
 func queue(name string) (list, zset string) {
 	return "redisson_lock_queue:{" + name + "}", "redisson_lock_timeout:{" + name + "}"
 }

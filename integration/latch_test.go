@@ -13,7 +13,8 @@ import (
 	"github.com/leasehold-go/leasehold/latch"
 )
 
-// A latch is counted down while its slot moves from node to node: each call counts once, and the waiters see the end.
+// A latch is counted down while its slot is migrated from node to node: each call counts once, and the waiters detect the
+// end.
 func TestLatch_movingSlots(t *testing.T) {
 	t.Parallel()
 	for name, pubsub := range map[string]client.PubSub{"sharded": client.PubSubSharded, "plain": client.PubSubPlain} {
@@ -65,7 +66,7 @@ func TestLatch_movingSlots(t *testing.T) {
 	}
 }
 
-// A wait goes on over a failover, on either topology.
+// A wait continues over a failover, on either topology.
 func TestLatch_failover(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, a, b *latch.Latch, failover func()) {
@@ -102,7 +103,7 @@ func TestLatch_failover(t *testing.T) {
 					n.WaitUntilFollows(t, primary)
 				}
 			}
-			primary.Do(t, "WAIT", "1", "10000") // else it may forget the first part
+			primary.Do(t, "WAIT", "1", "10000") // otherwise it may lose the first part
 			s.Failover(t, primary)
 		})
 	})
@@ -117,7 +118,7 @@ func TestLatch_failover(t *testing.T) {
 	})
 }
 
-// Members join, are renewed and leave while their slot moves from node to node: none is lost, and each counts once.
+// Workers join, are renewed and leave while their slot is migrated from node to node: none is lost, and each counts once.
 func TestWaitGroup_movingSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -168,7 +169,7 @@ func TestWaitGroup_movingSlots(t *testing.T) {
 	}
 }
 
-// Members live on over a failover, on either topology, and the wait goes on.
+// Workers survive a failover, on either topology, and the wait continues.
 func TestWaitGroup_failover(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, a, b *latch.WaitGroup, failover func()) {

@@ -21,20 +21,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Does a call count once when its reply is lost? 10,000 acquisitions, a half of
-// them re-entries, and as many unlocks: the proxy lets each command through, loses
-// its first reply and breaks the connection. After each step the test reads the hold count
-// at the server itself.
+// A call counts once if its reply is lost. Of 10,000 acquisitions half are re-entries, and there are as many unlocks: the
+// proxy forwards each command, loses its first reply and breaks the connection. After each step the test reads the hold
+// count from the server.
 //
-//	callers, each on a connection of its own:
-//	  1 lock        the reply is lost; it returns a hold, and the count is 1
-//	  2 lock again  as the same owner, up to twice; the count is 2, 3
-//	  3 unlock      each: nil, and the count is one less; after the last the key is gone
+// Each caller has its own connection:
+//
+//	1 lock        the reply is lost; it returns a hold, and the count is 1
+//	2 lock again  as the same owner, up to twice; the count is 2, 3
+//	3 unlock      each: nil, and the count is one less; after the last the key is gone
 func TestLostReply(t *testing.T) { eachKind(t, testLostReply, plain, fair, read, write) }
 
-// firstLost makes a proxy that loses the first reply to each command of a lock. A
-// repeated command has the same owner and the same effect, though perhaps another
-// waiting time.
+// firstLost makes a proxy that loses the first reply to each command of a lock. A repeated command has the same owner and
+// the same effect, possibly with another waiting time.
 func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, commands, lost *atomic.Int64) {
 	proxy, commands, lost = redistest.NewProxy(t, server.Addr()), new(atomic.Int64), new(atomic.Int64)
 	var seen sync.Map
@@ -49,7 +48,8 @@ func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, 
 		}
 		args, words := req[3+keys:], 3
 		if keys == 1 {
-			// A question of a plain lock says in its third word how long it has waited. How many holds it wants, or a release leaves, comes later.
+			// The third argument of a plain lock's request is how long it has waited. How many holds it wants, or a release
+			// leaves, comes later.
 			args, words = slices.Concat(args[:2], args[min(3, len(args)):]), 4
 		}
 		what := bytes.Join(slices.Concat(req[:3+keys], args[:min(words, len(args))]), []byte{0})
@@ -77,7 +77,7 @@ func testLostReply(t *testing.T, k kind) {
 	var left, grants, reentries, unlocks atomic.Int64
 	left.Store(int64(n))
 	var wg sync.WaitGroup
-	began := time.Now()
+	start := time.Now()
 	for i := range callers {
 		rdb := server.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 		c, err := client.New(rdb, client.WithoutRegistry(), client.WithOpTimeout(client.DefaultWatchdogTimeout/4)) // the longest: that a busy machine answers late is no matter here
@@ -132,7 +132,7 @@ func testLostReply(t *testing.T, k kind) {
 					}
 				}
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), promptTimeout)
 			defer cancel()
 			if err := c.Close(ctx); err != nil {
 				t.Error(err)
@@ -145,11 +145,10 @@ func testLostReply(t *testing.T, k kind) {
 		t.Errorf("%d replies were lost, in %d calls", lost.Load(), grants.Load()+unlocks.Load())
 	}
 	t.Logf("%d acquisitions (%d of them re-entries) and %d unlocks in %v: %d of %d replies were lost",
-		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(began).Round(time.Millisecond), lost.Load(), commands.Load())
+		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(start).Round(time.Millisecond), lost.Load(), commands.Load())
 }
 
-// The proxy that TestLostReply relies on works: a script that adds one, on a client
-// that repeats it, has added two when it answers.
+// The proxy of TestLostReply works: a script that adds one, on a client that repeats it, has added two when it replies.
 func TestLostReply_bites(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -165,12 +164,11 @@ func TestLostReply_bites(t *testing.T) {
 	}
 }
 
-// Does a waiter whose first answers are lost keep its place in a fair lock's
-// queue, and only one?
+// A waiter whose first replies are lost keeps its position in a fair lock's queue, and has only one.
 //
 //	1 the lock is held; waiters come one after the other, through a proxy that
-//	  loses the first reply to each command
-//	2 each stands in the queue once, in the order in which they came
+//	loses the first reply to each command
+//	2 each is queued once, in the order of arrival
 //	3 they are served in that order
 //	4 waiters that give up, through that proxy, leave the queue
 func TestLostReply_queue(t *testing.T) {
@@ -231,7 +229,7 @@ func TestLostReply_queue(t *testing.T) {
 		owners[w.Owner] = true
 	}
 	if len(state.Waiters) != 2*n || len(owners) != 2*n {
-		t.Errorf("%d waiters stand in %d places; want %d", len(owners), len(state.Waiters), 2*n)
+		t.Errorf("%d waiters have %d queue positions; want %d", len(owners), len(state.Waiters), 2*n)
 	}
 	for _, cancel := range quit { // 4
 		cancel()
@@ -245,12 +243,11 @@ func TestLostReply_queue(t *testing.T) {
 		t.Errorf("the order of the tokens is %v", tokens)
 	}
 	t.Logf("%d waiters, %d of them gave up; %d replies were lost", 2*n, n, lost.Load())
-	// Their commands go on for a while, as their connection breaks again and again.
+	// Their commands continue for a while, because their connection breaks repeatedly.
 	until(t, func() bool { return dbsize(t, rdb) == 0 })
 }
 
-// knowScripts makes the server know the scripts of some kinds, so that each call
-// is one command.
+// knowScripts loads the scripts of some kinds, so that each call is one command.
 func knowScripts(t *testing.T, rdb rueidis.Client, kinds ...kind) {
 	t.Helper()
 	c, err := client.New(rdb, client.WithoutRegistry())

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(work(os.Stdin, os.Stdout))
 	}
-	// Parallel tests wait for leases to end, most of the time;
+	// Parallel tests wait for leases to expire, most of the time;
 	// but those with a JVM each keep the processors busy.
 	if os.Getenv("LEASEHOLD_REQUIRE_JAVA") != "1" {
 		if err := flag.Set("test.parallel", "16"); err != nil {
@@ -76,7 +76,7 @@ func failures(t *testing.T) string {
 	return dir
 }
 
-// noKeys fails the test when the server has any.
+// noKeys fails the test if the server has any.
 func noKeys(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	if keys := server.LockKeys(t); len(keys) > 0 {
@@ -84,7 +84,7 @@ func noKeys(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// dbsize is how many keys of locks there are.
+// dbsize is the number of keys of locks.
 func dbsize(t *testing.T, rdb rueidis.Client) int64 {
 	t.Helper()
 	keys, err := do(t, rdb, "KEYS", "*").AsStrSlice()

@@ -15,14 +15,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Do ten thousand locks cost more than ten? One client holds them all, with a
-// lease of 3 s that is renewed every second.
+// Ten thousand locks do not cost more goroutines than ten. One client holds them all, with a lease of 3 s that is renewed
+// every second.
 //
-//	1 it takes them, and holds them until each was renewed three times: for
-//	  longer than a lease
-//	2 meanwhile the number of goroutines does not grow with the number of locks
+//	1 it acquires them, and holds them until each was renewed three times: for
+//	longer than a lease
+//	2 in the meantime the number of goroutines does not grow with the number of locks
 //	3 none is lost: neither by its hold nor by the server
-//	4 Close gives them all back
+//	4 Close releases them all
 func TestMany(t *testing.T) {
 	const (
 		few      = 10
@@ -82,7 +82,7 @@ func TestMany(t *testing.T) {
 
 	before, start := server.CommandCalls(t, "evalsha"), time.Now()
 	peak := 0
-	for watch, deadline := time.NewTicker(10*time.Millisecond), time.After(patience); ; {
+	for watch, deadline := time.NewTicker(10*time.Millisecond), time.After(promptTimeout); ; {
 		select {
 		case <-watch.C: // 2
 			peak = max(peak, runtime.NumGoroutine())
@@ -90,7 +90,7 @@ func TestMany(t *testing.T) {
 		case <-enough:
 			watch.Stop()
 		case <-deadline:
-			t.Fatalf("not all locks were renewed %d times within %v", renewals, patience)
+			t.Fatalf("not all locks were renewed %d times within %v", renewals, promptTimeout)
 		}
 		break
 	}
@@ -110,7 +110,7 @@ func TestMany(t *testing.T) {
 	}
 
 	began = time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), promptTimeout)
 	defer cancel()
 	if err := c.Close(ctx); err != nil { // 4
 		t.Error(err)

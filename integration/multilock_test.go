@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// seconds returns how long a test goes on that could go on for ever.
+// seconds returns how long a test without a natural end runs.
 func seconds(t *testing.T) time.Duration {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_SECONDS")
@@ -28,26 +28,24 @@ func seconds(t *testing.T) time.Duration {
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("LEASEHOLD_SECONDS: %q is no number of seconds", given)
+		t.Fatalf("LEASEHOLD_SECONDS: %q is not a number of seconds", given)
 	}
 	return time.Duration(n) * time.Second
 }
 
-// Do callers ever wait for each other in a ring? 16 goroutines of two clients take
-// random subsets of 8 locks, in random order, and
+// Callers never deadlock. 16 goroutines of two clients acquire random subsets of 8 locks, in random order, and
 //
 //	1 each of them waits not much longer than the others hold their locks
 //	2 no two owners are inside a lock together
 //	3 in the end there is no key left
 //
-// The locks are plain ones, which a script takes together; then locks of several kinds,
-// on two servers, taken one by one; then plain ones again, which some callers take together and
-// others one by one.
+// The locks are plain ones, which a script acquires together; then locks of several types, on two servers, acquired one by
+// one; then plain ones again, which some callers acquire together and others one by one.
 func TestMultiLock(t *testing.T) {
 	const (
 		goroutines = 16
 		names      = 8
-		stuck      = patience // no owner holds a lock for a thousandth of that
+		stuck      = promptTimeout // no owner holds a lock for a thousandth of that
 	)
 	for _, way := range []struct {
 		name string
@@ -80,13 +78,13 @@ func TestMultiLock(t *testing.T) {
 			defer cancel()
 			var inside [names]atomic.Int32
 			var taken, locks, refused, cancelled, worst atomic.Int64
-			// On a busy machine it takes longer until each of them was seen.
+			// On a busy machine it takes longer until each of them occurred.
 			mixed := func() bool { return taken.Load() > 0 && refused.Load() > 0 && cancelled.Load() > 0 }
 			var wg sync.WaitGroup
 			for g := range goroutines {
 				random := rand.New(rand.NewPCG(s, uint64(g)))
 				wg.Go(func() {
-					for began := time.Now(); (ctx.Err() == nil || !mixed() && time.Since(began) < stuck) && !t.Failed(); {
+					for start := time.Now(); (ctx.Err() == nil || !mixed() && time.Since(start) < stuck) && !t.Failed(); {
 						subset := random.Perm(names)[:1+random.IntN(names)]
 						var members []lock.Locker
 						for _, i := range subset {
@@ -101,9 +99,9 @@ func TestMultiLock(t *testing.T) {
 							limit = time.Duration(random.IntN(int(20 * time.Millisecond)))
 						}
 						waiting, cancel := context.WithTimeout(t.Context(), limit)
-						began := time.Now()
+						start := time.Now()
 						h, err := acquire(waiting)
-						if took := int64(time.Since(began)); limit == stuck && took > worst.Load() {
+						if took := int64(time.Since(start)); limit == stuck && took > worst.Load() {
 							worst.Store(took)
 						}
 						switch {
@@ -138,7 +136,7 @@ func TestMultiLock(t *testing.T) {
 			wg.Wait()
 			for _, all := range clients {
 				for _, c := range all {
-					if err := c.Close(t.Context()); err != nil { // waits for what was given up
+					if err := c.Close(t.Context()); err != nil { // waits for abandoned requests
 						t.Error(err)
 					}
 				}

@@ -20,18 +20,18 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A hostile neighbour has a user on the same server. It publishes whatever it likes to every channel that our
-// clients listen to: forged grants, forged calls, words that mean something, and lines of a megabyte. It never
-// gives anybody a lock, and it cannot have a client spin, grow or panic.
+// A hostile client has a user on the same server. It publishes arbitrary messages to every channel that leasehold clients
+// listen to: forged grants, forged calls, protocol words, and lines of a megabyte. No message grants a lock, or makes a
+// client spin, grow or panic.
 //
-// Processes that wait are the witnesses: a forged message that gave them a lock would end their call, and one that
-// made them panic would end them.
+// Waiting processes detect it: a forged message that granted them a lock would end their call, and a panic would end the
+// process.
 func TestNeighbour(t *testing.T) {
 	took := time.Duration(figure(10)) * time.Second
 	for _, flood := range []struct {
 		name      string
 		perSecond int
-		messages  []string // forgeries of all sorts, if there are none
+		messages  []string // all sorts of forgeries, if there are none
 	}{
 		{"forged messages", 50_000, nil},
 		{"hints", 50_000, []string{"0"}},
@@ -50,7 +50,7 @@ func TestNeighbour(t *testing.T) {
 				if k == read {
 					with = write // a reader waits for a writer only
 				}
-				held[k] = value[granted](t, holder.do(t, request{Do: "lock", Kind: with, Name: "held by " + string(k), Wait: patience}))
+				held[k] = value[granted](t, holder.do(t, request{Do: "lock", Kind: with, Name: "held by " + string(k), Wait: promptTimeout}))
 				answers[k] = waiter.send(t, request{Do: "lock", Kind: k, Name: "held by " + string(k), Wait: 10 * time.Minute})
 			}
 			channels, forged := listened(t, server, len(kinds)), forgeries(t, server)
@@ -58,27 +58,27 @@ func TestNeighbour(t *testing.T) {
 				forged = flood.messages
 			}
 
-			questions, before := server.CommandCalls(t, "evalsha"), usageOf(t, waiter.cmd.Process.Pid)
+			queries, before := server.CommandCalls(t, "evalsha"), usageOf(t, waiter.cmd.Process.Pid)
 			sent := publish(t, server, channels, forged, flood.perSecond, took)
 			after := usageOf(t, waiter.cmd.Process.Pid)
-			questions = server.CommandCalls(t, "evalsha") - questions
+			queries = server.CommandCalls(t, "evalsha") - queries
 			for k, answer := range answers {
 				select {
 				case r, ok := <-answer:
-					t.Fatalf("%s: the wait for a lock that another process holds came to an end: %+v, %v", k, r, ok)
+					t.Fatalf("%s: the wait for a lock that another process holds ended: %+v, %v", k, r, ok)
 				default:
 				}
 			}
 			t.Logf("figure: %s: %d messages in %v to %d channels of a process that waits for %d locks: it used %.0f %% of a processor, asked %.0f times a second, and its memory went from %d to %d MB, %d MB at the most",
-				flood.name, sent, took, len(channels), len(kinds), 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), float64(questions)/took.Seconds(), before.rss>>20, after.rss>>20, after.peak>>20)
-			if polls := int64(took.Seconds()+1) * 2 * int64(len(kinds)); questions > int64(sent)+polls {
-				t.Errorf("%d questions after %d messages: each is a reason for one question at the most", questions, sent)
+				flood.name, sent, took, len(channels), len(kinds), 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), float64(queries)/took.Seconds(), before.rss>>20, after.rss>>20, after.peak>>20)
+			if polls := int64(took.Seconds()+1) * 2 * int64(len(kinds)); queries > int64(sent)+polls {
+				t.Errorf("%d requests after %d messages, want at most one for each", queries, sent)
 			}
 			if grown := after.rss - before.rss; grown > 128<<20 {
 				t.Errorf("the process grew by %d MB", grown>>20)
 			}
 
-			// When the flood is over nothing of it is left: the locks go over as ever.
+			// After the flood nothing of it is left: the locks are handed off as before.
 			for _, k := range kinds {
 				holder.do(t, request{Do: "unlock", Hold: held[k].Hold})
 				got := value[granted](t, must(t, receive(t, answers[k])))
@@ -91,13 +91,13 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
-// A neighbour that may write to the keys can keep a lock for itself, as docs/operate/security.md says. But what it writes into the
-// line of a plain lock, whatever it is, gives nobody the lock beside its holder, and once it is free the lock goes to who waits.
+// A client with write access to the keys can keep a lock for itself, as docs/operate/security.md says. Whatever it writes
+// into the queue of a plain lock grants no one the lock while it is held, and once it is free a waiter acquires it.
 func TestNeighbour_line(t *testing.T) {
 	server := redistest.Start(t)
 	holder, waiter := ours(t, server.Client(t)), ours(t, server.Client(t))
 	forged := "0 0|"
-	for i := range 5 { // processes that nobody has seen, and that claim to be alive for ever: each keeps the lock for as long as it offers
+	for i := range 5 { // unknown processes that claim to be alive indefinitely: each keeps the lock for as long as its offer
 		forged += fmt.Sprintf("00000000-0000-7000-8000-%012d:1 200 1 1 99999999999999;", i)
 	}
 	for what, line := range map[string]string{
@@ -116,23 +116,23 @@ func TestNeighbour_line(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		began, got := make(chan struct{}), make(chan passed, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), promptTimeout)
+		start, got := make(chan struct{}), make(chan handedOff, 1)
 		go func() {
-			close(began)
+			close(start)
 			h, err := waiter.NewLock("a").Lock(ctx)
-			got <- passed{h, err, time.Now()}
+			got <- handedOff{h, err, time.Now()}
 		}()
-		<-began
+		<-start
 		until(t, func() bool {
 			field := server.Do(t, "HGET", "a", "leasehold_line")
 			return !field.IsNil()
 		})
 		server.Do(t, "HSET", "a", "leasehold_line", line)
-		server.Do(t, "PUBLISH", "redisson_lock__channel:{a}", "0") // have the waiter ask, and see that line
+		server.Do(t, "PUBLISH", "redisson_lock__channel:{a}", "0") // make the waiter send a request, and find that queue
 		select {
 		case p := <-got:
-			t.Fatalf("%s: the waiter is let in beside the holder: %v", what, p.err)
+			t.Fatalf("%s: the waiter was admitted while the lock is held: %v", what, p.err)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if err := h.Unlock(t.Context()); err != nil {
@@ -150,7 +150,7 @@ func TestNeighbour_line(t *testing.T) {
 	}
 }
 
-// listened returns the channels with a listener, when all that wait listen: no new one comes for a while.
+// listened returns the channels with a listener, once all waiters listen: no new one comes for a while.
 func listened(t *testing.T, server *redistest.Server, atLeast int) (channels []string) {
 	t.Helper()
 	since := time.Now()
@@ -168,7 +168,7 @@ func listened(t *testing.T, server *redistest.Server, atLeast int) (channels []s
 	return channels
 }
 
-// forgeries returns messages that look like ours and like Redisson's, with the owners that are in Redis.
+// forgeries returns messages that look like leasehold's and like Redisson's, with the owners that are in Redis.
 func forgeries(t *testing.T, server *redistest.Server) []string {
 	t.Helper()
 	all := []string{"", "0", "1", "-1", "0:1", "aside", "taken", "99999999999999999999", "nil", "{}", "\x00\xff\r\n*1\r\n", strings.Repeat("9", 500)}
@@ -190,7 +190,7 @@ func forgeries(t *testing.T, server *redistest.Server) []string {
 	return all
 }
 
-// publish sends so many messages a second for a while, by a connection of its own, and returns how many it sent.
+// publish sends this many messages per second for a while, on a separate connection, and returns how many it sent.
 func publish(t *testing.T, server *redistest.Server, channels, messages []string, perSecond int, took time.Duration) (sent int) {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Addr())
@@ -199,18 +199,18 @@ func publish(t *testing.T, server *redistest.Server, channels, messages []string
 	}
 	defer conn.Close()
 	ended := make(chan error, 1)
-	go func() { // the answers
+	go func() { // the replies
 		_, err := io.Copy(io.Discard, conn)
 		ended <- err
 	}()
-	const step = 200 * time.Microsecond // hints that come together are one reason to ask
+	const step = 200 * time.Microsecond // notifications that arrive together trigger one request
 	random := rand.New(rand.NewPCG(seed(t), 2))
 	out := bufio.NewWriter(conn)
 	ctx, cancel := context.WithTimeout(t.Context(), took)
 	defer cancel()
-	began := time.Now()
+	start := time.Now()
 	for tick := time.NewTicker(step); ctx.Err() == nil; {
-		due := int(time.Since(began).Seconds() * float64(perSecond))
+		due := int(time.Since(start).Seconds() * float64(perSecond))
 		for ; sent < due; sent++ {
 			channel, message := channels[random.IntN(len(channels))], messages[random.IntN(len(messages))]
 			fmt.Fprintf(out, "*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(channel), channel, len(message), message)
@@ -229,7 +229,7 @@ func publish(t *testing.T, server *redistest.Server, channels, messages []string
 	return sent
 }
 
-// usage is what a process used.
+// usage is the resource use of a process.
 type usage struct {
 	cpu       time.Duration
 	rss, peak int64

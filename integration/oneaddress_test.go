@@ -17,10 +17,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A cluster behind one address, as proxies and some clouds offer it: the rules of every kind hold, both where clients
-// take the address for one server, and where they take it for a cluster with one node.
+// A cluster behind a proxy, as some clouds offer it: the rules of every type hold, both where clients detect a single
+// server, and where they detect a cluster with one node.
 func TestOneAddress_conformance(t *testing.T) {
-	besideOthers(t)
+	withOthers(t)
 	c := redistest.StartCluster(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
 		if oneNode && !thorough() {
@@ -40,10 +40,10 @@ func TestOneAddress_conformance(t *testing.T) {
 	}
 }
 
-// Owners of both clients take turns behind one address, while slots move and replicas take over as planned: nobody
-// meets another, no lock is lost, and no waiter is forgotten.
+// Owners of both clients compete behind a proxy, while slots are migrated and replicas take over as planned: no two owners
+// meet, no lock is lost, and no waiter is forgotten.
 func TestOneAddress_load(t *testing.T) {
-	besideOthers(t)
+	withOthers(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
 		if oneNode && !thorough() {
 			continue
@@ -67,14 +67,14 @@ func TestOneAddress_load(t *testing.T) {
 				t.Error("two owners at once, or a lock that was lost")
 			}
 			if r.Followed() == 0 {
-				t.Error("no node sent the router to another: the test proves nothing")
+				t.Error("no node redirected the router: the test shows nothing")
 			}
 		})
 	}
 }
 
-// Where clients take the address for one server, a process listens at one node. The others count no listener, but their
-// messages reach it. So a waiter gets the lock soon, and at the latest a poll interval after its release.
+// Where clients detect a single server, a process listens at one node. The others count no listener, but their messages
+// reach it. A waiter therefore acquires the lock soon, and at most a poll interval after its release.
 func TestOneAddress_handOver(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -89,10 +89,10 @@ func TestOneAddress_handOver(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got := make(chan passed, 1)
+				got := make(chan handedOff, 1)
 				go func() {
 					h, err := k.lock(waiter, name).Lock(t.Context())
-					got <- passed{h, err, time.Now()}
+					got <- handedOff{h, err, time.Now()}
 				}()
 				until(t, func() bool {
 					state, err := k.inspect(t.Context(), holder, name)
@@ -114,14 +114,14 @@ func TestOneAddress_handOver(t *testing.T) {
 			slices.Sort(took)
 			t.Logf("%s, %s: from the release to the grant %v to %v, the median %v", what, k, took[0], took[len(took)-1], took[len(took)/2])
 			if most := took[len(took)-1]; most > poll+loadOpTimeout {
-				t.Errorf("%s, %s: a waiter got the lock %v after its release", what, k, most)
+				t.Errorf("%s, %s: a waiter acquired the lock %v after its release", what, k, most)
 			}
 		}
 	}
 }
 
-// Locks of several slots are taken as one, though no script may have keys of two: where clients take the address for
-// one server, they find that out by the answer, and take one lock after the other.
+// Locks of several slots are acquired as one, although no script may have keys of two slots: where clients detect a single
+// server, the reply shows that, and they acquire one lock after the other.
 func TestOneAddress_multilock(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

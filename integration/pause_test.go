@@ -20,21 +20,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Is a process that was stopped past its lease told so at its first look? And
-// does it leave the next holder alone? 200 times, with leases of 150 to 300 ms,
-// some fixed and some renewed:
+// A process that was paused past its lease detects the loss at its first check, and does not affect the next holder. 200
+// times, with leases of 150 to 300 ms, some fixed and some renewed:
 //
-//	1 a worker takes the lock, and looks at it without a pause
-//	2 at a random instant it is stopped
-//	3 another process, this one, waits for the lock, and gets it when the server's
-//	  lease is over, which is not before the end of the worker's promise
-//	4 the worker goes on. No look that began after the end of the promise,
-//	  and so none that began after 3, may find the lock held
-//	5 its unlock says that the lock was lost, and does nothing to the new holder
+//	1 a worker acquires the lock, and checks it without a pause
+//	2 at a random instant it is paused
+//	3 another process, this one, waits for the lock, and acquires it when the server's
+//	lease expires, which is not before the worker's Until
+//	4 the worker continues. No check that began after Until, and so none that began
+//	after 3, may find the lock held
+//	5 its unlock reports the loss, and does not affect the new holder
 //
-// The worker's replies are delayed, so that a promise
-// counted from the reply would end after the lease. Other kinds do it less often;
-// where the worker reads, this process writes.
+// The worker's replies are delayed, so that an Until counted from the reply would be after the lease. Other types do fewer
+// rounds; where the worker reads, this process writes.
 func TestPause(t *testing.T) { eachKind(t, testPause, plain, fair, read, write) }
 
 func testPause(t *testing.T, k kind) {
@@ -94,22 +92,21 @@ func testPause(t *testing.T, k kind) {
 	t.Logf("%d pauses, %d looks; %d found a lock held after the end of its promise (worst %v), %d a standard context live after its deadline (worst %v); the server's lease outlived the promise by %v at the least, %v in the middle",
 		sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst, slices.Min(sum.slack), median(sum.slack))
 	if sum.late > 0 {
-		t.Errorf("%d looks found a lock held after the end of its promise", sum.late)
+		t.Errorf("%d checks found a lock held after Until", sum.late)
 	}
 }
 
-// And if very many leases end at one instant, as they do in a process that was
-// stopped? It takes time to tell all their holders; a look must not wait for
-// its turn. No process is stopped here; the leases just end together.
+// Very many leases end at one instant, as in a process that was paused. It takes time to notify all their holders; a check
+// must not wait for that. No process is paused here; the leases just end together.
 func TestPause_manyAtOnce(t *testing.T) {
-	const holds, lookers = 1000, 2
+	const holds, checkers = 1000, 2
 	rounds := amount(10)
 	server := redistest.Start(t)
 	c, err := client.New(server.Client(t), client.WithoutRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var looks, late, worst atomic.Int64
+	var checks, late, worst atomic.Int64
 	measured := rounds
 	for span := 500 * time.Millisecond; rounds > 0; {
 		end := time.Now().Add(span)
@@ -148,18 +145,18 @@ func TestPause_manyAtOnce(t *testing.T) {
 				until[i] = max(until[i], onMonotonic(h.Until()))
 			}
 		}
-		for looker := range lookers {
+		for checker := range checkers {
 			wg.Go(func() {
 				for over := 0; over < holds; {
 					over = 0
 					for j := range all {
 						i := j
-						if looker%2 == 1 {
+						if checker%2 == 1 {
 							i = holds - 1 - j
 						}
 						before := monotonic()
 						err := all[i].Err()
-						looks.Add(1)
+						checks.Add(1)
 						if err != nil {
 							over++
 						} else if by := before - until[i]; by > int64(time.Microsecond) {
@@ -173,9 +170,9 @@ func TestPause_manyAtOnce(t *testing.T) {
 		wg.Wait()
 	}
 	if late.Load() > 0 {
-		t.Errorf("%d of %d looks found a lock held after the end of its promise, by %v at the most", late.Load(), looks.Load(), time.Duration(worst.Load()))
+		t.Errorf("%d of %d checks found a lock held after Until, by at most %v", late.Load(), checks.Load(), time.Duration(worst.Load()))
 	}
-	t.Logf("%d rounds of %d locks, %d looks", measured, holds, looks.Load())
+	t.Logf("%d rounds of %d locks, %d looks", measured, holds, checks.Load())
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -204,7 +201,7 @@ func (a *paused) add(b paused) {
 	a.slack = append(a.slack, b.slack...)
 }
 
-// pauser stops one worker.
+// pauser pauses one worker.
 type pauser struct {
 	*testing.T
 	rdb    rueidis.Client
@@ -222,17 +219,17 @@ func (p *pauser) once(round int) (sum paused) {
 		fixed = time.Duration(150+p.random.IntN(150)) * time.Millisecond
 		lease = fixed
 	}
-	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: patience})) // 1
-	looking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
+	g := value[granted](p, p.worker.do(p, request{Do: "lock", Kind: p.kind, Name: p.name, Lease: fixed, Wait: promptTimeout})) // 1
+	checking := p.worker.send(p, request{Do: "watch", Hold: g.Hold})
 
-	// The server computed its answer some time before it arrived.
+	// The server computed its reply some time before it arrived.
 	left, err := p.rdb.Do(p.Context(), p.rdb.B().Pttl().Key(p.kind.lease(p.name, g.Op.Owner)).Build()).AsInt64()
 	end := monotonic() + max(left, 0)*int64(time.Millisecond)
 	slack := time.Duration(end - g.Op.Until)
 	if err != nil || left == -1 || slack < -time.Millisecond {
 		p.Errorf("round %d: the promise ends %v after the server's lease (left: %d ms, %v)", round, -slack, left, err)
 	}
-	if left >= 0 { // else this machine was so slow that both are over
+	if left >= 0 { // otherwise this machine was so slow that both have expired
 		sum.slack = []time.Duration{slack}
 	}
 
@@ -245,29 +242,29 @@ func (p *pauser) once(round int) (sum paused) {
 	stopped := monotonic()
 
 	o := op{Call: monotonic()}
-	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), patience) // 3
+	h, err := lockWithin(p.Context(), p.kind.rival().lock(p.client, p.name), promptTimeout) // 3
 	o.Return = monotonic()
 	if err != nil {
-		p.Errorf("round %d: nobody gets the lock of a process that is stopped: %v", round, err)
+		p.Errorf("round %d: the lock of a paused process is not acquired: %v", round, err)
 		p.worker.cont(p)
 		return sum
 	}
 	o.Grant(h)
 	time.Sleep(time.Duration(p.random.Int64N(int64(20 * time.Millisecond))))
 	p.worker.cont(p) // 4
-	w := value[watched](p, must(p, receive(p, looking)))
+	w := value[watched](p, must(p, receive(p, checking)))
 	sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst = 1, w.Looks, w.Late, w.Worst, w.Control, w.ControlWorst
 	switch {
 	case w.Late > 0:
-		p.Errorf("round %d: %d looks found the lock held after the end of its promise, by %v at the most", round, w.Late, w.Worst)
+		p.Errorf("round %d: %d checks found the lock held after Until, by at most %v", round, w.Late, w.Worst)
 	case w.LastHeld > o.Return:
-		p.Errorf("round %d: a look found the lock held %v after another got it", round, time.Duration(w.LastHeld-o.Return))
+		p.Errorf("round %d: a check found the lock held %v after another acquired it", round, time.Duration(w.LastHeld-o.Return))
 	case w.Until > o.Return:
-		p.Errorf("round %d: another got the lock %v before the end of the promise", round, time.Duration(w.Until-o.Return))
+		p.Errorf("round %d: another acquired the lock %v before Until", round, time.Duration(w.Until-o.Return))
 	case w.First < stopped && w.Until > stopped:
 		p.Errorf("round %d: the lock was lost without a reason: %s", round, w.Err)
 	case w.First < o.Return && w.Until > stopped:
-		p.Errorf("round %d: the worker looked while it was stopped: this round says nothing", round)
+		p.Errorf("round %d: the worker checked while it was paused: this round shows nothing", round)
 	}
 	if !(reply{Err: w.Err, Is: w.Is}).is("ErrLost") {
 		p.Errorf("round %d: the cause is %q, want lock.ErrLost", round, w.Err)
@@ -279,7 +276,7 @@ func (p *pauser) once(round int) (sum paused) {
 	}
 	state, err := p.kind.inspect(p.Context(), p.client, p.name)
 	if err != nil || len(state.Holders) != 1 || state.HoldCount(h.Owner()) != 1 || h.Err() != nil {
-		p.Errorf("round %d: after the loser's unlock the lock is %+v (%v), and its holder says %v; want %s once", round, state, err, h.Err(), h.Owner())
+		p.Errorf("round %d: after the loser's unlock the lock is %+v (%v), and its hold is %v; want %s once", round, state, err, h.Err(), h.Owner())
 	}
 	if h.Token() <= g.Op.Token {
 		p.Errorf("round %d: token %d after %d", round, h.Token(), g.Op.Token)
@@ -290,7 +287,7 @@ func (p *pauser) once(round int) (sum paused) {
 	return sum
 }
 
-// watched is what a worker saw of a hold, until the hold was over.
+// watched is what a worker detected about a hold, until the hold ended.
 type watched struct {
 	Looks    int
 	Late     int           // looks that found it held after the end of its promise
@@ -307,7 +304,7 @@ type watched struct {
 	ControlWorst time.Duration
 }
 
-// watch looks at h without a pause until it is over.
+// watch checks h without a pause until it has ended.
 func watch(h lock.Hold) (w watched) {
 	w.Until = onMonotonic(h.Until())
 	c := newControl(h)
@@ -336,7 +333,7 @@ func watch(h lock.Hold) (w watched) {
 		}
 		w.LastHeld = before
 		// Until reads its clocks one after the other, so it can be too
-		// early, but never too late: the latest of its answers counts.
+		// early, but never too late: the latest of its results counts.
 		if until := onMonotonic(h.Until()); until > w.Until {
 			w.Until = until
 		}
@@ -354,7 +351,7 @@ func watch(h lock.Hold) (w watched) {
 	return w
 }
 
-// control is a standard context that ends at the present end of the promise.
+// control is a standard context that ends at the current Until.
 type control struct {
 	ctx    context.Context
 	cancel context.CancelFunc

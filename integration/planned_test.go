@@ -17,17 +17,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A planned failover: two servers change their roles while both live, and the test closes no connection. Where the old
-// primary stops until the new one has all that was written, nothing is forgotten: no lock has two owners, and none
-// is lost.
+// A planned failover: two servers change their roles while both live, and the test closes no connection. If the old primary
+// stops until the new one has all writes, nothing is forgotten: no lock has two owners, and none is lost.
 //
-//	1 a lock of each kind has an owner, and an owner of the other client waits for it; a latch and a wait group are waited for
+//	1 a lock of each type has an owner, and an owner of the other client waits for it; a latch and a wait group are waited for
 //	2 the servers change their roles, while others come and go
 //	3 each owner keeps its lock: a renewal is confirmed by the new primary
-//	4 the owner unlocks, and the waiter gets the lock; the latch opens, the wait group is done
+//	4 the owner unlocks, and the waiter acquires the lock; the latch is released, the wait group is done
 //
-// If the change forgets, as that of Sentinels does, a lock may also be lost, with its owner told; still, one that the
-// new primary knows of has one owner.
+// If the change forgets writes, as with Sentinels, a lock may also be lost, with its owner notified; still, one that the
+// new primary has keeps its one owner.
 func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Client, change func(round int)) {
 	t.Helper()
 	clients := make([]*client.Client, 2)
@@ -107,18 +106,18 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 	}
 }
 
-// thorough says whether make versions runs, which tries more of what takes long.
+// thorough reports whether make versions runs, which does more of the slow work.
 func thorough() bool { return os.Getenv("LEASEHOLD_VERSIONS") != "" }
 
-// besideOthers lets a test run beside others, except by make versions: there it would meet only those that need much, too.
-func besideOthers(t *testing.T) {
+// withOthers makes a test parallel, except with make versions: there it would run next to other expensive tests only.
+func withOthers(t *testing.T) {
 	t.Helper()
 	if !thorough() {
 		t.Parallel()
 	}
 }
 
-// plannedRounds is how many failovers a test of planned ones provokes.
+// plannedRounds is how many planned failovers a test triggers.
 func plannedRounds() int {
 	if thorough() {
 		return 3
@@ -126,7 +125,7 @@ func plannedRounds() int {
 	return 1
 }
 
-// promote has the Sentinels promote the replica.
+// promote makes the Sentinels promote the replica.
 func promote(t *testing.T, s *redistest.Sentinel, how ...string) {
 	t.Helper()
 	old := s.Primary(t)
@@ -136,7 +135,7 @@ func promote(t *testing.T, s *redistest.Sentinel, how ...string) {
 	old.WaitUntilFollows(t, next)
 }
 
-// exchange has a primary and its replica change their roles by FAILOVER.
+// exchange makes a primary and its replica change their roles with FAILOVER.
 func exchange(t *testing.T, old, next *redistest.Server) {
 	t.Helper()
 	next.WaitUntilFollows(t, old)
@@ -156,8 +155,8 @@ func replicated(t *testing.T) [2]*redistest.Server {
 	return [2]*redistest.Server{primary, replica}
 }
 
-// FAILOVER, behind an address that leads to the primary. Old connections stay at the old one, until they are so old
-// that the client replaces them.
+// FAILOVER, behind an address that leads to the primary. Old connections stay at the old one until the client replaces them
+// because of their age.
 func TestPlanned_failover(t *testing.T) {
 	t.Parallel()
 	servers := replicated(t)
@@ -171,10 +170,10 @@ func TestPlanned_failover(t *testing.T) {
 	})
 }
 
-// The same with connections that have no end: the client stays with a server that takes no writes. Its calls say so,
-// and its owner is told by the end of its lease; until then nobody else has the lock. Once the connections are cut,
-// all goes on. The address leads to the new primary only then: on a busy machine rueidis closes a connection whose answer does
-// not come in time, and by the next one the owner would keep its locks.
+// The same with connections without a maximum age: the client stays with a server that rejects writes. Its calls report
+// that, and its owner is notified by the end of its lease; until then no other owner has the lock. Once the connections are
+// cut, work continues. The address leads to the new primary only then: on a busy machine rueidis closes a connection whose
+// reply is late, and with the next one the owner would keep its locks.
 func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	t.Parallel()
 	servers := replicated(t)
@@ -197,7 +196,7 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	}
 	moved := ours(t, servers[1].Client(t), options...)
 	for k, h := range holds {
-		second, err := k.rival().lock(moved, string(k), lock.WithWait(lease+patience)).Lock(t.Context())
+		second, err := k.rival().lock(moved, string(k), lock.WithWait(lease+promptTimeout)).Lock(t.Context())
 		if err != nil {
 			t.Errorf("%s: %v", k, err)
 			continue
@@ -217,14 +216,14 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	})
 }
 
-// Sentinels change the primary on request. They do not stop the old one, so what it grants in the meantime is forgotten.
+// Sentinels change the primary on request. They do not stop the old one, so its grants in the meantime are lost.
 func TestPlanned_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	planned(t, plannedRounds(), true, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s) })
 }
 
-// The Sentinels of Valkey 9.0 and later can have the servers do it by FAILOVER, and then nothing is forgotten.
+// The Sentinels of Valkey 9.0 and later can use FAILOVER, and then nothing is forgotten.
 func TestPlanned_sentinelCoordinated(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -237,7 +236,7 @@ func TestPlanned_sentinelCoordinated(t *testing.T) {
 	planned(t, plannedRounds(), false, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s, "COORDINATED") })
 }
 
-// CLUSTER FAILOVER, at each shard once at the most. The nodes stay patient: none takes another for dead.
+// CLUSTER FAILOVER, at each shard at most once. The nodes have long timeouts: none treats another as dead.
 func TestPlanned_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -250,7 +249,7 @@ func TestPlanned_cluster(t *testing.T) {
 	})
 }
 
-// promoteInCluster makes a replica the master of its shard by CLUSTER FAILOVER. Nodes that are patient vote for a shard
+// promoteInCluster makes a replica the master of its shard with CLUSTER FAILOVER. Nodes with long timeouts vote for a shard
 // only once in half a minute.
 func promoteInCluster(t *testing.T, c *redistest.Cluster, next *redistest.Server) {
 	t.Helper()
@@ -259,7 +258,7 @@ func promoteInCluster(t *testing.T, c *redistest.Cluster, next *redistest.Server
 	c.WaitUntilWell(t)
 }
 
-// isMaster says whether a server calls itself one.
+// isMaster reports whether a server's role is master.
 func isMaster(t *testing.T, server *redistest.Server) bool {
 	t.Helper()
 	info := server.Do(t, "INFO", "replication")

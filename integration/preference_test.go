@@ -26,18 +26,16 @@ const (
 	streamChains    = 2 // of each process
 )
 
-// Does a writer get in while readers come and go without a gap? Eight readers in
-// four processes do not leave before they have entered once more, as another owner, or
-// were refused that; so there is always a reader, unless a writer makes them wait. Time says
-// little on a busy machine: the test counts how many readers leave while the
-// writer waits.
+// A writer enters while readers come and go without a gap. Eight readers in four processes do not leave before they
+// have entered again, as another owner, or were refused that. There is therefore always a reader, unless a writer makes
+// them wait. The test counts how many readers leave while the writer waits, because times vary on a busy machine.
 //
-//	writers first          each reader inside leaves once, and one may enter in
+//	writer preference      each reader inside leaves once, and one may enter in
 //	                       the millisecond in which the writer comes; and readers of a
-//	                       process that asked for one of them before the writer came may
-//	                       go on sharing that answer for ten milliseconds, in which each
+//	                       process that sent a request before the writer came may
+//	                       share its reply for another ten milliseconds, in which each
 //	                       chain can stay for one or two at a time
-//	readers first          the writer sees hundreds leave and is not in
+//	reader preference      hundreds leave while the writer waits, and it does not enter
 func TestPreference(t *testing.T) {
 	const (
 		chains = streamProcesses * streamChains
@@ -89,7 +87,7 @@ func TestPreference(t *testing.T) {
 			until(t, func() bool { return s.left(t) > before+enough })
 			select {
 			case <-w:
-				t.Error("the writer is in, while readers come and go without a gap")
+				t.Error("the writer entered while readers come and go without a gap")
 				return
 			default:
 			}
@@ -142,7 +140,7 @@ func startStream(t *testing.T, server *redistest.Server, workers []*worker, read
 	return s
 }
 
-// write begins to wait for the write lock, and returns when it waits.
+// write requests the write lock, and returns when it waits.
 func (s *streaming) write(options ...lock.Option) <-chan lock.Hold {
 	s.t.Helper()
 	got := make(chan lock.Hold, 1)
@@ -200,8 +198,7 @@ func (p *process) stream(ctx context.Context, r request) (int, error) {
 	return int(gaps.Load()), errors.Join(all...)
 }
 
-// chain reads as one owner after the other; each comes before the previous
-// one leaves.
+// chain reads as one owner after the other; each comes before the previous one leaves.
 func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, stay time.Duration, gaps *atomic.Int64) error {
 	h, err := l.Lock(ctx)
 	for err == nil && !p.enough.Load() {
@@ -227,9 +224,8 @@ func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, s
 	return h.Unlock(ctx)
 }
 
-// BenchmarkPreference measures what the preference of writers costs readers: sixteen
-// readers in four processes, against none, one and four writers that write, and
-// write again. All of them hold the lock for the time in the name.
+// BenchmarkPreference measures what writer preference costs readers: sixteen readers in four processes, with none, one and
+// four writers that write repeatedly. All of them hold the lock for the time in the name.
 //
 //	go test -run '^$' -bench Preference -benchtime 4x -count 6
 func BenchmarkPreference(b *testing.B) {

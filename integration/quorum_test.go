@@ -30,7 +30,7 @@ type quorums struct {
 	timeout time.Duration // of one server
 }
 
-// startQuorums starts the servers, and waits until they have a vote.
+// startQuorums starts the servers, and waits until they vote.
 func startQuorums(t *testing.T, lease time.Duration) *quorums {
 	q := &quorums{T: t, lease: lease, timeout: 200 * time.Millisecond}
 	for range 5 {
@@ -52,7 +52,7 @@ func (q *quorums) ready() {
 	})
 }
 
-// quorum makes the quorum of a user of its own, with a client for each server.
+// quorum makes the quorum of a separate user, with a client for each server.
 func (q *quorums) quorum(options ...multilock.Option) *multilock.Quorum {
 	q.Helper()
 	return multilock.NewQuorum(q.locks(), append([]multilock.Option{
@@ -69,7 +69,7 @@ func (q *quorums) locks(options ...lock.Option) (locks []lock.Locker) {
 	return locks
 }
 
-// empty waits until no server has a key: late grants are given back.
+// empty waits until no server has a key: late grants are released.
 func (q *quorums) empty() {
 	q.Helper()
 	until(q.T, func() bool {
@@ -88,12 +88,11 @@ func (q *quorums) full(h lock.Hold) {
 	until(q.T, func() bool { return len(multilock.Holds(h)) == len(q.servers) || h.Err() != nil })
 }
 
-// How does a quorum work without a minority of the servers? Two of five are dead, or
-// frozen, and
+// A quorum works without a minority of the servers. Two of five are dead, or paused, and
 //
 //	1 at least 99 of 100 attempts succeed
-//	2 most of them take less than the timeout of one server, as no call waits for the dead ones
-//	3 in the end nothing is left, also on servers that come back
+//	2 most of them take less than the timeout of one server, because no call waits for the dead ones
+//	3 in the end nothing is left, even on servers that come back
 func TestQuorum_minorityFails(t *testing.T) {
 	for name, fail := range map[string]func(*redistest.Server, testing.TB){
 		"dead":   (*redistest.Server).Kill,
@@ -109,9 +108,9 @@ func TestQuorum_minorityFails(t *testing.T) {
 			n, failed := amount(500), 0
 			var took []time.Duration
 			for range n {
-				began := time.Now()
+				start := time.Now()
 				h, err := one.TryLock(t.Context())
-				took = append(took, time.Since(began))
+				took = append(took, time.Since(start))
 				if err != nil {
 					failed++
 					t.Log(err)
@@ -149,12 +148,12 @@ func TestQuorum_majorityFails(t *testing.T) {
 		s.Kill(t)
 	}
 	for range amount(20) {
-		began := time.Now()
+		start := time.Now()
 		_, err := one.TryLock(t.Context())
 		if !errors.Is(err, lock.ErrUnavailable) {
 			t.Fatalf("two of five servers are no majority: %v", err)
 		}
-		if took := time.Since(began); took > patience {
+		if took := time.Since(start); took > promptTimeout {
 			t.Errorf("it took %v", took)
 		}
 	}
@@ -164,7 +163,7 @@ func TestQuorum_majorityFails(t *testing.T) {
 	q.empty()
 }
 
-// rounds returns how often the lock is taken while servers restart.
+// rounds returns how often the lock is acquired while servers restart.
 func rounds(t *testing.T) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_ROUNDS")
@@ -173,17 +172,16 @@ func rounds(t *testing.T) int {
 	}
 	n, err := strconv.Atoi(given)
 	if err != nil || n < 1 {
-		t.Fatalf("LEASEHOLD_ROUNDS: %q is no number of rounds", given)
+		t.Fatalf("LEASEHOLD_ROUNDS: %q is not a number of rounds", given)
 	}
 	return n
 }
 
-// Do two users ever hold the lock at once while servers are killed and come back empty? Ten users
-// contend, and each user that gets it looks at the holds of all others: if one of those is
-// valid, and its own is before and after that look, there were two.
+// No two users hold the lock at once while servers are killed and restart without their data. Ten users contend, and each
+// user that acquires it checks the holds of all others: if one of those is valid, and its own is valid before and after
+// that check, there were two.
 //
-// LEASEHOLD_GUARD=off makes the same test without the rule that restarted servers have no vote.
-// It must fail then.
+// LEASEHOLD_GUARD=off runs the same test without the rule that restarted servers do not vote. It must fail then.
 func TestQuorum_restarts(t *testing.T) {
 	t.Parallel()
 	var options []multilock.Option
@@ -256,7 +254,7 @@ func TestQuorum_restarts(t *testing.T) {
 		})
 	}
 
-	began, restarts := time.Now(), 0
+	start, restarts := time.Now(), 0
 	for done := false; !done; {
 		// One, two or three at a time, and then a while for them to have votes again.
 		some := q.servers[:1+random.IntN(3)]
@@ -271,7 +269,7 @@ func TestQuorum_restarts(t *testing.T) {
 			done = true
 		case <-time.After(time.Duration(random.Int64N(int64(4 * q.lease)))):
 		}
-		if t.Failed() || time.Since(began) > 10*time.Minute {
+		if t.Failed() || time.Since(start) > 10*time.Minute {
 			break
 		}
 	}
@@ -279,22 +277,22 @@ func TestQuorum_restarts(t *testing.T) {
 	wg.Wait()
 	mu.Lock()
 	defer mu.Unlock()
-	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(began).Round(time.Second), lost, restarts)
+	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(start).Round(time.Second), lost, restarts)
 	if twice > 0 {
-		t.Errorf("%d looks found that two held it", twice)
+		t.Errorf("%d checks found two holders", twice)
 	}
 	if lost == 0 {
-		t.Error("nobody ever lost it: that tests nothing")
+		t.Error("no hold was lost: the test shows nothing")
 	}
 	q.empty()
 }
 
-// This is one such case, step by step, with the guard and without:
+// One such case, step by step, with and without the rule:
 //
 //	1 one user holds the lock on all servers
-//	2 three of them are killed, and come back empty; the user is not told yet
-//	3 another user asks. Three servers would grant it the lock. With the guard these have
-//	  no vote; without it two users hold the lock
+//	2 three of them are killed, and restart without their data; the user is not notified yet
+//	3 another user sends requests. Three servers would grant it the lock. With the rule these
+//	do not vote; without it two users hold the lock
 func TestQuorum_guard(t *testing.T) {
 	t.Parallel()
 	for _, guarded := range []bool{true, false} {
@@ -305,7 +303,7 @@ func TestQuorum_guard(t *testing.T) {
 				options = append(options, multilock.WithDurableServers())
 			}
 			options = append(options, multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.lease/4))
-			// A fixed lease is not renewed, so the user is told at its end.
+			// A fixed lease is not renewed, so the user is notified at its end.
 			first := multilock.NewQuorum(q.locks(lock.WithFixedLease(q.lease)), options...)
 			second := multilock.NewQuorum(q.locks(), options...)
 			h, err := first.TryLock(t.Context()) // 1
@@ -339,13 +337,12 @@ func TestQuorum_guard(t *testing.T) {
 	}
 }
 
-// Do the tokens of a quorum grow while a minority of its servers restarts, and keeps its
-// registers? The registers begin far from each other, and beyond any clock, so only
-// the tokens that holders write to a majority make them agree.
+// The tokens of a quorum grow while a minority of its servers restarts, and keeps its token counters. The counters start
+// far from each other, and beyond any clock, so only the tokens that holders write to a majority make them agree.
 //
-//	1 one or two of five servers are killed, and come back as they were
+//	1 one or two of five servers are killed, and restart with their data
 //	2 the next holder's token is larger than all before
-//	3 a majority has it in its registers when the holder has it
+//	3 a majority has it in its token counters when the holder has it
 func TestQuorum_tokens(t *testing.T) {
 	t.Parallel()
 	const lease = time.Second
@@ -389,7 +386,7 @@ func TestQuorum_tokens(t *testing.T) {
 			}
 		}
 		if have < 3 { // 3
-			t.Errorf("round %d: %d of five servers know the token", round, have)
+			t.Errorf("round %d: %d of five servers have the token", round, have)
 		}
 		grown++
 		if err := h.Unlock(t.Context()); err != nil {
@@ -399,12 +396,12 @@ func TestQuorum_tokens(t *testing.T) {
 	t.Logf("%d tokens, each larger than the one before", grown)
 }
 
-// The clock of one server is set by a minute, forth and back, while a user holds the
-// lock. When it is set forth, the server frees the lock. Others try all the time:
+// The clock of one server is changed by a minute, forward and back, while a user holds the lock. When it moves forward, the
+// server frees the lock. Others try continuously:
 //
-//	1 none of them gets the lock, as one more server is no majority
-//	2 the holder takes the lock on that server again
-//	3 with the clock set back, the lock goes from one user to the next as before
+//	1 none of them acquires the lock, because one more server is no majority
+//	2 the holder acquires the lock on that server again
+//	3 with the clock moved back, the lock goes from one user to the next as before
 func TestQuorum_clockStep(t *testing.T) {
 	server, clock := skew.Start(t)
 	q := &quorums{T: t, servers: []*redistest.Server{server}, lease: 4 * time.Second, timeout: 200 * time.Millisecond}
@@ -443,13 +440,13 @@ func TestQuorum_clockStep(t *testing.T) {
 			return len(now) == len(q.servers) && now[0] != there || h.Err() != nil
 		})
 		if err := h.Err(); err != nil {
-			t.Fatalf("the clock of one server went forth, and it is lost: %v", err)
+			t.Fatalf("the clock of one server moved forward, and the hold is lost: %v", err)
 		}
 		clock.Set(-time.Minute)
 		last := multilock.Holds(h)[0].Until()
 		until(t, func() bool { return multilock.Holds(h)[0].Until().After(last.Add(q.lease)) || h.Err() != nil }) // it is renewed by that clock, or taken once more
 		if err := h.Err(); err != nil {
-			t.Fatalf("the clock of one server went back, and it is lost: %v", err)
+			t.Fatalf("the clock of one server moved backward, and the hold is lost: %v", err)
 		}
 	}
 	cancel()

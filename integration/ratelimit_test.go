@@ -19,16 +19,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// proven is the limit of the next test: what passes in any time W is Burst + Rate·W at most.
+// proven is the limit of the next test: at most Burst + Rate·W are admitted in any time W.
 var proven = ratelimit.Limit{Rate: 500, Per: time.Second, Burst: 100}
 
-// Do eight processes together ever let more pass than the limit allows, while some of them are killed?
+// Eight processes together are never admitted more than the limit, while some of them are killed.
 //
-//	1 eight processes take, wait, cancel and give back, as fast as they can. Each writes
-//	  what it was allowed to use, and between which two instants, to a file
-//	2 again and again one of them is killed, in the middle of whatever it does, and another
-//	  takes its place
-//	3 the files show for each window how much passed in it for certain
+//	1 eight processes take, wait, cancel and refund, as fast as they can. Each writes
+//	what it was allowed to use, and between which two instants, to a file
+//	2 one of them is killed repeatedly, in the middle of a call, and another replaces it
+//	3 the files show for each window how much was certainly admitted in it
 func TestRateLimit_neverMore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -60,14 +59,14 @@ func TestRateLimit_neverMore(t *testing.T) {
 	worst := 0.0
 	for _, from := range log {
 		var n int64
-		for _, to := range log { // in the order in which the answers came
+		for _, to := range log { // in the order of the replies
 			if to.sent < from.sent {
 				continue // it may have passed before
 			}
 			n += to.n
 			allowed := allowedIn(to.heard - from.sent)
 			if float64(n) > allowed+1e-6 {
-				t.Fatalf("%d units passed in %v; %.1f are allowed", n, time.Duration(to.heard-from.sent), allowed)
+				t.Fatalf("%d permits admitted in %v; %.1f are allowed", n, time.Duration(to.heard-from.sent), allowed)
 			}
 			worst = max(worst, float64(n)/allowed)
 		}
@@ -76,16 +75,16 @@ func TestRateLimit_neverMore(t *testing.T) {
 	t.Logf("%d units in %v by %d processes, of which %d were killed: at most %.3f of what is allowed in any window, %.3f in all",
 		sum, time.Duration(ended-began), processes+kills, kills, worst, float64(sum)/allowedIn(ended-began))
 	if worst < 0.5 {
-		t.Errorf("at most %.3f of what is allowed passed in a window: that proves little", worst)
+		t.Errorf("at most %.3f of the limit was admitted in a window: the test shows little", worst)
 	}
 }
 
-// allowedIn returns what may pass in so many nanoseconds.
+// allowedIn returns what may be admitted in this many nanoseconds.
 func allowedIn(ns int64) float64 {
 	return float64(proven.Burst) + float64(proven.Rate)*float64(ns)/float64(proven.Per)
 }
 
-// use is a number of units that a process was allowed to use at an instant between two, by monotonic.
+// use is a number of permits that a process was allowed to use at an instant between two, by monotonic.
 type use struct{ sent, heard, n int64 }
 
 func unitsOf(log []use) (sum int64) {
@@ -95,7 +94,7 @@ func unitsOf(log []use) (sum int64) {
 	return sum
 }
 
-// used returns what all processes wrote, in the order in which they heard that they may.
+// used returns what all processes wrote, in the order of their replies.
 func used(t *testing.T, dir string) (log []use) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -131,7 +130,7 @@ func (p *process) limit(ctx context.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	l := ratelimit.New(rdb, "api", ratelimit.FailClosed().After(patience), proven)
+	l := ratelimit.New(rdb, "api", ratelimit.FailClosed().After(promptTimeout), proven)
 	failed := make(chan error)
 	for range 4 {
 		go func() {
@@ -152,11 +151,11 @@ func (p *process) limit(ctx context.Context, r request) error {
 	return err
 }
 
-// useSome makes a call by chance, and returns how many units the caller may use.
+// useSome makes a random call, and returns how many permits the caller may use.
 func useSome(ctx context.Context, l *ratelimit.Limiter) (int64, error) {
 	const key = "hot"
 	n := 1 + rand.Int64N(3)
-	switch rand.IntN(16) { // most units are used: what the others give back behind later callers, nobody can use
+	switch rand.IntN(16) { // most permits are used: permits refunded behind later callers are lost
 	case 0, 1, 2, 3, 4, 5, 6, 7: // wait
 		err := l.Wait(ctx, key, n)
 		return n, err
@@ -171,13 +170,13 @@ func useSome(ctx context.Context, l *ratelimit.Limiter) (int64, error) {
 			return 0, err
 		}
 		return n, nil
-	case 9: // take, and give back
+	case 9: // take, and refund
 		d, err := l.TakeUpTo(ctx, key, n)
 		if err == nil && d.OK {
 			err = l.Refund(ctx, key, d)
 		}
 		return 0, err
-	case 10: // reserve, and give back
+	case 10: // reserve, and refund
 		r, err := l.Reserve(ctx, key, n)
 		if err == nil {
 			err = r.Cancel(ctx)

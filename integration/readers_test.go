@@ -13,17 +13,15 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Do readers that wait behind a writer enter together when it leaves, and neither one
-// after the other, nor at their next poll?
+// Readers that wait behind a writer enter together when it leaves, rather than one after the other, or at their next poll.
 //
 //	1 this process writes; five readers in each of four workers wait for it
 //	2 it unlocks, or it reads too and stops only writing
 //	3 all readers are in, before any of them leaves: a few milliseconds later,
-//	  and not a poll interval
+//	and not a poll interval
 //
-// The test measures what must not be slow. What fails it is a missed
-// message, which costs a poll interval. On a busy machine the same can happen once, but not
-// again and again.
+// A missed message fails the test, because it costs a poll interval. On a busy machine that can happen once, but not
+// repeatedly.
 func TestReaders(t *testing.T) {
 	t.Run("an unlock", func(t *testing.T) { testReaders(t, false) })
 	t.Run("a downgrade", func(t *testing.T) { testReaders(t, true) })

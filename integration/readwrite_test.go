@@ -18,10 +18,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Are the leases of a read/write lock's owners independent? One
-// hash stands for all of them, and in other locks of this layout the lease of one owner
-// became longer or shorter by acts of others, readers were forgotten, and a
-// writer that only read on kept all others waiting. Each test is one such scene.
+// The leases of a read/write lock's owners are independent. One hash has all of them, and in other locks of this layout the
+// lease of one owner became longer or shorter by the calls of others, readers were forgotten, and a writer that only
+// continued to read blocked all others. Each test is one such scene.
 type rwScene struct {
 	*testing.T
 	server *redistest.Server
@@ -74,7 +73,7 @@ func (s *rwScene) others(reads, writes bool) {
 				s.Errorf("another owner may %s", test.side)
 			}
 		case test.may || !errors.Is(err, lock.ErrNotAcquired):
-			s.Errorf("another owner asks to %s: %v", test.side, err)
+			s.Errorf("another owner, %s: %v", test.side, err)
 		}
 	}
 }
@@ -91,7 +90,7 @@ func (s *rwScene) held(mode lock.Mode, h lock.Hold, holds int) {
 	}
 }
 
-// ttl returns what is left of the lock's lease.
+// ttl returns the lock's remaining lease.
 func (s *rwScene) ttl() time.Duration {
 	s.Helper()
 	ms, err := do(s.T, s.rdb, "PTTL", rwName).AsInt64()
@@ -101,9 +100,9 @@ func (s *rwScene) ttl() time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// One reader has a long lease and another a short one, and neither unlocks. A
-// writer enters when the long one is over, whichever came first.
-func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
+// One reader has a long lease and another a short one, and neither unlocks. A writer enters when the long one expires,
+// whichever came first.
+func TestReadWrite_longestReadLease(t *testing.T) {
 	const long, short = 1500 * time.Millisecond, 300 * time.Millisecond
 	for _, test := range []struct {
 		name   string
@@ -122,11 +121,11 @@ func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
 					until = h.Until()
 				}
 			}
-			began := time.Now()
+			start := time.Now()
 			h := s.lock(t.Context(), s.b.Write())
 			if now := time.Now(); now.Before(until) {
-				t.Errorf("the writer got in %v before a reader's promise was over", until.Sub(now))
-			} else if took := now.Sub(began); took > long+poll {
+				t.Errorf("the writer entered %v before a reader's Until", until.Sub(now))
+			} else if took := now.Sub(start); took > long+poll {
 				t.Errorf("the writer waited for %v, and the longest lease was %v", took, long)
 			}
 			s.unlock(h)
@@ -135,8 +134,8 @@ func TestReadWrite_theLongestReadLeaseCounts(t *testing.T) {
 	}
 }
 
-// Fifty readers of one client hold for longer than a lease. All are renewed, and
-// no writer enters; when they leave, one does at once.
+// Fifty readers of one client hold for longer than a lease. All are renewed, and no writer enters; when they leave, one
+// enters immediately.
 func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 	const n, renewals = 50, 4 // a lease is three renewals
 	var mu sync.Mutex
@@ -184,7 +183,7 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 
 // A re-entry with a shorter lease does not shorten the first lease, and one with a
 // renewed lease does not add to it.
-func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
+func TestReadWrite_reentryKeepsTheLease(t *testing.T) {
 	const long, short = 20 * time.Second, 500 * time.Millisecond
 	s := newRWScene(t)
 	c := ours(t, s.rdb, client.WithWatchdogTimeout(long))
@@ -220,12 +219,12 @@ func TestReadWrite_reentryLeavesTheLeaseBe(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A writer never unlocks: two readers are in when its lease is over.
+// A writer never unlocks: two readers enter when its lease expires.
 func TestReadWrite_readersBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
 	s := newRWScene(t)
 	w := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithFixedLease(lease)).Write())
-	began := time.Now()
+	start := time.Now()
 	var wg sync.WaitGroup
 	var both sync.WaitGroup
 	both.Add(2)
@@ -237,8 +236,8 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if now := time.Now(); now.Before(w.Until()) || now.Sub(began) > lease+poll {
-				t.Errorf("a reader got in after %v, with a lease of %v", now.Sub(began), lease)
+			if now := time.Now(); now.Before(w.Until()) || now.Sub(start) > lease+poll {
+				t.Errorf("a reader entered after %v, with a lease of %v", now.Sub(start), lease)
 			}
 			both.Wait() // together
 			s.unlock(h)
@@ -248,13 +247,12 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// One reader never unlocks and another one does: a writer enters when the first
-// one's lease is over.
+// One reader never unlocks and another one does: a writer enters when the first one's lease expires.
 func TestReadWrite_writerBehindALease(t *testing.T) {
 	const lease = 700 * time.Millisecond
 	s := newRWScene(t)
 	r := s.lock(t.Context(), ours(t, s.rdb).NewRWLock(rwName, lock.WithFixedLease(lease)).Read())
-	began := time.Now()
+	start := time.Now()
 	other := s.lock(t.Context(), s.a.Read())
 	got := make(chan lock.Hold)
 	go func() {
@@ -273,8 +271,8 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 	if h == nil {
 		return
 	}
-	if now := time.Now(); now.Before(r.Until()) || now.Sub(began) > lease+poll {
-		t.Errorf("the writer got in after %v, with a lease of %v", now.Sub(began), lease)
+	if now := time.Now(); now.Before(r.Until()) || now.Sub(start) > lease+poll {
+		t.Errorf("the writer entered after %v, with a lease of %v", now.Sub(start), lease)
 	}
 	s.unlock(h)
 	noKeys(t, s.server)
@@ -282,10 +280,10 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 
 // A writer reads as well.
 //
-//	1 it writes, twice, and reads, twice: no other owner may do anything
+//	1 it writes, twice, and reads, twice: no other owner is admitted
 //	2 it stops reading: it still writes
 //	3 it reads, and stops writing: others may read, and not write
-//	4 it cannot write again while it reads, and is told at once
+//	4 it cannot write again while it reads, and gets an error immediately
 //	5 it stops reading: the lock is free
 func TestReadWrite_writerReads(t *testing.T) {
 	s := newRWScene(t)
@@ -311,7 +309,7 @@ func TestReadWrite_writerReads(t *testing.T) {
 		t.Errorf("the read hold ended with the write hold: %v", err)
 	}
 	for _, ask := range []func(context.Context) (lock.Hold, error){s.a.Write().Lock, s.a.Write().TryLock} { // 4
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, promptTimeout)
 		if _, err := ask(limited); !errors.Is(err, lock.ErrUpgrade) {
 			t.Errorf("asking to write while reading: %v, want lock.ErrUpgrade", err)
 		}
@@ -329,9 +327,8 @@ func TestReadWrite_writerReads(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// The lease of a writer that also reads is renewed, and after it has stopped writing
-// its lease as a reader is.
-func TestReadWrite_leaseIsKeptUp(t *testing.T) {
+// The lease of a writer that also reads is renewed, and after it has stopped writing, its read lease is.
+func TestReadWrite_leaseIsRenewed(t *testing.T) {
 	const lease, renewals = 3 * time.Second, 4
 	var mu sync.Mutex
 	renewed := make(map[lock.Mode]int)
@@ -349,7 +346,7 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 		mu.Lock()
 		clear(renewed)
 		mu.Unlock()
-		untilWithin(t, patience, func() bool {
+		untilWithin(t, promptTimeout, func() bool {
 			promised := r.Until()
 			left := s.ttl()
 			if ahead := time.Until(promised); left < ahead || left > lease {
@@ -369,8 +366,8 @@ func TestReadWrite_leaseIsKeptUp(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// ForceUnlock ends both sides: a writer that also reads, and readers of several
-// clients. They are told, and waiters are woken.
+// ForceUnlock ends both sides: a writer that also reads, and readers of several clients. They are notified, and waiters are
+// woken.
 func TestReadWrite_force(t *testing.T) {
 	s := newRWScene(t, client.WithWatchdogTimeout(time.Second))
 	if forced, err := s.b.ForceUnlock(t.Context()); err != nil || forced {

@@ -17,8 +17,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// With min-replicas-to-write 1, a new primary refuses writes until a replica follows it. Under load, no wait ends by that: locks of every kind, a latch, a wait group,
-// an election and a limiter go on as soon as the old primary follows the new one.
+// With min-replicas-to-write 1, a new primary rejects writes until a replica follows it. Under load, no wait ends because
+// of that: locks of every type, a latch, a wait group, an election and a limiter continue as soon as the old primary
+// follows the new one.
 func TestFailover_minReplicas(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "60")
@@ -36,7 +37,7 @@ func TestFailover_minReplicas(t *testing.T) {
 		} {
 			load.Go(func() {
 				for ctx.Err() == nil {
-					began := phase.Load()
+					start := phase.Load()
 					h, err := l.Lock(ctx)
 					switch {
 					case ctx.Err() != nil:
@@ -48,8 +49,8 @@ func TestFailover_minReplicas(t *testing.T) {
 						t.Errorf("client %d, %s: %v", i, what, err)
 						return
 					}
-					if began == phase.Load() {
-						grants[began].Add(1)
+					if start == phase.Load() {
+						grants[start].Add(1)
 					}
 					time.Sleep(time.Millisecond)
 					if err := h.Unlock(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrUnavailable) {
@@ -83,7 +84,7 @@ func TestFailover_minReplicas(t *testing.T) {
 	primary := s.Primary(t)
 	next := s.Failover(t, primary)
 	phase.Store(1)
-	until(t, func() bool { // TryLock is told why, and that it may pass
+	until(t, func() bool { // TryLock returns the reason, and that it is transient
 		_, err := a.NewLock("another").TryLock(t.Context())
 		return err != nil && errors.Is(err, lock.ErrUnavailable) && strings.Contains(err.Error(), "NOREPLICAS")
 	})
@@ -120,9 +121,9 @@ func TestFailover_minReplicas(t *testing.T) {
 	load.Wait()
 }
 
-// While a slot is migrated, an Unlock and a TryLock of the same lock travel in one script. After the Unlock the key is gone from the source, which
-// then refuses the take: it is retried, and the target grants it.
-func TestCluster_aTakeAfterARelease(t *testing.T) {
+// While a slot is migrated, an Unlock and a TryLock of the same lock are sent in one script. After the Unlock the key is
+// gone from the source, which then rejects the acquire: it is retried, and the target grants it.
+func TestCluster_acquireAfterARelease(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	const locks = 200

@@ -39,8 +39,8 @@ func outlives(t *testing.T, h lock.Hold) {
 	}
 }
 
-// The server restarts empty while an owner holds. It is told, and can take the same
-// name again, which is then renewed.
+// The server restarts without its data while an owner holds. It is notified, and can acquire the same name again, which is
+// then renewed.
 func TestRenewal_sameNameAfterALoss(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, k kind) {
@@ -68,8 +68,8 @@ func TestRenewal_sameNameAfterALoss(t *testing.T) {
 	}, plain, fair, read, write)
 }
 
-// One owner enters twice and leaves twice. Half-way it is still renewed, and so is
-// the next owner after it; in the end no owner is.
+// One owner enters twice and leaves twice. Half-way it is still renewed, and so is the next owner after it; in the end no
+// owner is.
 func TestRenewal_reentry(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, k kind) {
@@ -101,18 +101,18 @@ func TestRenewal_reentry(t *testing.T) {
 		if err := next.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
-		before := renewals.Load() // and not all scripts: where an answer is slow, the client looks for a late copy
+		before := renewals.Load() // and not all scripts: after a slow reply, the client reconciles a possible duplicate
 		time.Sleep(renewalDog)    // in which a lock is renewed three times
 		if more := renewals.Load() - before; before == 0 || more != 0 {
-			t.Errorf("%d renewals of a lock that is held, and %d of one that nobody holds", before, more)
+			t.Errorf("%d renewals of a held lock, and %d of a free one", before, more)
 		}
 		noKeys(t, server)
 	}, plain, fair, read, write)
 }
 
-// Sixteen goroutines take any lock that is free, and release it, all the time. A goroutine that
-// keeps a lock for longer than a lease has it renewed.
-func TestRenewal_amongLocksThatComeAndGo(t *testing.T) {
+// Sixteen goroutines acquire and release any free lock continuously. A goroutine that keeps a lock for longer than a lease
+// has it renewed.
+func TestRenewal_amongShortLocks(t *testing.T) {
 	t.Parallel()
 	const goroutines = 16
 	server := redistest.Start(t)
@@ -150,8 +150,8 @@ func TestRenewal_amongLocksThatComeAndGo(t *testing.T) {
 	noKeys(t, server)
 }
 
-// renewedKeys returns the locks that a command renews, nil if it is no renewal. A renewal has keys,
-// the lease, and an owner for each key.
+// renewedKeys returns the locks that a command renews, nil if it is no renewal. A renewal has keys, the lease, and an owner
+// for each key.
 func renewedKeys[S ~string | ~[]byte](req []S, lease time.Duration) (keys []string) {
 	if name := string(req[0]); name != "EVALSHA" && name != "EVAL" {
 		return nil
@@ -166,9 +166,9 @@ func renewedKeys[S ~string | ~[]byte](req []S, lease time.Duration) (keys []stri
 	return keys
 }
 
-// A renewal has no answer in time. The client library has several connections to each node of
-// a cluster. It keeps the renewal, and sends it when its connection can write again. Meanwhile the locks are given back on
-// other connections, and another client takes them. The late renewal changes nothing for that client.
+// A renewal gets no reply in time. The client library has several connections to each node of a cluster. It keeps the
+// renewal, and sends it when its connection is writable again. In the meantime the locks are released on other connections,
+// and another client acquires them. The late renewal changes nothing for that client.
 func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 	t.Parallel()
 	const (

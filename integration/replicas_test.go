@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// replica starts a replica of primary, and waits until it is in step.
+// replica starts a replica of primary, and waits until it is in sync.
 func replica(t *testing.T, primary *redistest.Server) *redistest.Server {
 	t.Helper()
 	host, port, _ := strings.Cut(primary.Addr(), ":")
@@ -22,16 +22,16 @@ func replica(t *testing.T, primary *redistest.Server) *redistest.Server {
 	return r
 }
 
-// A lock counts when a replica has it, and not before. A lock that does not count is
-// given back before the call returns.
+// A lock is granted when a replica has it, and not before. A lock without enough replicas is released before the call
+// returns.
 func TestReplicas(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		t.Parallel()
 		server := redistest.Start(t)
 		server.Do(t, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
 		c := ours(t, server.Client(t))
-		l := k.lock(c, "orders", lock.WithReplicas(1, patience/2)) // for replicas that confirm, sooner or later
-		const timeout = 300 * time.Millisecond                     // for replicas that never do
+		l := k.lock(c, "orders", lock.WithReplicas(1, promptTimeout/2)) // for replicas that confirm, sooner or later
+		const timeout = 300 * time.Millisecond                          // for replicas that never do
 		alone := k.lock(c, "orders", lock.WithReplicas(1, timeout))
 
 		refused := func(when string) {
@@ -59,7 +59,7 @@ func TestReplicas(t *testing.T) {
 		refused("without a replica")
 		r := replica(t, server)
 		granted("with one")
-		server.Do(t, "SCRIPT", "FLUSH") // the answer to WAIT after a NOSCRIPT says nothing
+		server.Do(t, "SCRIPT", "FLUSH") // the reply to WAIT after a NOSCRIPT confirms nothing
 		r.Freeze(t)
 		refused("with a frozen one")
 		refused("with a frozen one again")
@@ -88,7 +88,7 @@ func TestReplicas(t *testing.T) {
 	}, plain, fair, read, write)
 }
 
-// Where WAIT is unknown or denied, the error says so, and nothing is left.
+// If WAIT is unknown or denied, the error says so, and nothing is left.
 func TestReplicas_serverCannotWait(t *testing.T) {
 	server := redistest.Start(t)
 	server.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all", "-wait")

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The rules of every kind hold with RESP2, where a connection that listens can do nothing else: on one server, behind
-// Sentinels and on a cluster. All other tests speak RESP3.
+// The rules of every type hold with RESP2, where a subscribed connection can do nothing else: on one server, with Sentinels
+// and on a cluster. All other tests use RESP3.
 func TestRESP2_conformance(t *testing.T) {
 	t.Parallel()
 	speak2 := func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true }

@@ -11,9 +11,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Does a writer ever meet another owner? 100 readers and 4 writers in 8 processes take
-// read/write locks in all possible ways. Half of the time they all contend for one name,
-// otherwise for one of many. The witnesses:
+// A writer never holds the lock together with another owner. 100 readers and 4 writers in 8 processes acquire
+// read/write locks in all possible ways. Half of the time they all contend for one name, otherwise for one of many.
+// The checks:
 //
 //	inside:<name>   the number of writers: 1 in a writer's section, 0 in a reader's
 //	reading:<name>  the number of readers: 0 in a writer's section
@@ -35,7 +35,7 @@ const (
 	rwEach  = 26 // of so many goroutines, one writes
 )
 
-// onceRW takes one read/write lock in one of the ways, and releases it.
+// onceRW acquires one read/write lock in one of the ways, and releases it.
 func (c *contender) onceRW(ctx context.Context) {
 	name := contended(0)
 	if c.random.IntN(2) == 0 {
@@ -63,7 +63,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	}
 }
 
-// upgrade asks for the write lock under ctx, whose owner reads.
+// upgrade requests the write lock under ctx, whose owner reads.
 func (c *contender) upgrade(ctx context.Context, name string) {
 	c.Upgrades++
 	h, err := write.lock(c.process.client, name).Lock(ctx)

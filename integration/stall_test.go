@@ -13,24 +13,24 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// span is a stretch of time, and what happened in it.
+// span is a period of time, and its event.
 type span struct {
 	from, to time.Time
 	what     string
 }
 
-// stalls notices when it is the machine that lets a call wait, and no lock: a bare PING to a
-// server that runs, on a connection of its own, takes too long.
+// stalls detects when a call waits because of the machine, and not because of a lock: a bare PING to a running server, on a
+// separate connection, takes too long.
 type stalls struct {
 	mu  sync.Mutex
 	all []span // guarded by mu
 }
 
-// longPing is a PING for which the machine is to blame. Among many processes on two processors, PINGs of a
-// second were seen.
+// longPing is a PING that is slow because of the machine. With many processes on two processors, PINGs of a second were
+// seen.
 const longPing = loadOpTimeout / 4
 
-// watchStalls looks at the servers until the test is over.
+// watchStalls watches the servers until the test ends.
 func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 	t.Helper()
 	var s stalls
@@ -41,7 +41,7 @@ func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 		wg.Go(func() {
 			var conn net.Conn
 			for {
-				began := time.Now()
+				start := time.Now()
 				var err error
 				if conn == nil {
 					conn, err = net.DialTimeout("tcp", server.Addr(), time.Second)
@@ -49,9 +49,9 @@ func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 				if err == nil {
 					err = ping(conn)
 				}
-				if took := time.Since(began); err == nil && took > longPing {
+				if took := time.Since(start); err == nil && took > longPing {
 					s.mu.Lock()
-					s.all = append(s.all, span{from: began, to: began.Add(took)})
+					s.all = append(s.all, span{from: start, to: start.Add(took)})
 					s.mu.Unlock()
 				}
 				if err != nil && conn != nil { // the server is dead
@@ -72,9 +72,9 @@ func watchStalls(t *testing.T, servers []*redistest.Server) *stalls {
 	return &s
 }
 
-// ping asks once.
+// ping sends one PING.
 func ping(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(promptTimeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
@@ -84,7 +84,7 @@ func ping(conn net.Conn) error {
 	return err
 }
 
-// unexplained returns those that the machine does not explain.
+// unexplained returns the waits that the machine does not explain.
 func (s *stalls) unexplained(all []span) []span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *stalls) unexplained(all []span) []span {
 	})
 }
 
-// A server that stands still is noticed, and explains what waited for it meanwhile, and no more.
+// A paused server is detected, and explains the calls that waited for it in the meantime, and no others.
 func TestStalls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// subscriptions returns how many connections listen to a channel.
+// subscriptions returns how many connections are subscribed to a channel.
 func subscriptions(t *testing.T, server *redistest.Server) (n int) {
 	t.Helper()
 	reply := server.Do(t, "CLIENT", "LIST")
@@ -29,8 +29,8 @@ func subscriptions(t *testing.T, server *redistest.Server) (n int) {
 	return n
 }
 
-// Many goroutines of two clients wait for several locks at once, and all are served.
-// One connection of each client listens for all of them, and to nothing in the end.
+// Many goroutines of two clients wait for several locks at once, and all are served. One connection of each client
+// subscribes for all of them, and to nothing in the end.
 func TestSubscriptions_oneConnectionForAll(t *testing.T) {
 	t.Parallel()
 	const goroutines, names = 32, 5
@@ -43,7 +43,7 @@ func TestSubscriptions_oneConnectionForAll(t *testing.T) {
 			for j := range acquisitions / goroutines {
 				var options []lock.Option
 				if j%2 == 0 {
-					options = append(options, lock.WithWait(patience)) // long enough
+					options = append(options, lock.WithWait(promptTimeout)) // long enough
 				}
 				h, err := clients[i%len(clients)].NewLock("orders:"+strconv.Itoa((i+j)%names), options...).Lock(t.Context())
 				if err == nil {

@@ -29,7 +29,7 @@ func TestConformance_unixSocket(t *testing.T) {
 	})
 }
 
-// With TLS both sides show a certificate, and a client without one gets no access.
+// With TLS both sides use a certificate, and a client without one gets no access.
 func TestConformance_tls(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -46,31 +46,31 @@ func TestConformance_tls(t *testing.T) {
 		})
 	})
 
-	stranger := redistest.NewAuthority(t)
+	outsider := redistest.NewAuthority(t)
 	for who, config := range map[string]func(o *rueidis.ClientOption){
 		"without a certificate":              func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config() },
-		"with a stranger's certificate":      func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(stranger.Issue(t)) },
-		"that does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = stranger.Config(known) },
+		"with a stranger's certificate":      func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(outsider.Issue(t)) },
+		"that does not know the server":      func(o *rueidis.ClientOption) { o.TLSConfig = outsider.Config(known) },
 		"that takes it for another server":   func(o *rueidis.ClientOption) { o.TLSConfig = authority.Config(known); o.TLSConfig.ServerName = "other" },
 		"that speaks plain text to the port": func(o *rueidis.ClientOption) { o.TLSConfig = nil },
 	} {
 		o := option
 		config(&o)
 		if rdb, err := rueidis.NewClient(o); err == nil {
-			t.Errorf("a client %s gets in", who)
+			t.Errorf("a client %s is accepted", who)
 			rdb.Close()
 		}
 	}
 }
 
-// The same behind a Sentinel, which asks for a certificate, too.
+// The same with a Sentinel, which requires a certificate, too.
 func TestConformance_tlsBehindASentinel(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
 	overTLS(t, authority, "rediss://"+redistest.StartTLSSentinel(t, authority)+"?master_set="+redistest.PrimaryName)
 }
 
-// The same on a cluster, whose nodes name their ports for TLS to clients that use it.
+// The same on a cluster, whose nodes report their TLS ports to clients that use TLS.
 func TestConformance_tlsOnACluster(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -78,7 +78,7 @@ func TestConformance_tlsOnACluster(t *testing.T) {
 	overTLS(t, authority, "rediss://"+addrs[0]+"?addr="+addrs[1]+"&addr="+addrs[2])
 }
 
-// overTLS runs the rules of every kind at a URL.
+// overTLS runs the rules of every type at a URL.
 func overTLS(t *testing.T, authority *redistest.Authority, url string) {
 	t.Helper()
 	option, err := client.ParseURL(url)
@@ -97,27 +97,26 @@ func overTLS(t *testing.T, authority *redistest.Authority, url string) {
 	})
 }
 
-// A user with the rights that docs/operate/security.md lists for a kind can do with it all
-// that the rules need.
+// The permissions that docs/operate/security.md lists for a type suffice for everything that the rules need.
 func TestConformance_leastRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	leastRights(t, []*redistest.Server{server}, server.Client)
+	minimalPermissions(t, []*redistest.Server{server}, server.Client)
 }
 
-// The same behind Sentinels.
+// The same with Sentinel.
 func TestConformance_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
-	leastRights(t, s.Nodes, s.Client)
+	minimalPermissions(t, s.Nodes, s.Client)
 }
 
-// The same on a cluster, where hints go by sharded Pub/Sub.
+// The same on a cluster, where notifications use sharded Pub/Sub.
 func TestConformance_leastRightsOnACluster(t *testing.T) {
 	t.Parallel()
 	needs(t, client.PubSubSharded)
 	cluster := redistest.StartCluster(t)
-	leastRights(t, cluster.Nodes, cluster.Client, "Cluster")
+	minimalPermissions(t, cluster.Nodes, cluster.Client, "Cluster")
 
 	// While a slot moves, rueidis sends ASKING before commands for its keys.
 	var as func(*rueidis.ClientOption)
@@ -140,35 +139,35 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 		denied = append(denied, node.Denied(t, "locks")...)
 	}
 	if len(denied) > 0 {
-		t.Errorf("while a slot moves, the rights of docs/operate/security.md do not cover %q", denied)
+		t.Errorf("while a slot moves, the permissions of docs/operate/security.md do not cover %q", denied)
 	}
-	for _, right := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
+	for _, permission := range redistest.Rights(t, "Cluster")[len(redistest.Rights(t)):] {
 		var calls int64
 		for _, node := range cluster.Nodes {
-			calls += node.CommandCalls(t, strings.TrimPrefix(right, "+"))
+			calls += node.CommandCalls(t, strings.TrimPrefix(permission, "+"))
 		}
 		if calls == 0 {
-			t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", right)
+			t.Errorf("docs/operate/security.md lists %s, but no command needed it", permission)
 		}
 	}
 }
 
-// ofSharded are the rights to commands that a server without sharded Pub/Sub does not know.
+// ofSharded are the permissions for commands that a server without sharded Pub/Sub lacks.
 var ofSharded = []string{"+pubsub|shardnumsub", "+ssubscribe", "+sunsubscribe", "+spublish"}
 
-func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
+func minimalPermissions(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
 	t.Helper()
 	pubsub := client.PubSubAuto
-	lacks := func(right string) bool { return false }
+	lacks := func(permission string) bool { return false }
 	if !nodes[0].KnowsSharded(t) {
 		pubsub = client.PubSubPlain
-		lacks = func(right string) bool { return slices.Contains(ofSharded, right) }
+		lacks = func(permission string) bool { return slices.Contains(ofSharded, permission) }
 	}
 	t.Run("as", func(t *testing.T) {
 		for maker := range suites {
 			var as func(*rueidis.ClientOption)
 			for _, node := range nodes {
-				as = node.AddUser(t, maker, slices.DeleteFunc(rightsOf(t, maker, more...), lacks)...)
+				as = node.AddUser(t, maker, slices.DeleteFunc(permissionsOf(t, maker, more...), lacks)...)
 			}
 			t.Run(maker, func(t *testing.T) {
 				t.Parallel()
@@ -181,14 +180,14 @@ func leastRights(t *testing.T, nodes []*redistest.Server, connect func(testing.T
 	for _, node := range nodes {
 		for maker := range suites {
 			if denied := node.Denied(t, maker); len(denied) > 0 {
-				t.Errorf("%s: the rights of docs/operate/security.md do not cover %q", maker, denied)
+				t.Errorf("%s: the permissions of docs/operate/security.md do not cover %q", maker, denied)
 			}
 		}
 	}
 }
 
-// rightsOf returns the rights of a client with an entry that uses one kind.
-func rightsOf(t *testing.T, maker string, more ...string) []string {
+// permissionsOf returns the permissions of a client with an entry that uses one type.
+func permissionsOf(t *testing.T, maker string, more ...string) []string {
 	t.Helper()
 	more = append(more, "Registry", "Forced")
 	switch {
@@ -202,16 +201,16 @@ func rightsOf(t *testing.T, maker string, more ...string) []string {
 	return append(redistest.Rights(t, more...), redistest.RightsWithoutLocks(t, maker)...)
 }
 
-// Several locks as one need no more rights than each of them, and a quorum needs the right to
-// ask its servers how long they have been up.
-func TestLeastRights_multilock(t *testing.T) {
+// A multi-lock needs no more permissions than each of its locks, and a quorum needs permission to read the uptime of its
+// servers.
+func TestPermissions_multilock(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second // servers vote when they have been up for that time
 	var denied func() []string
-	start := func(rights ...string) *client.Client {
+	start := func(permissions ...string) *client.Client {
 		t.Helper()
 		server := redistest.Start(t)
-		as := server.AddUser(t, "locks", redistest.Rights(t, rights...)...)
+		as := server.AddUser(t, "locks", redistest.Rights(t, permissions...)...)
 		before := denied
 		denied = func() (all []string) {
 			if before != nil {
@@ -242,7 +241,7 @@ func TestLeastRights_multilock(t *testing.T) {
 		t.Error(err)
 	}
 	if all := denied(); len(all) > 0 {
-		t.Errorf("the rights of docs/operate/security.md do not cover %q", all)
+		t.Errorf("the permissions of docs/operate/security.md do not cover %q", all)
 	}
 
 	denied = nil
@@ -250,6 +249,6 @@ func TestLeastRights_multilock(t *testing.T) {
 		votes[i] = start("NewLock").NewLock("a")
 	}
 	if err := once(multilock.NewQuorum(votes, multilock.WithMaxLease(lease))); err == nil || len(denied()) == 0 {
-		t.Errorf("a quorum without its rights: %v, denied %q", err, denied())
+		t.Errorf("a quorum without its permissions: %v, denied %q", err, denied())
 	}
 }

@@ -14,21 +14,19 @@ import (
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
-// Do readers get in while four writers write without a pause, all with clients of their own or all
-// with one client? Time says little on a busy machine: the test counts how many
-// writers enter while a reader waits.
+// Readers enter while four writers write without a pause, all with separate clients or all with one client. The test counts
+// how many writers enter while a reader waits, because times vary on a busy machine.
 //
-//	1 four writers write for a millisecond, again and again; two readers read, again and
-//	  again
+//	1 four writers write for a millisecond, repeatedly; two readers read repeatedly
 //	2 each reader waited for a writer fifty times
 //	3 nine of ten times a reader waited for no more than the writer inside, one that
-//	  waited already, and one more while the other reader has its turn
-func TestReadersTurn(t *testing.T) {
-	t.Run("clients of their own", func(t *testing.T) { testReadersTurn(t, false) })
-	t.Run("one client", func(t *testing.T) { testReadersTurn(t, true) })
+//	waited already, and one more while the other reader has its batch
+func TestReaderBatches(t *testing.T) {
+	t.Run("clients of their own", func(t *testing.T) { testReaderBatches(t, false) })
+	t.Run("one client", func(t *testing.T) { testReaderBatches(t, true) })
 }
 
-func testReadersTurn(t *testing.T, one bool) {
+func testReaderBatches(t *testing.T, one bool) {
 	const writers, readers, bound = 4, 2, 3
 	rounds := amount(50)
 	server := redistest.Start(t)
@@ -96,7 +94,7 @@ func testReadersTurn(t *testing.T, one bool) {
 		t.FailNow() // the errors have been reported
 	}
 	if most := all[len(all)*9/10]; most > bound { // 3
-		t.Errorf("one time in ten, at least %d writers got in before a waiting reader; want at most %d", most, bound)
+		t.Errorf("one time in ten, at least %d writers entered before a waiting reader; want at most %d", most, bound)
 	}
 	t.Logf("%d times a reader waited for %d writers in the middle, in nine of ten times at most %d, and always at most %d", len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)-1])
 	noKeys(t, server)

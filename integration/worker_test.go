@@ -28,8 +28,8 @@ import (
 // workerEnv in the environment makes this binary a worker.
 const workerEnv = "LEASEHOLD_WORKER"
 
-// patience bounds what should happen at once, on a machine that may be busy.
-const patience = 30 * time.Second
+// promptTimeout limits what should happen immediately, on a machine that may be busy.
+const promptTimeout = 30 * time.Second
 
 // request is one command for a worker. Each command uses some of the fields.
 type request struct {
@@ -66,7 +66,7 @@ func (r request) options() (options []lock.Option) {
 	return options
 }
 
-// reply is the answer to a request.
+// reply is the reply to a request.
 type reply struct {
 	ID    int
 	Err   string          `json:",omitempty"`
@@ -101,7 +101,7 @@ type worker struct {
 	pending map[int]chan reply // guarded by mu; nil once it is gone
 }
 
-// startWorker starts a process that ends with tb, also when it is stopped at that moment.
+// startWorker starts a process that ends with tb, even if it is paused at that moment.
 func startWorker(tb testing.TB) *worker {
 	tb.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -114,8 +114,7 @@ func startWorker(tb testing.TB) *worker {
 	return w
 }
 
-// launch starts a process that takes commands in lines of JSON, and ends with
-// this process at the latest.
+// launch starts a process that accepts commands as lines of JSON, and ends with this process at the latest.
 func launch(cmd *exec.Cmd) (*worker, error) {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -170,15 +169,13 @@ func (w *worker) read(out io.Reader) {
 	}
 }
 
-// send gives the worker a command. The channel gets the reply, or is closed
-// if the process ends before.
+// send sends the worker a command. The channel gets the reply, or is closed if the process ends before.
 func (w *worker) send(tb testing.TB, r request) <-chan reply {
 	tb.Helper()
 	return w.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
 }
 
-// tell gives the process a command of its own language, to do what; with returns the command
-// for the number of its answer.
+// tell sends the process a command in its own format, to do what; with returns the command for the number of its reply.
 func (w *worker) tell(tb testing.TB, what string, with func(id int) any) <-chan reply {
 	tb.Helper()
 	w.mu.Lock()
@@ -198,7 +195,7 @@ func (w *worker) tell(tb testing.TB, what string, with func(id int) any) <-chan 
 // receive waits for a reply.
 func receive(tb testing.TB, c <-chan reply) reply {
 	tb.Helper()
-	return receiveWithin(tb, c, patience)
+	return receiveWithin(tb, c, promptTimeout)
 }
 
 // receiveWithin waits for the reply to a command that takes long.
@@ -211,12 +208,12 @@ func receiveWithin(tb testing.TB, c <-chan reply, most time.Duration) reply {
 		}
 		return r
 	case <-time.After(most):
-		tb.Fatalf("no answer from a worker within %v", most)
+		tb.Fatalf("no reply from a worker within %v", most)
 	}
 	return reply{}
 }
 
-// do gives the worker a command that must succeed.
+// do sends the worker a command that must succeed.
 func (w *worker) do(tb testing.TB, r request) reply {
 	tb.Helper()
 	return must(tb, receive(tb, w.send(tb, r)))
@@ -225,7 +222,7 @@ func (w *worker) do(tb testing.TB, r request) reply {
 func must(tb testing.TB, r reply) reply {
 	tb.Helper()
 	if r.Err != "" {
-		tb.Fatalf("a worker says: %s", r.Err)
+		tb.Fatalf("a worker failed: %s", r.Err)
 	}
 	return r
 }
@@ -234,12 +231,12 @@ func must(tb testing.TB, r reply) reply {
 func value[T any](tb testing.TB, r reply) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(r.Value, &v); err != nil {
-		tb.Fatalf("a worker's answer: %v", err)
+		tb.Fatalf("a worker's reply: %v", err)
 	}
 	return v
 }
 
-// stop stops the process, and returns when no thread of it runs any more.
+// stop pauses the process, and returns when none of its threads runs any more.
 func (w *worker) stop(tb testing.TB) {
 	tb.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -258,7 +255,7 @@ func (w *worker) stop(tb testing.TB) {
 	}
 }
 
-// cont makes it go on.
+// cont resumes it.
 func (w *worker) cont(tb testing.TB) {
 	tb.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -266,19 +263,19 @@ func (w *worker) cont(tb testing.TB) {
 	}
 }
 
-// kill ends it as a crash does, and returns when it is gone.
+// kill ends it like a crash, and returns when it is gone.
 func (w *worker) kill() {
 	_ = w.cmd.Process.Kill() // fails only when it is gone already
 	<-w.exited
 }
 
-// granted is the answer of a worker about a hold.
+// granted is a worker's reply about a hold.
 type granted struct {
 	Hold int // its name in the commands that follow
 	Op   op
 }
 
-// process is the worker's own side.
+// process is the worker's side.
 type process struct {
 	rdb    rueidis.Client // the client's
 	side   rueidis.Client // for the data that the locks protect
@@ -292,7 +289,7 @@ type process struct {
 	holds []lock.Hold // guarded by mu
 }
 
-// work serves commands, each on a goroutine of its own, until there are no more.
+// work serves commands, each in a separate goroutine, until there are no more.
 func work(in io.Reader, out io.Writer) (code int) {
 	p := &process{}
 	var mu sync.Mutex
@@ -403,7 +400,7 @@ func (p *process) open(r request) (err error) {
 	return err
 }
 
-// lock takes Name, by Lock with the limit Wait, or by TryLock without.
+// lock acquires Name, by Lock with the limit Wait, or by TryLock without.
 func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)
 	p.begun.Add(1)
@@ -420,8 +417,7 @@ func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	return granted{Hold: len(p.holds), Op: o}, nil
 }
 
-// lockWithin waits for d at the most; with 0 it only tries. A deadline would do, if it
-// did not end the hold's context as well.
+// lockWithin waits for at most d; with 0 it only tries. A deadline would also end the hold's context.
 func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold, error) {
 	if d == 0 {
 		return l.TryLock(ctx)
@@ -435,10 +431,10 @@ func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold,
 	return h, err
 }
 
-// refusedAt is the key of a context for when Redis refused the call with it, by monotonic.
+// refusedAt is the key of a context for the time when Redis refused the call with it, by monotonic.
 type refusedAt struct{}
 
-// noting returns a context of a call whose refusal is noted.
+// noting returns a context of a call whose refusal is recorded.
 func noting(ctx context.Context) context.Context {
 	return context.WithValue(ctx, refusedAt{}, new(atomic.Int64))
 }
@@ -457,9 +453,9 @@ func (p *process) hold(n int) lock.Hold {
 	return p.holds[n-1]
 }
 
-// close ends everything, and fails when a goroutine is left.
+// close ends everything, and fails if a goroutine is left.
 func (p *process) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, promptTimeout)
 	defer cancel()
 	err := p.client.Close(ctx)
 	p.rdb.Close()

@@ -20,7 +20,7 @@ func TestCalls(t *testing.T) {
 		made, open := c.NewLatch(name+"a"), c.NewLatch(name+"b")
 		create(t, made, 3)
 		create(t, open, 1)
-		down(t, open, 0)
+		countDown(t, open, 0)
 		left := func(want int64) func(t *testing.T) {
 			return func(t *testing.T) {
 				if n, err := made.Count(t.Context()); n != want || err != nil {
@@ -49,25 +49,25 @@ func TestCalls(t *testing.T) {
 func TestWaitGroup_calls(t *testing.T) {
 	t.Parallel()
 	kindtest.Calls(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
-		waitGroup, over := c.NewWaitGroup(name+"a"), c.NewWaitGroup(name+"b")
-		kindtest.MustUnlock(t, join(t, over))
+		waitGroup, ended := c.NewWaitGroup(name+"a"), c.NewWaitGroup(name+"b")
+		kindtest.MustUnlock(t, join(t, ended))
 		if err := join(t, waitGroup).Fail(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		state := waitGroupStands(t, waitGroup, 0, 0, 1)
+		state := wantWorkers(t, waitGroup, 0, 0, 1)
 		return []kindtest.Call{
-			{Op: "add", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := waitGroup.Add(ctx); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 1, 1) }},
+			{Op: "add", Name: name + "a", Waits: true, Do: func(ctx context.Context) error { _, err := waitGroup.Add(ctx); return err }, After: func(t *testing.T) { wantWorkers(t, waitGroup, 0, 1, 1) }},
 			{Op: "inspect", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Inspect(ctx); return err }},
-			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { waitGroupStands(t, waitGroup, 0, 0, 0) }},
-			{Op: "wait", Name: name + "b", Waits: true, Do: over.Wait},
-			{Op: "wait for", Name: name + "b", Waits: true, Do: func(ctx context.Context) error { return over.WaitFor(ctx, 1) }},
-			{Op: "delete", Name: name + "b", Do: over.Delete},
+			{Op: "dismiss", Name: name + "a", Do: func(ctx context.Context) error { _, err := waitGroup.Dismiss(ctx, state.Lost...); return err }, After: func(t *testing.T) { wantWorkers(t, waitGroup, 0, 0, 0) }},
+			{Op: "wait", Name: name + "b", Waits: true, Do: ended.Wait},
+			{Op: "wait for", Name: name + "b", Waits: true, Do: func(ctx context.Context) error { return ended.WaitFor(ctx, 1) }},
+			{Op: "delete", Name: name + "b", Do: ended.Delete},
 		}
 	})
 }
 
 // Close with a paused server returns when its context is canceled; workers are lost, and others detect that.
-func TestWaitGroup_closeOnAFrozenServer(t *testing.T) {
+func TestWaitGroup_closeOnAPausedServer(t *testing.T) {
 	t.Parallel()
 	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold { return join(t, c.NewWaitGroup("import")) }, func(t *testing.T, c *client.Client) bool {
 		s, err := c.NewWaitGroup("import").Inspect(t.Context())
@@ -86,15 +86,15 @@ func TestWaitGroup_lostRenewals(t *testing.T) {
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
 	})
-	began := m.Until()
+	start := m.Until()
 	kindtest.WaitFor(t, "the worker has outlived two leases", func() bool {
-		return m.Err() != nil || m.Until().After(began.Add(2*kindtest.WatchdogTimeout))
+		return m.Err() != nil || m.Until().After(start.Add(2*kindtest.WatchdogTimeout))
 	})
 	kindtest.MustUnlock(t, m)
 	if err := waitGroup.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
-	waitGroupStands(t, waitGroup, 1, 0, 0)
+	wantWorkers(t, waitGroup, 1, 0, 0)
 }
 
 // A wait continues while Redis is unavailable, and ends when its count is zero or its workers are done.

@@ -28,8 +28,8 @@ func create(t testing.TB, l *latch.Latch, n int64) {
 	}
 }
 
-// down decrements l, and checks that want remains.
-func down(t testing.TB, l *latch.Latch, want int64) {
+// countDown decrements l, and checks that want remains.
+func countDown(t testing.TB, l *latch.Latch, want int64) {
 	t.Helper()
 	if left, err := l.CountDown(t.Context()); err != nil || left != want {
 		t.Fatalf("%d left, %v, want %d", left, err, want)
@@ -99,8 +99,8 @@ func TestLatch(t *testing.T) {
 		}
 	}
 	listen(t, s, "done", 2)
-	down(t, one, 2)
-	down(t, other, 1)
+	countDown(t, one, 2)
+	countDown(t, other, 1)
 	for _, w := range waits {
 		if len(w) > 0 {
 			t.Fatalf("one did not wait: %v", <-w)
@@ -109,7 +109,7 @@ func TestLatch(t *testing.T) {
 	if n, err := one.Count(t.Context()); n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	down(t, other, 0)
+	countDown(t, other, 0)
 	for _, w := range waits {
 		if err := result(t, w); err != nil {
 			t.Error(err)
@@ -118,16 +118,16 @@ func TestLatch(t *testing.T) {
 	if err := one.Wait(t.Context()); err != nil {
 		t.Errorf("late: %v", err)
 	}
-	down(t, one, 0) // a surplus call has no effect
+	countDown(t, one, 0) // a surplus call has no effect
 	if n, err := one.Count(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
 	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"leasehold_latch:{done}", "leasehold_latch_calls:{done}"}) {
-		t.Errorf("what stays: %q", got)
+		t.Errorf("left: %q", got)
 	}
 	for _, key := range kindtest.Keys(t, s) {
 		if left := kindtest.Number(s.Do(t, "PTTL", key)); left < time.Hour.Milliseconds() {
-			t.Errorf("%s lives for %d ms", key, left)
+			t.Errorf("the TTL of %s is %d ms", key, left)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func TestRounds(t *testing.T) {
 		first := wait(t.Context(), other.NewLatch(name))
 		listen(t, s, name, 1)
 		s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // so that it may miss a message
-		down(t, l, 0)
+		countDown(t, l, 0)
 		create(t, l, 1)
 		if err := result(t, first); err != nil {
 			t.Fatal(err)
@@ -154,42 +154,42 @@ func TestRounds(t *testing.T) {
 		if len(second) > 0 {
 			t.Fatal("the first round ended the wait for the second")
 		}
-		down(t, l, 0)
+		countDown(t, l, 0)
 		if err := result(t, second); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A caller ignores the result of a look that began before the call.
-func TestWait_staleLook(t *testing.T) {
+// A caller ignores the result of a read that began before the call.
+func TestWait_staleRead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	l := kindtest.NewClient(t, s.Client(t, redistest.Via(p))).NewLatch("done")
 	other := kindtest.NewClient(t, s.Client(t)).NewLatch("done")
 	create(t, other, 1)
-	down(t, other, 0)
+	countDown(t, other, 0)
 	if n, err := other.Count(t.Context()); n != 0 || err != nil { // loads the script
 		t.Fatal(n, err)
 	}
-	held, asked := make(chan struct{}), make(chan struct{})
+	held, commands := make(chan struct{}), make(chan struct{})
 	once := redistest.Once("EVALSHA", redistest.Action{HoldReply: held})
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		a := once(req)
 		if a != (redistest.Action{}) {
-			close(asked)
+			close(commands)
 		}
 		return a
 	})
 	s.ResetStats(t)
 	first := wait(t.Context(), l)
-	<-asked
+	<-commands
 	kindtest.WaitFor(t, "the server has seen an open latch", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
 	create(t, other, 1)
 	second := wait(t.Context(), l)
 	if len(first)+len(second) > 0 {
-		t.Fatal("one did not wait for the answer")
+		t.Fatal("a caller did not wait for the reply")
 	}
 	for range 100 { // the second caller has joined by then
 		runtime.Gosched()
@@ -202,7 +202,7 @@ func TestWait_staleLook(t *testing.T) {
 	if len(second) > 0 {
 		t.Errorf("the second one did not wait: %v", <-second)
 	}
-	down(t, other, 0)
+	countDown(t, other, 0)
 	if err := result(t, second); err != nil {
 		t.Error(err)
 	}
@@ -213,12 +213,12 @@ func TestWait_lostMessage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	user := s.AddUser(t, "deaf", "+@all", "~*", "resetchannels")
-	c, deaf := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t, user))
+	c, noPubSub := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t, user))
 	l := c.NewLatch("done")
 	create(t, l, 1)
-	w := wait(t.Context(), deaf.NewLatch("done"))
+	w := wait(t.Context(), noPubSub.NewLatch("done"))
 	kindtest.WaitFor(t, "it was denied", func() bool { return len(s.Denied(t, "deaf")) > 0 })
-	down(t, l, 0)
+	countDown(t, l, 0)
 	if err := result(t, w); err != nil {
 		t.Error(err)
 	}
@@ -236,13 +236,13 @@ func TestWait_together(t *testing.T) {
 		waits = append(waits, wait(t.Context(), l))
 	}
 	listen(t, s, "done", 1)
-	began := time.Now()
+	start := time.Now()
 	s.ResetStats(t)
 	kindtest.WaitFor(t, "some polls have passed", func() bool { return s.CommandCalls(t, "evalsha") >= 3 })
-	if most := int64(time.Since(began)/time.Second) + 110; s.CommandCalls(t, "evalsha") > most {
-		t.Errorf("they asked more than %d times", most)
+	if most := int64(time.Since(start)/time.Second) + 110; s.CommandCalls(t, "evalsha") > most {
+		t.Errorf("got more than %d commands", most)
 	}
-	down(t, l, 0)
+	countDown(t, l, 0)
 	for _, w := range waits {
 		if err := result(t, w); err != nil {
 			t.Error(err)
@@ -261,7 +261,7 @@ func TestWait_ends(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"deleted and made anew": func(t *testing.T, l *latch.Latch) {
+		"deleted and created again": func(t *testing.T, l *latch.Latch) {
 			if err := l.Delete(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -313,7 +313,7 @@ func TestWait_ends(t *testing.T) {
 }
 
 // Java sets an expiry for a latch, and then a longer one. The extra keys of the latch live as long as its count.
-func TestWait_expiryLengthened(t *testing.T) {
+func TestWait_expiryExtended(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l := kindtest.NewClient(t, s.Client(t)).NewLatch("done")
@@ -324,7 +324,7 @@ func TestWait_expiryLengthened(t *testing.T) {
 	kindtest.WaitFor(t, "the traces expire with the count", func() bool { return left() <= 10000 })
 	s.Do(t, "PEXPIRE", "done", "3600000")
 	kindtest.WaitFor(t, "the traces expire later", func() bool { return left() > 20000 })
-	down(t, l, 0)
+	countDown(t, l, 0)
 	if err := result(t, w); err != nil {
 		t.Error(err)
 	}
@@ -332,23 +332,23 @@ func TestWait_expiryLengthened(t *testing.T) {
 
 // A released round stays released for its waiters, even if the latch is deleted, or created again and deleted, before
 // they check.
-func TestWait_deletedAfterItOpened(t *testing.T) {
+func TestWait_deletedAfterTheRelease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	far := kindtest.NewClient(t, s.Client(t, redistest.Via(p)))
 	near := kindtest.NewClient(t, s.Client(t))
 	for what, then := range map[string]func(l *latch.Latch){
-		"deleted":                func(l *latch.Latch) { remove(t, l) },
-		"made anew":              func(l *latch.Latch) { create(t, l, 1) },
-		"made anew, and deleted": func(l *latch.Latch) { create(t, l, 1); remove(t, l) },
+		"deleted":                    func(l *latch.Latch) { remove(t, l) },
+		"created again":              func(l *latch.Latch) { create(t, l, 1) },
+		"created again, and deleted": func(l *latch.Latch) { create(t, l, 1); remove(t, l) },
 	} {
 		l := near.NewLatch(strings.ReplaceAll(what, " ", "_"))
 		create(t, l, 1)
 		w := wait(t.Context(), far.NewLatch(l.Name()))
 		listen(t, s, l.Name(), 1)
 		p.Freeze(true)
-		down(t, l, 0)
+		countDown(t, l, 0)
 		then(l)
 		p.Freeze(false)
 		if err := result(t, w); err != nil {
@@ -388,7 +388,7 @@ func TestAbsent(t *testing.T) {
 	}
 	check("deleted")
 	create(t, l, 1)
-	down(t, l, 0)
+	countDown(t, l, 0)
 }
 
 // Invalid input is an error that names the operation and the latch, before a command is sent.
@@ -403,7 +403,7 @@ func TestBadInput(t *testing.T) {
 		op, name string
 		call     func(ctx context.Context) error
 		match    error
-		says     string
+		text     string
 	}{
 		"count 0":      {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, 0); return err }, nil, "count 0: must be"},
 		"count -1":     {"set count", "good", func(ctx context.Context) error { _, err := good.TrySetCount(ctx, -1); return err }, nil, "count -1: must be"},
@@ -426,7 +426,7 @@ func TestBadInput(t *testing.T) {
 	} {
 		err := bad.call(t.Context())
 		var e *lock.Error
-		if !errors.As(err, &e) || e.Op != bad.op || e.Name != bad.name || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.says) {
+		if !errors.As(err, &e) || e.Op != bad.op || e.Name != bad.name || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.text) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -444,7 +444,7 @@ func TestLostReplies(t *testing.T) {
 	c := kindtest.NewClient(t, rdb)
 	l := c.NewLatch("done")
 	create(t, l, 1)
-	down(t, l, 0) // loads the scripts
+	countDown(t, l, 0) // loads the scripts
 	lose := func() { p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true})) }
 	for round := range 5 {
 		name := fmt.Sprint("done", round) // so that only its own wait is subscribed
@@ -453,7 +453,7 @@ func TestLostReplies(t *testing.T) {
 		create(t, l, 20)
 		for i := range int64(19) {
 			lose()
-			down(t, l, 19-i)
+			countDown(t, l, 19-i)
 		}
 		lose()
 		if n, err := l.Count(t.Context()); n != 1 || err != nil {
@@ -471,16 +471,16 @@ func TestLostReplies(t *testing.T) {
 			}
 			continue
 		}
-		down(t, l, 0)
+		countDown(t, l, 0)
 		if err := result(t, w); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// gather makes n callers count l down, and holds the replies until most of the callers wait for the next command. finish
+// countTogether makes n callers count l down, and holds the replies until most of the callers wait for the next command. finish
 // passes the replies, and returns what the callers got.
-func gather(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (finish func() (lefts []int64, errs []error)) {
+func countTogether(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (finish func() (lefts []int64, errs []error)) {
 	t.Helper()
 	const inFlight = 32 // commands of a latch
 	held, seen := make(chan struct{}), new(atomic.Int64)
@@ -532,7 +532,7 @@ func counting(t *testing.T) (s *redistest.Server, p *redistest.Proxy, c *client.
 	c = kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }))
 	l = c.NewLatch("done")
 	create(t, l, 1)
-	down(t, l, 0)
+	countDown(t, l, 0)
 	return s, p, c, l
 }
 
@@ -547,7 +547,7 @@ func TestCountDown_together(t *testing.T) {
 		w := wait(t.Context(), c.NewLatch("done"))
 		listen(t, s, "done", 1)
 		s.ResetStats(t)
-		finish := gather(t, p, l, callers)
+		finish := countTogether(t, p, l, callers)
 		if calls := s.CommandCalls(t, "evalsha"); calls > 33 {
 			t.Errorf("%d commands before the replies", calls)
 		}
@@ -567,7 +567,7 @@ func TestCountDown_together(t *testing.T) {
 			t.Errorf("of %d: %d are left, want %d", count, lefts, want)
 		}
 		for left := count - callers - 1; left >= 0; left-- {
-			down(t, l, left)
+			countDown(t, l, left)
 		}
 		if err := result(t, w); err != nil {
 			t.Error(err)
@@ -612,7 +612,7 @@ func TestCountDown_togetherLostReplies(t *testing.T) {
 			t.Errorf("of %d: %d left, %v", count, n, err)
 		}
 		for n := max(count-callers*times, 0); n > 0; n-- {
-			down(t, l, n-1)
+			countDown(t, l, n-1)
 		}
 	}
 }
@@ -622,7 +622,7 @@ func TestCountDown_canceled(t *testing.T) {
 	t.Parallel()
 	_, p, c, l := counting(t)
 	create(t, l, 100)
-	finish := gather(t, p, l, 60)
+	finish := countTogether(t, p, l, 60)
 	ctx, cancel := context.WithCancel(t.Context())
 	canceled := make(chan error, 1)
 	go func() {
@@ -650,18 +650,18 @@ func TestCountDown_togetherFails(t *testing.T) {
 	for _, fails := range []struct {
 		prepare []string
 		match   error
-		says    string
+		text    string
 	}{
 		{[]string{"DEL", "leasehold_latch:{done}"}, latch.ErrNotInitialized, "TrySetCount"},
 		{[]string{"RPUSH", "done", "x"}, lock.ErrWrongType, "list"},
 		{[]string{"ACL", "SETUSER", "default", "-time"}, nil, "docs/operate/security.md"},
 	} {
 		s.Do(t, fails.prepare...)
-		_, errs := gather(t, p, l, 60)()
+		_, errs := countTogether(t, p, l, 60)()
 		for _, err := range errs {
 			var e *lock.Error
-			if !errors.As(err, &e) || e.Op != "count down" || e.Name != "done" || fails.match != nil && !errors.Is(err, fails.match) || strings.Count(err.Error(), fails.says) != 1 {
-				t.Errorf("%v, want %v, %s", err, fails.match, fails.says)
+			if !errors.As(err, &e) || e.Op != "count down" || e.Name != "done" || fails.match != nil && !errors.Is(err, fails.match) || strings.Count(err.Error(), fails.text) != 1 {
+				t.Errorf("%v, want %v, %s", err, fails.match, fails.text)
 			}
 		}
 	}
@@ -674,7 +674,7 @@ func TestLateCopies(t *testing.T) {
 	p := redistest.NewProxy(t, s.Addr())
 	l := kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })).NewLatch("done")
 	create(t, l, 1)
-	down(t, l, 0)
+	countDown(t, l, 0)
 	if err := l.Delete(t.Context()); err != nil { // loads the scripts
 		t.Fatal(err)
 	}
@@ -684,8 +684,8 @@ func TestLateCopies(t *testing.T) {
 		p.OnRequest(func(req [][]byte) redistest.Action {
 			a := lose(req)
 			if a.DropReply {
-				for _, word := range req {
-					first = append(first, string(word))
+				for _, arg := range req {
+					first = append(first, string(arg))
 				}
 			}
 			return a
@@ -714,11 +714,11 @@ func TestLateCopies(t *testing.T) {
 			t.Errorf("%v, %v", created, err)
 		}
 	})
-	down(t, l, 1)
-	down(t, l, 0)
+	countDown(t, l, 1)
+	countDown(t, l, 0)
 	s.Do(t, creates...)
-	counts("a creation beside a latch", 0)
-	count := copied(func() { down(t, l, 0) })
+	counts("a creation of an existing latch", 0)
+	count := copied(func() { countDown(t, l, 0) })
 	create(t, l, 2)
 	s.Do(t, count...)
 	counts("a count of an open latch", 2)
@@ -727,7 +727,7 @@ func TestLateCopies(t *testing.T) {
 			t.Errorf("%d, %v", left, err)
 		}
 	})
-	down(t, l, 0)
+	countDown(t, l, 0)
 	create(t, l, 2)
 	s.Do(t, part...)
 	counts("a part of the round before", 2)
@@ -770,28 +770,28 @@ func TestWait_cancelled(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)))
 	l := c.NewLatch("done")
 	create(t, l, 1)
-	for _, phase := range []string{"asks", "answered", "listens"} {
+	for _, phase := range []string{"sends", "replied", "listens"} {
 		held := make(chan struct{})
-		asked := make(chan struct{})
+		commands := make(chan struct{})
 		act := redistest.Action{HoldRequest: held}
-		if phase == "answered" {
+		if phase == "replied" {
 			act = redistest.Action{HoldReply: held}
 		}
 		if phase == "listens" {
-			close(asked)
+			close(commands)
 		} else {
 			once := redistest.Once("EVALSHA", act)
 			p.OnRequest(func(req [][]byte) redistest.Action {
 				a := once(req)
 				if a != (redistest.Action{}) {
-					close(asked)
+					close(commands)
 				}
 				return a
 			})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		w := wait(ctx, l)
-		<-asked
+		<-commands
 		if phase == "listens" {
 			listen(t, s, "done", 1)
 		}
@@ -806,7 +806,7 @@ func TestWait_cancelled(t *testing.T) {
 }
 
 // While Redis is unavailable, calls end with their contexts or after the operation timeout, and a wait continues.
-func TestFrozenServer(t *testing.T) {
+func TestPausedServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
@@ -838,7 +838,7 @@ func TestFrozenServer(t *testing.T) {
 	if left, err := l.CountDownOnce(t.Context(), "mine"); left != 2 || err != nil {
 		t.Errorf("the count down, repeated by its caller: %d, %v", left, err)
 	}
-	down(t, waited, 0)
+	countDown(t, waited, 0)
 	if err := result(t, w); err != nil {
 		t.Error(err)
 	}
@@ -891,8 +891,8 @@ func TestMemoryFull(t *testing.T) {
 	if _, err := c.NewLatch("new").TrySetCount(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("%v", err)
 	}
-	down(t, l, 1)
-	down(t, l, 0)
+	countDown(t, l, 1)
+	countDown(t, l, 0)
 	if err := result(t, w); err != nil {
 		t.Error(err)
 	}

@@ -44,6 +44,6 @@ func TestWaitGroup_forgetsTheLost(t *testing.T) {
 		if n := waitGroup.Known(); n != 0 {
 			t.Errorf("%d are known after all", n)
 		}
-		waitGroupStands(t, waitGroup, 1, 0, 22)
+		wantWorkers(t, waitGroup, 1, 0, 22)
 	})
 }

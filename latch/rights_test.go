@@ -15,28 +15,28 @@ import (
 // withEach runs play as a user with the permissions in docs/operate/security.md, which must suffice. It then runs play
 // without each of these permissions, and Redis must deny a command.
 func withEach(t *testing.T, head string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
-	rights := redistest.RightsWithoutLocks(t, head)
+	permissions := redistest.RightsWithoutLocks(t, head)
 	s := redistest.Start(t)
-	as := func(t *testing.T, user string, rights []string) *client.Client {
+	as := func(t *testing.T, user string, permissions []string) *client.Client {
 		single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
-		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
+		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, permissions...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
 	}
-	play(t, s, as(t, "all", rights), as(t, "all", rights))
+	play(t, s, as(t, "all", permissions), as(t, "all", permissions))
 	// Without the permissions listed under Registry, a wait group omits the clients.
 	if denied := slices.DeleteFunc(s.Denied(t, "all"), func(d string) bool { return head == "NewWaitGroup" && d == "command hmget" }); len(denied) > 0 {
-		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
+		t.Errorf("the permissions of docs/operate/security.md do not cover %q", denied)
 	}
-	for i, right := range rights {
-		if command, ok := strings.CutPrefix(right, "+"); ok {
-			kindtest.WaitFor(t, right+" was needed: docs/operate/security.md asks for it", func() bool { return s.CommandCallsByClients(t, command) > 0 })
+	for i, permission := range permissions {
+		if command, ok := strings.CutPrefix(permission, "+"); ok {
+			kindtest.WaitFor(t, permission+" was needed: docs/operate/security.md lists it", func() bool { return s.CommandCallsByClients(t, command) > 0 })
 			continue
 		}
 		user := "less" + string(rune('a'+i))
-		less := slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })
+		less := slices.DeleteFunc(slices.Clone(permissions), func(r string) bool { return r == permission })
 		s.Do(t, "FLUSHALL")
 		play(t, s, as(t, user, less), as(t, user, less))
 		if len(s.Denied(t, user)) == 0 {
-			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md lists %s, but no command is denied without it", permission)
 		}
 	}
 }

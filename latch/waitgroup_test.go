@@ -29,8 +29,8 @@ func join(t testing.TB, c *latch.WaitGroup) *latch.Worker {
 	return m
 }
 
-// waitGroupStands fails the test unless c has these numbers of workers: done, alive, lost.
-func waitGroupStands(t testing.TB, c *latch.WaitGroup, done, alive, lost int) latch.WaitGroupState {
+// wantWorkers fails the test unless c has these numbers of workers: done, alive, lost.
+func wantWorkers(t testing.TB, c *latch.WaitGroup, done, alive, lost int) latch.WaitGroupState {
 	t.Helper()
 	s, err := c.Inspect(t.Context())
 	if err != nil || s.Done != done || len(s.Alive) != alive || len(s.Lost) != lost || len(s.Left) != alive {
@@ -69,7 +69,7 @@ func TestWaitGroup(t *testing.T) {
 	for i := range 6 {
 		workers = append(workers, join(t, []*latch.WaitGroup{one, other}[i%2]))
 	}
-	waitGroupStands(t, one, 0, 6, 0)
+	wantWorkers(t, one, 0, 6, 0)
 	waits := []<-chan error{wait(t.Context(), one), wait(t.Context(), other), wait(t.Context(), other)}
 	listenWaitGroup(t, s, "import", 2)
 	for i, m := range workers {
@@ -82,7 +82,7 @@ func TestWaitGroup(t *testing.T) {
 		if err := m.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
 			t.Errorf("twice: %v", err)
 		}
-		waitGroupStands(t, one, i+1, 5-i, 0)
+		wantWorkers(t, one, i+1, 5-i, 0)
 	}
 	for _, w := range waits {
 		if err := result(t, w); err != nil {
@@ -93,10 +93,10 @@ func TestWaitGroup(t *testing.T) {
 		t.Errorf("late: %v", err)
 	}
 	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"leasehold_crew:{import}"}) {
-		t.Errorf("what stays: %q", got)
+		t.Errorf("left: %q", got)
 	}
 	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < time.Hour.Milliseconds() {
-		t.Errorf("it stays for %d ms", left)
+		t.Errorf("its TTL is %d ms", left)
 	}
 	if err := other.Delete(t.Context()); err != nil {
 		t.Error(err)
@@ -124,7 +124,7 @@ func TestWaitGroup_waitFor(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if err := c.WaitFor(ctx, 4); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a fourth never came: %v", err)
+		t.Errorf("a fourth worker was not added: %v", err)
 	}
 	if err := result(t, done); err != nil {
 		t.Error(err)
@@ -142,7 +142,7 @@ func TestWaitGroup_lost(t *testing.T) {
 	alive := join(t, waitGroup)
 	lost := join(t, dead.NewWaitGroup("import"))
 	kindtest.WaitFor(t, "it is known", func() bool {
-		state := waitGroupStands(t, waitGroup, 0, 2, 0)
+		state := wantWorkers(t, waitGroup, 0, 2, 0)
 		return slices.ContainsFunc(state.Alive, func(h lock.Holder) bool { return h.Client.Name == "importer" })
 	})
 	w := wait(t.Context(), waitGroup)
@@ -158,13 +158,13 @@ func TestWaitGroup_lost(t *testing.T) {
 		t.Errorf("%+v: %v", e, err)
 	}
 	if lost.Err() == nil || alive.Err() != nil {
-		t.Errorf("it believes to be a worker: %v; the other one: %v", lost.Err(), alive.Err())
+		t.Errorf("it acts as a worker: %v; the other one: %v", lost.Err(), alive.Err())
 	}
 	p.Freeze(false)
 	if err := lost.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("a lost worker is done: %v", err)
 	}
-	waitGroupStands(t, waitGroup, 0, 1, 1)
+	wantWorkers(t, waitGroup, 0, 1, 1)
 	kindtest.MustUnlock(t, alive)
 	if err := waitGroup.Wait(t.Context()); !errors.Is(err, latch.ErrWorkerLost) {
 		t.Errorf("%v", err)
@@ -180,7 +180,7 @@ func TestWaitGroup_lost(t *testing.T) {
 	if err := result(t, w); err != nil {
 		t.Error(err)
 	}
-	waitGroupStands(t, waitGroup, 2, 0, 0)
+	wantWorkers(t, waitGroup, 2, 0, 0)
 }
 
 // If all workers were dismissed, nothing is done: waits in progress and later waits report that. WaitFor waits for
@@ -195,7 +195,7 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	under := wait(t.Context(), sees)
 	listenWaitGroup(t, s, "import", 1) // now it has seen the worker
 	p.Freeze(true)                     // it detects the loss only after the dismissal
-	s.Do(t, "PING")                    // the server has replied to a look in flight
+	s.Do(t, "PING")                    // the server has replied to a read in flight
 	if err := m.Fail(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -204,15 +204,15 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	}
 	p.Freeze(false)
 	if err := result(t, under); !errors.Is(err, latch.ErrNotInitialized) {
-		t.Errorf("a wait that was under way: %v", err)
+		t.Errorf("a wait in progress: %v", err)
 	}
 	if err := c.Wait(t.Context()); !errors.Is(err, latch.ErrNotInitialized) {
-		t.Errorf("a wait that comes later: %v", err)
+		t.Errorf("a later wait: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := c.WaitFor(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("another one never came: %v", err)
+		t.Errorf("another worker was not added: %v", err)
 	}
 	kindtest.MustUnlock(t, join(t, c))
 	if err := c.Wait(t.Context()); err != nil {
@@ -230,9 +230,9 @@ func TestWaitGroup_renewed(t *testing.T) {
 	s.Do(t, "PEXPIRE", "leasehold_crew:{import}", "6000")
 	kindtest.WaitFor(t, "it is renewed", func() bool { return m.Until().After(first.Add(kindtest.WatchdogTimeout)) })
 	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < time.Hour.Milliseconds() { // otherwise late callers find no wait group
-		t.Errorf("the key lives for %d ms", left)
+		t.Errorf("the TTL is %d ms", left)
 	}
-	waitGroupStands(t, c, 0, 1, 0)
+	wantWorkers(t, c, 0, 1, 0)
 	kindtest.MustUnlock(t, m)
 }
 
@@ -275,24 +275,24 @@ func TestWaitGroup_fails(t *testing.T) {
 		if err := result(t, w); !errors.Is(err, latch.ErrWorkerLost) {
 			t.Errorf("%s: %v", what, err)
 		}
-		waitGroupStands(t, waitGroup, 0, 1, 1)
+		wantWorkers(t, waitGroup, 0, 1, 1)
 		kindtest.MustUnlock(t, alive)
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
 	if err := waitGroup.Do(t.Context(), func(ctx context.Context) error {
-		waitGroupStands(t, waitGroup, 1, 1, 1)
+		wantWorkers(t, waitGroup, 1, 1, 1)
 		return ctx.Err()
 	}); err != nil {
 		t.Error(err)
 	}
-	waitGroupStands(t, waitGroup, 2, 0, 1)
+	wantWorkers(t, waitGroup, 2, 0, 1)
 }
 
 // The first result of a worker counts, even if Redis receives it late and the caller reports another one in the
 // meantime.
-func TestWaitGroup_saysOnce(t *testing.T) {
+func TestWaitGroup_reportsOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	for what, c := range map[string]struct {
@@ -315,17 +315,17 @@ func TestWaitGroup_saysOnce(t *testing.T) {
 			t.Errorf("%s, and then: %v", what, err)
 		}
 		p.Refuse(false)
-		kindtest.WaitFor(t, "Redis hears of it", func() bool {
+		kindtest.WaitFor(t, "the command is executed", func() bool {
 			state, err := sees.Inspect(t.Context())
 			return err == nil && len(state.Alive) == 0
 		})
-		waitGroupStands(t, sees, c.done, 0, c.lost)
+		wantWorkers(t, sees, c.done, 0, c.lost)
 	}
 }
 
 // A caller whose context is canceled still reports the result of its worker, once: the cancellation alone ends no
 // worker.
-func TestWaitGroup_saysAfterItsContext(t *testing.T) {
+func TestWaitGroup_reportsAfterTheCancellation(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	waitGroup := kindtest.NewClient(t, s.Client(t)).NewWaitGroup("import")
@@ -338,24 +338,24 @@ func TestWaitGroup_saysAfterItsContext(t *testing.T) {
 		cancel()
 		kindtest.MustUnlock(t, m)
 		if err := m.Fail(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
-			t.Errorf("it says something else: %v", err)
+			t.Errorf("it reports a different result: %v", err)
 		}
 	}
-	waitGroupStands(t, waitGroup, 2, 0, 0)
+	wantWorkers(t, waitGroup, 2, 0, 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	if err := waitGroup.Do(ctx, func(context.Context) error { cancel(); return nil }); err != nil {
 		t.Error(err)
 	}
-	waitGroupStands(t, waitGroup, 3, 0, 0)
+	wantWorkers(t, waitGroup, 3, 0, 0)
 	ctx, cancel = context.WithCancel(t.Context())
 	if err := waitGroup.Do(ctx, func(ctx context.Context) error { cancel(); return ctx.Err() }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	waitGroupStands(t, waitGroup, 3, 0, 1)
+	wantWorkers(t, waitGroup, 3, 0, 1)
 }
 
 // A canceled Add leaves no worker, neither lost nor done, in each phase.
-func TestWaitGroup_cancelledJoin(t *testing.T) {
+func TestWaitGroup_canceledAdd(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -363,7 +363,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 	waitGroup, sees := c.NewWaitGroup("import"), kindtest.NewClient(t, s.Client(t)).NewWaitGroup("import")
 	kindtest.MustUnlock(t, join(t, waitGroup)) // loads the scripts
 	for _, phase := range []string{"request", "reply"} {
-		held, asked := make(chan struct{}), make(chan struct{})
+		held, commands := make(chan struct{}), make(chan struct{})
 		act := redistest.Action{HoldRequest: held}
 		if phase == "reply" {
 			act = redistest.Action{HoldReply: held}
@@ -372,7 +372,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 		p.OnRequest(func(req [][]byte) redistest.Action {
 			a := once(req)
 			if a != (redistest.Action{}) {
-				close(asked)
+				close(commands)
 			}
 			return a
 		})
@@ -382,7 +382,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 			_, err := waitGroup.Add(ctx)
 			done <- err
 		}()
-		<-asked
+		<-commands
 		cancel()
 		var e *lock.Error
 		if err := result(t, done); !errors.Is(err, context.Canceled) || !errors.As(err, &e) || e.Op != "add" {
@@ -390,7 +390,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 		}
 		close(held)
 		p.OnRequest(nil)
-		kindtest.WaitFor(t, "it is settled", func() bool {
+		kindtest.WaitFor(t, "it is reconciled", func() bool {
 			state, err := sees.Inspect(t.Context())
 			return err == nil && len(state.Alive) == 0
 		})
@@ -398,7 +398,7 @@ func TestWaitGroup_cancelledJoin(t *testing.T) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	waitGroupStands(t, sees, 1, 0, 0)
+	wantWorkers(t, sees, 1, 0, 0)
 	if err := sees.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -418,7 +418,7 @@ func TestWaitGroup_lostReplies(t *testing.T) {
 		lose()
 		m := join(t, c)
 		lose()
-		waitGroupStands(t, c, 1+i, 1, i)
+		wantWorkers(t, c, 1+i, 1, i)
 		lose()
 		kindtest.MustUnlock(t, m)
 		failed := join(t, c)
@@ -427,7 +427,7 @@ func TestWaitGroup_lostReplies(t *testing.T) {
 			t.Error(err)
 		}
 		lose()
-		waitGroupStands(t, c, 2+i, 0, i+1)
+		wantWorkers(t, c, 2+i, 0, i+1)
 	}
 	lose()
 	state, err := c.Inspect(t.Context())
@@ -484,7 +484,7 @@ func TestWaitGroup_ends(t *testing.T) {
 		kindtest.Lost(t, m)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	waitGroup := c.NewWaitGroup("cancelled")
+	waitGroup := c.NewWaitGroup("canceled")
 	m := join(t, waitGroup)
 	w := wait(ctx, waitGroup)
 	cancel()
@@ -495,7 +495,7 @@ func TestWaitGroup_ends(t *testing.T) {
 }
 
 // While Redis is unavailable, workers are lost at the end of their leases, and a wait continues and then reports them.
-func TestWaitGroup_frozenServer(t *testing.T) {
+func TestWaitGroup_pausedServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
@@ -543,7 +543,7 @@ func TestWaitGroup_memoryFull(t *testing.T) {
 	if err := fails.Fail(t.Context()); err != nil {
 		t.Error(err)
 	}
-	state := waitGroupStands(t, waitGroup, 0, 1, 1)
+	state := wantWorkers(t, waitGroup, 0, 1, 1)
 	if n, err := waitGroup.Dismiss(t.Context(), state.Lost...); n != 1 || err != nil {
 		t.Errorf("%d dismissed, %v", n, err)
 	}
@@ -583,8 +583,8 @@ func TestWaitGroup_lateCopy(t *testing.T) {
 		var copied []string
 		p.OnRequest(func(req [][]byte) redistest.Action {
 			if copied == nil && isFor(req, what) {
-				for _, word := range req {
-					copied = append(copied, string(word))
+				for _, part := range req {
+					copied = append(copied, string(part))
 				}
 			}
 			return redistest.Action{}
@@ -618,9 +618,9 @@ func TestWaitGroup_lateCopy(t *testing.T) {
 	}
 
 	for what, meanwhile := range map[string]func(sees *latch.WaitGroup){
-		"comes through": func(*latch.WaitGroup) {},
+		"gets through": func(*latch.WaitGroup) {},
 		"is dismissed": func(sees *latch.WaitGroup) {
-			state := waitGroupStands(t, sees, 0, 0, 1)
+			state := wantWorkers(t, sees, 0, 0, 1)
 			if n, err := sees.Dismiss(t.Context(), state.Lost...); n != 1 || err != nil {
 				t.Errorf("%d dismissed, %v", n, err)
 			}
@@ -651,7 +651,7 @@ func TestWaitGroup_lateCopy(t *testing.T) {
 		if err := result(t, joined); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		waitGroupStands(t, sees, 0, 1, 0)
+		wantWorkers(t, sees, 0, 1, 0)
 		kindtest.MustUnlock(t, m)
 		if err := sees.Wait(t.Context()); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -682,7 +682,7 @@ func TestWaitGroup_many(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	waitGroupStands(t, waitGroup, n, 1, 0)
+	wantWorkers(t, waitGroup, n, 1, 0)
 	if len(w) > 0 {
 		t.Fatalf("it did not wait: %v", <-w)
 	}
@@ -703,7 +703,7 @@ func TestWaitGroup_badInput(t *testing.T) {
 		op, name string
 		call     func() error
 		match    error
-		says     string
+		text     string
 	}{
 		"nobody":             {"wait", "good", func() error { return good.Wait(t.Context()) }, latch.ErrNotInitialized, ""},
 		"for none":           {"wait for", "good", func() error { return good.WaitFor(t.Context(), 0) }, nil, "0 workers"},
@@ -715,7 +715,7 @@ func TestWaitGroup_badInput(t *testing.T) {
 		"a bad option":       {"wait", "x", func() error { return c.NewWaitGroup("x", lock.WithFixedLease(1)).Wait(t.Context()) }, nil, "WithFixedLease"},
 		"foreign":            {"add", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Add(t.Context()); return err }, lock.ErrWrongType, ""},
 		"foreign wait":       {"wait", "foreign", func() error { return c.NewWaitGroup("foreign").Wait(t.Context()) }, lock.ErrWrongType, ""},
-		"foreign look":       {"inspect", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Inspect(t.Context()); return err }, lock.ErrWrongType, ""},
+		"wrong type, look":   {"inspect", "foreign", func() error { _, err := c.NewWaitGroup("foreign").Inspect(t.Context()); return err }, lock.ErrWrongType, ""},
 		"foreign del":        {"delete", "foreign", func() error { return c.NewWaitGroup("foreign").Delete(t.Context()) }, lock.ErrWrongType, ""},
 		"foreign dis": {"dismiss", "foreign", func() error {
 			_, err := c.NewWaitGroup("foreign").Dismiss(t.Context(), lock.Holder{Owner: "a"})
@@ -724,7 +724,7 @@ func TestWaitGroup_badInput(t *testing.T) {
 	} {
 		err := bad.call()
 		var e *lock.Error
-		if !errors.As(err, &e) || e.Op != bad.op || e.Name != bad.name || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.says) {
+		if !errors.As(err, &e) || e.Op != bad.op || e.Name != bad.name || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.text) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -750,7 +750,7 @@ func TestWaitGroup_rights(t *testing.T) {
 				return len(kindtest.Channels(t, s, "*")) > 0 || len(w) > 0 || ctx.Err() != nil
 			})
 			first := m.Until()
-			kindtest.WaitFor(t, "it is renewed, or over", func() bool { return m.Until().After(first) || m.Err() != nil })
+			kindtest.WaitFor(t, "it is renewed, or has ended", func() bool { return m.Until().After(first) || m.Err() != nil })
 			_ = m.Fail(t.Context())
 			_ = result(t, w)
 			cancel()
@@ -763,7 +763,7 @@ func TestWaitGroup_rights(t *testing.T) {
 
 // The context of a worker is canceled, and it continues for ten minutes. It counts as alive until it returns, and then
 // is done.
-func TestWaitGroup_worksOnAfterTheCancellation(t *testing.T) {
+func TestWaitGroup_doAfterTheCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		waitGroup, other := s.Client(t).NewWaitGroup("import"), s.Client(t).NewWaitGroup("import")
@@ -775,11 +775,11 @@ func TestWaitGroup_worksOnAfterTheCancellation(t *testing.T) {
 			if err := lock.HoldFromContext(ctx).Err(); err != nil {
 				t.Error(err)
 			}
-			waitGroupStands(t, other, 0, 1, 0)
+			wantWorkers(t, other, 0, 1, 0)
 			return nil
 		}); err != nil {
 			t.Error(err)
 		}
-		waitGroupStands(t, other, 1, 0, 0)
+		wantWorkers(t, other, 1, 0, 0)
 	})
 }

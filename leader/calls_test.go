@@ -22,7 +22,7 @@ func TestCalls(t *testing.T) {
 		if err := b.Publish(t.Context(), h, "first", time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		says := func(want string) func(t *testing.T) {
+		text := func(want string) func(t *testing.T) {
 			return func(t *testing.T) {
 				if l, leads, err := b.Read(t.Context()); l.Value != want || leads != (want != "") || err != nil {
 					t.Errorf("%+v, %v, %v, want %q", l, leads, err, want)
@@ -30,15 +30,15 @@ func TestCalls(t *testing.T) {
 			}
 		}
 		return []kindtest.Call{
-			{Op: "publish", Name: name, Do: func(ctx context.Context) error { return b.Publish(ctx, h, "second", time.Minute) }, After: says("second")},
-			{Op: "leader", Name: name, Do: func(ctx context.Context) error { _, _, err := b.Read(ctx); return err }, After: says("first")},
-			{Op: "resign", Name: name, Do: func(ctx context.Context) error { return b.Clear(ctx, h) }, After: says("")},
+			{Op: "publish", Name: name, Do: func(ctx context.Context) error { return b.Publish(ctx, h, "second", time.Minute) }, After: text("second")},
+			{Op: "leader", Name: name, Do: func(ctx context.Context) error { _, _, err := b.Read(ctx); return err }, After: text("first")},
+			{Op: "resign", Name: name, Do: func(ctx context.Context) error { return b.Clear(ctx, h) }, After: text("")},
 		}
 	})
 }
 
 // A leader and an observer stop when their contexts are canceled while the server is paused.
-func TestCancelled_frozen(t *testing.T) {
+func TestRun_canceledWhilePaused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
@@ -75,7 +75,7 @@ func TestCancelled_frozen(t *testing.T) {
 		t.Errorf("the leader: %v", err)
 	}
 	s.Thaw(t)
-	saying(t, other, "")
+	waitForValue(t, other, "")
 }
 
 // While memory is full, a leader publishes its value, and clears it.
@@ -85,17 +85,17 @@ func TestMemoryFull(t *testing.T) {
 	e := kindtest.NewClient(t, s.Client(t)).NewElection("billing")
 	stop := make(chan struct{})
 	done := runs(func() error { return e.Run(t.Context(), "a", func(context.Context) error { <-stop; return nil }) })
-	saying(t, e, "a")
+	waitForValue(t, e, "a")
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
 	if err := e.Publish(t.Context(), "b"); err != nil {
 		t.Error(err)
 	}
-	saying(t, e, "b")
+	waitForValue(t, e, "b")
 	close(stop)
 	if err := soon(t, done); err != nil {
 		t.Error(err)
 	}
-	saying(t, e, "")
+	waitForValue(t, e, "")
 }
 
 // A candidate stands for election while Redis is unavailable, and leads afterwards.

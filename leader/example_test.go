@@ -46,11 +46,11 @@ func ExampleRun() {
 	}
 	defer c.Close(ctx)
 
-	turns := 0
+	rounds := 0
 	err = leader.Run(ctx, c.NewLock("compactor"), func(ctx context.Context) error {
-		turns++
-		fmt.Println("turn", turns)
-		if turns < 2 {
+		rounds++
+		fmt.Println("turn", rounds)
+		if rounds < 2 {
 			return leader.ErrResigned // the next candidate leads, which is this process if there is no other
 		}
 		return nil // done

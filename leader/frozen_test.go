@@ -14,23 +14,23 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// frozenHold is a hold whose context has an error before its channel is closed, as in a process that was paused.
-type frozenHold struct {
+// pausedHold is a hold whose context has an error before its channel is closed, as in a process that was paused.
+type pausedHold struct {
 	context.Context
-	over atomic.Bool
+	ended atomic.Bool
 }
 
-func (h *frozenHold) Name() string                               { return "frozen" }
-func (h *frozenHold) Lock(context.Context) (lock.Hold, error)    { return held{h}, nil }
-func (h *frozenHold) TryLock(context.Context) (lock.Hold, error) { return held{h}, nil }
-func (h *frozenHold) Err() error {
-	if h.over.Load() {
+func (h *pausedHold) Name() string                               { return "paused" }
+func (h *pausedHold) Lock(context.Context) (lock.Hold, error)    { return held{h}, nil }
+func (h *pausedHold) TryLock(context.Context) (lock.Hold, error) { return held{h}, nil }
+func (h *pausedHold) Err() error {
+	if h.ended.Load() {
 		return context.Canceled
 	}
 	return h.Context.Err()
 }
 
-type held struct{ h *frozenHold }
+type held struct{ h *pausedHold }
 
 func (h held) Context() context.Context                    { return h.h }
 func (h held) Unlock(context.Context) error                { return nil }
@@ -40,26 +40,28 @@ func (h held) Until() time.Time                            { return time.Now().A
 func (h held) Token() uint64                               { return 1 }
 func (h held) Owner() string                               { return "" }
 
-// noBoard is a store without values.
-type noBoard struct{}
+// emptyStore is a store without values.
+type emptyStore struct{}
 
-func (noBoard) Publish(context.Context, lock.Hold, string, time.Duration) error { return nil }
-func (noBoard) Clear(context.Context, lock.Hold) error                          { return nil }
-func (noBoard) Read(context.Context) (leader.Leader, bool, error)               { return leader.Leader{}, false, nil }
-func (noBoard) Watch(func()) (func(), error)                                    { return func() {}, nil }
+func (emptyStore) Publish(context.Context, lock.Hold, string, time.Duration) error { return nil }
+func (emptyStore) Clear(context.Context, lock.Hold) error                          { return nil }
+func (emptyStore) Read(context.Context) (leader.Leader, bool, error) {
+	return leader.Leader{}, false, nil
+}
+func (emptyStore) Watch(func()) (func(), error) { return func() {}, nil }
 
 // A leader that checks its context detects the loss immediately, even before its channel is closed.
-func TestElection_frozen(t *testing.T) {
-	h := &frozenHold{Context: t.Context()}
-	e := leader.New(h, noBoard{})
+func TestElection_paused(t *testing.T) {
+	h := &pausedHold{Context: t.Context()}
+	e := leader.New(h, emptyStore{})
 	own := errors.New("seen")
 	err := e.Run(t.Context(), "", func(ctx context.Context) error {
 		if ctx.Err() != nil || !e.Leading() {
-			t.Error("it does not lead")
+			t.Error("the leader does not lead")
 		}
-		h.over.Store(true)
+		h.ended.Store(true)
 		if ctx.Err() == nil || e.Leading() || e.Resign() {
-			t.Error("it believes to lead")
+			t.Error("the paused leader acts as the leader")
 		}
 		return own
 	})
@@ -68,13 +70,13 @@ func TestElection_frozen(t *testing.T) {
 	}
 }
 
-// deafBoard discards all values.
-type deafBoard struct {
-	noBoard
+// discardingStore discards all values.
+type discardingStore struct {
+	emptyStore
 	posts chan string // the latest value
 }
 
-func (b deafBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
+func (b discardingStore) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
 	select {
 	case <-b.posts:
 	default:
@@ -85,17 +87,17 @@ func (b deafBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time.
 
 // A leader that has resigned publishes nothing, even when it leads again, and does not wait for that. Its lock is
 // released after its function has returned.
-func TestElection_proclaimsAfterResigning(t *testing.T) {
+func TestPublish_afterResigning(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // only if the test fails
 	defer cancel()
-	h, b := &frozenHold{Context: ctx}, deafBoard{posts: make(chan string, 1)}
+	h, b := &pausedHold{Context: ctx}, discardingStore{posts: make(chan string, 1)}
 	e := leader.New(h, b)
-	turns := 0
+	rounds := 0
 	err := e.Run(ctx, "", func(context.Context) error {
-		said := soon(t, b.posts)
-		if turns++; turns > 1 {
-			if said != "in time" {
-				t.Errorf("it says %q", said)
+		value := soon(t, b.posts)
+		if rounds++; rounds > 1 {
+			if value != "in time" {
+				t.Errorf("got %q", value)
 			}
 			return nil
 		}
@@ -113,19 +115,19 @@ func TestElection_proclaimsAfterResigning(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || turns != 2 {
-		t.Error(err, turns)
+	if err != nil || rounds != 2 {
+		t.Error(err, rounds)
 	}
 }
 
-// crossBoard returns its errors one by one, and then discards all values.
-type crossBoard struct {
-	noBoard
+// failingStore returns its errors one by one, and then discards all values.
+type failingStore struct {
+	emptyStore
 	errs  chan error
 	posts chan string
 }
 
-func (b crossBoard) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
+func (b failingStore) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {
 	b.posts <- value
 	select {
 	case err := <-b.errs:
@@ -143,13 +145,13 @@ func TestPublish_refused(t *testing.T) {
 			errs []error
 			want error
 		}{
-			{[]error{lock.ErrUnavailable, fmt.Errorf("frozen: %w", lock.ErrUnavailable)}, nil},
+			{[]error{lock.ErrUnavailable, fmt.Errorf("paused: %w", lock.ErrUnavailable)}, nil},
 			{[]error{own}, own},
 			{[]error{lock.ErrUnavailable, &lock.Error{Op: "post", Name: "store", Err: own}}, own},
 			{[]error{&lock.Error{Op: "post", Name: "store", Err: leader.ErrNotLeading}}, leader.ErrNotLeading},
 		} {
-			b := crossBoard{errs: make(chan error, 9), posts: make(chan string, 99)}
-			e := leader.New(&frozenHold{Context: t.Context()}, b)
+			b := failingStore{errs: make(chan error, 9), posts: make(chan string, 99)}
+			e := leader.New(&pausedHold{Context: t.Context()}, b)
 			if err := e.Run(t.Context(), "old", func(ctx context.Context) error {
 				synctest.Wait()
 				<-b.posts
@@ -160,7 +162,7 @@ func TestPublish_refused(t *testing.T) {
 				defer cancel()
 				err := e.Publish(ctx, "new")
 				var named *lock.Error
-				if !errors.Is(err, step.want) || err != nil && (!errors.As(err, &named) || named.Op != "publish" || named.Name != "frozen") {
+				if !errors.Is(err, step.want) || err != nil && (!errors.As(err, &named) || named.Op != "publish" || named.Name != "paused") {
 					t.Errorf("after %v: %v, want %v", step.errs, err, step.want)
 				}
 				if err != nil && strings.Count(err.Error(), "leasehold:") != 1 {
@@ -173,8 +175,8 @@ func TestPublish_refused(t *testing.T) {
 					for range step.errs {
 						<-b.posts
 					}
-					if said := <-b.posts; said != "new" {
-						t.Errorf("after %v it says %q", step.errs, said)
+					if value := <-b.posts; value != "new" {
+						t.Errorf("after %v: published %q", step.errs, value)
 					}
 				}
 				return nil

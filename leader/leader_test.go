@@ -38,8 +38,8 @@ func soon[T any](t testing.TB, c <-chan T) (v T) {
 	return v
 }
 
-// saying waits until the leader of e publishes value; "" waits until there is no value.
-func saying(t testing.TB, e *leader.Election, value string) leader.Leader {
+// waitForValue waits until the leader of e publishes value; "" waits until there is no value.
+func waitForValue(t testing.TB, e *leader.Election, value string) leader.Leader {
 	t.Helper()
 	var l leader.Leader
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -72,9 +72,9 @@ func TestRun(t *testing.T) {
 				}
 			}
 			for _, step := range []struct {
-				what  string
-				turns []func(ctx context.Context) error
-				want  error
+				what   string
+				rounds []func(ctx context.Context) error
+				want   error
 			}{
 				{"returns", []func(context.Context) error{func(context.Context) error { return nil }}, nil},
 				{"fails", []func(context.Context) error{func(context.Context) error { return own }}, own},
@@ -94,17 +94,17 @@ func TestRun(t *testing.T) {
 				n := 0
 				err := leader.Run(t.Context(), l, func(ctx context.Context) error {
 					n++
-					if n > len(step.turns) {
-						return errors.New("too many turns")
+					if n > len(step.rounds) {
+						return errors.New("too many rounds")
 					}
-					return step.turns[n-1](ctx)
+					return step.rounds[n-1](ctx)
 				})
-				if !errors.Is(err, step.want) || (err == nil) != (step.want == nil) || n != len(step.turns) {
-					t.Errorf("%s: %v after %d turns", step.what, err, n)
+				if !errors.Is(err, step.want) || (err == nil) != (step.want == nil) || n != len(step.rounds) {
+					t.Errorf("%s: %v after %d rounds", step.what, err, n)
 				}
 				h, err := l.TryLock(t.Context())
 				if err != nil {
-					t.Fatalf("%s: it was not given back: %v", step.what, err)
+					t.Fatalf("%s: the lock was not released: %v", step.what, err)
 				}
 				kindtest.MustUnlock(t, h)
 			}
@@ -128,7 +128,7 @@ func TestRun_ends(t *testing.T) {
 				<-ctx.Done()
 				kindtest.WantHash(t, s, "orders", kindtest.Hash(t, s, "orders")) // still held
 				if len(kindtest.Keys(t, s)) == 0 {
-					t.Error("it was given back before the function returned")
+					t.Error("the lock was released before the function returned")
 				}
 				return returns
 			})
@@ -165,7 +165,7 @@ func TestElection(t *testing.T) {
 	var dones []<-chan error
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	turns := make(chan int, 100)
+	rounds := make(chan int, 100)
 	for i := range n {
 		clients = append(clients, kindtest.NewClient(t, s.Client(t)))
 		e := clients[i].NewElection("billing")
@@ -173,32 +173,32 @@ func TestElection(t *testing.T) {
 		dones = append(dones, runs(func() error {
 			return e.Run(ctx, fmt.Sprint("http://", i), func(ctx context.Context) error {
 				if leading.Add(1) != 1 {
-					t.Error("two lead")
+					t.Error("two leaders")
 				}
 				defer leading.Add(-1)
 				if !e.Leading() {
-					t.Error("it leads, and says that it does not")
+					t.Error("it leads, but Leading is false")
 				}
-				turns <- i
+				rounds <- i
 				<-ctx.Done()
 				return nil
 			})
 		}))
 		if i == 0 {
-			soon(t, turns)
-			turns <- 0
+			soon(t, rounds)
+			rounds <- 0
 		} else {
 			kindtest.WaitFor(t, "it waits", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == int64(i) })
 		}
 	}
 	var last leader.Leader
 	for round := range 2 * n {
-		i := soon(t, turns)
+		i := soon(t, rounds)
 		if i != round%n {
-			t.Errorf("turn %d is that of %d", round, i)
+			t.Errorf("round %d: candidate %d leads", round, i)
 		}
 		for _, e := range elections {
-			l := saying(t, e, fmt.Sprint("http://", i))
+			l := waitForValue(t, e, fmt.Sprint("http://", i))
 			if l.Token == 0 || l.Left <= 0 || l.Left > 30*time.Second || time.Since(l.Since).Abs() > time.Minute {
 				t.Errorf("%+v", l)
 			}
@@ -206,14 +206,14 @@ func TestElection(t *testing.T) {
 				t.Errorf("%+v after %+v", l, last)
 			}
 			if e != elections[i] && (e.Leading() || e.Resign() || !errors.Is(e.Publish(t.Context(), "me"), leader.ErrNotLeading)) {
-				t.Error("one that does not lead resigned, or published something")
+				t.Error("a candidate resigned, or published a value")
 			}
 			last = l
 		}
 		if err := elections[i].Publish(t.Context(), fmt.Sprint("still ", i)); err != nil {
 			t.Error(err)
 		}
-		if l := saying(t, elections[(i+1)%n], fmt.Sprint("still ", i)); l.Token != last.Token || !l.Since.Equal(last.Since) {
+		if l := waitForValue(t, elections[(i+1)%n], fmt.Sprint("still ", i)); l.Token != last.Token || !l.Since.Equal(last.Since) {
 			t.Errorf("%+v, which has published again, after %+v", l, last)
 		}
 		if err := elections[i].Publish(t.Context(), fmt.Sprint("http://", i)); err != nil {
@@ -231,7 +231,7 @@ func TestElection(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	saying(t, elections[0], "")
+	waitForValue(t, elections[0], "")
 	// A candidate that leaves while its request is in flight leaves the queue in the background.
 	kindtest.WaitFor(t, "all have left the queue", func() bool {
 		return slices.Equal(kindtest.Keys(t, s), []string{"leasehold_leader:{billing}"})
@@ -245,12 +245,12 @@ func TestElection(t *testing.T) {
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	deafUser := s.AddUser(t, "deaf", "+@all", "~*", "resetchannels")
+	noPubSubUser := s.AddUser(t, "deaf", "+@all", "~*", "resetchannels")
 	leads := kindtest.NewClient(t, s.Client(t)).NewElection("billing")
-	for _, observer := range []*client.Client{kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t, deafUser))} {
+	for _, observer := range []*client.Client{kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t, noPubSubUser))} {
 		ctx, cancel := context.WithCancel(t.Context())
 		seen := make(chan leader.Leader, 100)
-		over := runs(func() error {
+		ended := runs(func() error {
 			for l, err := range observer.NewElection("billing").Observe(ctx) {
 				if err != nil {
 					return err
@@ -281,11 +281,11 @@ func TestObserve(t *testing.T) {
 				t.Error(err)
 			}
 			if l := soon(t, seen); l != (leader.Leader{}) {
-				t.Errorf("nobody leads, and it sees %+v", l)
+				t.Errorf("without a leader: got %+v", l)
 			}
 		}
 		cancel()
-		if err := soon(t, over); err != nil {
+		if err := soon(t, ended); err != nil {
 			t.Error(err)
 		}
 	}
@@ -306,28 +306,28 @@ func TestStaleLeader(t *testing.T) {
 		return one.Run(ctx, "old", func(ctx context.Context) error { <-ctx.Done(); return nil })
 	})
 	other := c.NewElection("billing")
-	before := saying(t, other, "old")
+	before := waitForValue(t, other, "old")
 	p.Freeze(true)
-	began := time.Now()
-	saying(t, other, "")
-	if took := time.Since(began); took > kindtest.WatchdogTimeout+10*time.Second {
-		t.Errorf("a dead leader was heard of for %v", took)
+	start := time.Now()
+	waitForValue(t, other, "")
+	if took := time.Since(start); took > kindtest.WatchdogTimeout+10*time.Second {
+		t.Errorf("the value of a dead leader stayed for %v", took)
 	}
 	stop := make(chan struct{})
 	second := runs(func() error {
 		return other.Run(t.Context(), "new", func(context.Context) error { <-stop; return nil })
 	})
-	if l := saying(t, other, "new"); l.Token <= before.Token {
+	if l := waitForValue(t, other, "new"); l.Token <= before.Token {
 		t.Errorf("%+v after %+v", l, before)
 	}
 	p.Freeze(false) // the delayed commands of the old leader arrive now
 	kindtest.WaitFor(t, "the old one waits again", func() bool { return kindtest.Number(s.Do(t, "LLEN", "redisson_lock_queue:{billing}")) == 1 })
-	saying(t, other, "new")
+	waitForValue(t, other, "new")
 	cancel()
 	if err := soon(t, first); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	saying(t, other, "new")
+	waitForValue(t, other, "new")
 	close(stop)
 	if err := soon(t, second); err != nil {
 		t.Error(err)
@@ -346,10 +346,10 @@ func TestStaleLeader_withoutToken(t *testing.T) {
 	own := errors.New("seen")
 	wake, stop := make(chan struct{}), make(chan struct{})
 	first := runs(func() error { return one.Run(t.Context(), "one", func(context.Context) error { <-wake; return own }) })
-	saying(t, two, "one")
+	waitForValue(t, two, "one")
 	s.Do(t, "DEL", "billing")
 	second := runs(func() error { return two.Run(t.Context(), "two", func(context.Context) error { <-stop; return nil }) })
-	saying(t, one, "two")
+	waitForValue(t, one, "two")
 	close(wake)
 	if err := soon(t, first); !errors.Is(err, own) {
 		t.Error(err)
@@ -361,7 +361,7 @@ func TestStaleLeader_withoutToken(t *testing.T) {
 	if err := soon(t, second); err != nil {
 		t.Error(err)
 	}
-	saying(t, one, "")
+	waitForValue(t, one, "")
 }
 
 // A delayed duplicate of Publish does not restore an earlier value.
@@ -372,13 +372,13 @@ func TestPublish_lateCopy(t *testing.T) {
 	e := kindtest.NewClient(t, s.Client(t, redistest.Via(p))).NewElection("billing")
 	copied := make(chan []string, 1)
 	p.OnRequest(func(req [][]byte) redistest.Action {
-		if slices.ContainsFunc(req, func(word []byte) bool { return string(word) == "older" }) {
-			var words []string
-			for _, word := range req {
-				words = append(words, string(word))
+		if slices.ContainsFunc(req, func(part []byte) bool { return string(part) == "older" }) {
+			var parts []string
+			for _, part := range req {
+				parts = append(parts, string(part))
 			}
 			select {
-			case copied <- words:
+			case copied <- parts:
 			default:
 			}
 		}
@@ -401,19 +401,19 @@ func TestPublish_lateCopy(t *testing.T) {
 
 // If the store returns a permission error or the key has the wrong type, Publish returns the error immediately, and the
 // leader continues. When the cause is gone, it publishes its latest value.
-func TestPublish_deniedOrForeign(t *testing.T) {
+func TestPublish_deniedOrWrongType(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rights := redistest.Rights(t, "NewFairLock")
+	permissions := redistest.Rights(t, "NewFairLock")
 	single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
-	denied := kindtest.NewClient(t, s.Client(t, s.AddUser(t, "denied", rights...), single), client.WithKeyPrefix("orders:"))
+	denied := kindtest.NewClient(t, s.Client(t, s.AddUser(t, "denied", permissions...), single), client.WithKeyPrefix("orders:"))
 	all := kindtest.NewClient(t, s.Client(t))
 	s.Do(t, "SET", "leasehold_leader:{foreign}", "x")
 	for name, of := range map[string]struct {
 		e    *leader.Election
-		says string
+		text string
 		want error
-		mend []string
+		fix  []string
 	}{
 		"denied":  {denied.NewElection("denied"), "NOPERM", nil, append([]string{"ACL", "SETUSER", "denied"}, redistest.Rights(t, "NewElection")...)},
 		"foreign": {all.NewElection("foreign"), "a string", lock.ErrWrongType, []string{"DEL", "leasehold_leader:{foreign}"}},
@@ -423,14 +423,14 @@ func TestPublish_deniedOrForeign(t *testing.T) {
 			defer cancel()
 			err := of.e.Publish(ctx, "b")
 			var e *lock.Error
-			if !errors.As(err, &e) || e.Op != "publish" || e.Name != name || ctx.Err() != nil || !strings.Contains(err.Error(), of.says) || of.want != nil && !errors.Is(err, of.want) {
+			if !errors.As(err, &e) || e.Op != "publish" || e.Name != name || ctx.Err() != nil || !strings.Contains(err.Error(), of.text) || of.want != nil && !errors.Is(err, of.want) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if !of.e.Leading() {
-				t.Errorf("%s: it leads no more", name)
+				t.Errorf("%s: it does not lead any more", name)
 			}
-			s.Do(t, of.mend...)
-			saying(t, of.e, "b")
+			s.Do(t, of.fix...)
+			waitForValue(t, of.e, "b")
 			return ctx.Err()
 		}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -458,39 +458,39 @@ func TestLostReplies(t *testing.T) {
 			if err := e.Publish(t.Context(), value); err != nil {
 				return err
 			}
-			saying(t, e, value)
+			waitForValue(t, e, value)
 			return nil
 		}); err != nil {
 			t.Fatal(err)
 		}
-		saying(t, e, "")
+		waitForValue(t, e, "")
 	}
 }
 
 // While Redis is unavailable, the leader is notified at the end of its lease, and observers are notified once.
 // Afterwards the election continues.
-func TestFrozenServer(t *testing.T) {
+func TestPausedServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
 	e, other := c.NewElection("billing"), kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewElection("billing")
-	turns := make(chan context.Context, 10)
+	rounds := make(chan context.Context, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := runs(func() error {
-		return e.Run(ctx, "a", func(ctx context.Context) error { turns <- ctx; <-ctx.Done(); return nil })
+		return e.Run(ctx, "a", func(ctx context.Context) error { rounds <- ctx; <-ctx.Done(); return nil })
 	})
-	first := soon(t, turns)
-	saying(t, other, "a")
-	var silences atomic.Int64
+	first := soon(t, rounds)
+	waitForValue(t, other, "a")
+	var pauses atomic.Int64
 	seen := make(chan leader.Leader, 100)
-	over := runs(func() error {
+	ended := runs(func() error {
 		for l, err := range other.Observe(ctx) {
 			if err != nil {
 				if !errors.Is(err, lock.ErrUnavailable) {
 					return err
 				}
-				silences.Add(1)
+				pauses.Add(1)
 				continue
 			}
 			seen <- l
@@ -507,16 +507,16 @@ func TestFrozenServer(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	s.Thaw(t)
-	soon(t, turns)
-	saying(t, other, "a")
-	if n := silences.Load(); n != 1 {
-		t.Errorf("the observer was told %d times", n)
+	soon(t, rounds)
+	waitForValue(t, other, "a")
+	if n := pauses.Load(); n != 1 {
+		t.Errorf("the observer was notified %d times", n)
 	}
 	cancel()
 	if err := soon(t, done); err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if err := soon(t, over); err != nil {
+	if err := soon(t, ended); err != nil {
 		t.Error(err)
 	}
 }
@@ -542,7 +542,7 @@ func TestClose(t *testing.T) {
 		})
 	})
 	soon(t, leads)
-	saying(t, e, "a")
+	waitForValue(t, e, "a")
 	over := runs(func() error {
 		for _, err := range e.Observe(t.Context()) {
 			if err != nil {
@@ -565,7 +565,7 @@ func TestClose(t *testing.T) {
 		}
 	}
 	if l, leads, err := kindtest.NewClient(t, s.Client(t)).NewElection("billing").Leader(t.Context()); leads || err != nil {
-		t.Errorf("after Close %+v leads, %v", l, err)
+		t.Errorf("after Close: leader %+v, %v", l, err)
 	}
 }
 
@@ -587,7 +587,7 @@ func TestBadInput(t *testing.T) {
 		op    string
 		err   error
 		match error
-		says  string
+		text  string
 	}{
 		"a long value":    {"run", good.Run(t.Context(), strings.Repeat("x", leader.MaxValueSize+1), none), nil, "4097 bytes"},
 		"a long word":     {"publish", good.Publish(t.Context(), strings.Repeat("x", leader.MaxValueSize+1)), nil, "4097 bytes"},
@@ -606,7 +606,7 @@ func TestBadInput(t *testing.T) {
 		"its own key": {"lock", c.NewElection("leasehold_leader:x").Run(t.Context(), "", none), lock.ErrBadName, "is reserved for"},
 	} {
 		var e *lock.Error
-		if !errors.As(bad.err, &e) || e.Op != bad.op || bad.match != nil && !errors.Is(bad.err, bad.match) || !strings.Contains(bad.err.Error(), bad.says) {
+		if !errors.As(bad.err, &e) || e.Op != bad.op || bad.match != nil && !errors.Is(bad.err, bad.match) || !strings.Contains(bad.err.Error(), bad.text) {
 			t.Errorf("%s: %v", what, bad.err)
 		}
 	}
@@ -620,17 +620,17 @@ func TestBadInput(t *testing.T) {
 // election. None is superfluous.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	rights := redistest.Rights(t, "NewFairLock", "NewElection")
+	permissions := redistest.Rights(t, "NewFairLock", "NewElection")
 	own := redistest.Rights(t, "NewElection")[len(redistest.Rights(t)):]
 	s := redistest.Start(t)
-	as := func(user string, rights []string) *client.Client {
+	as := func(user string, permissions []string) *client.Client {
 		single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
-		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), client.WithKeyPrefix("orders:"))
+		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, permissions...), single), client.WithKeyPrefix("orders:"))
 	}
 	elects := func(e *leader.Election) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		over := runs(func() error {
+		ended := runs(func() error {
 			for range e.Observe(ctx) {
 			}
 			return nil
@@ -638,22 +638,22 @@ func TestRights(t *testing.T) {
 		_ = e.Run(ctx, "a", func(context.Context) error { return e.Publish(ctx, "b") })
 		_, _, _ = e.Leader(ctx)
 		cancel()
-		_ = soon(t, over)
+		_ = soon(t, ended)
 	}
 	play := func(c *client.Client) {
 		elects(c.NewElection("x"))
 		elects(c.NewElection("{x}"))
 	}
-	play(as("all", rights))
+	play(as("all", permissions))
 	if denied := s.Denied(t, "all"); len(denied) > 0 {
-		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
+		t.Errorf("the permissions of docs/operate/security.md do not cover %q", denied)
 	}
-	for i, right := range own {
+	for i, permission := range own {
 		user := fmt.Sprint("less", i)
 		s.Do(t, "FLUSHALL")
-		play(as(user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })))
+		play(as(user, slices.DeleteFunc(slices.Clone(permissions), func(r string) bool { return r == permission })))
 		if len(s.Denied(t, user)) == 0 {
-			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
+			t.Errorf("docs/operate/security.md lists %s, but no command is denied without it", permission)
 		}
 	}
 }
@@ -675,7 +675,7 @@ func TestElection_drains(t *testing.T) {
 					return runs(func() error {
 						return other.Run(t.Context(), "next", func(context.Context) error {
 							if !returned.Load() && !lost {
-								t.Error("two lead")
+								t.Error("two leaders")
 							}
 							return nil
 						})
@@ -733,9 +733,9 @@ func TestElection_drainsAfterResigning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		e, other := s.Client(t).NewElection("billing"), s.Client(t).NewElection("billing")
-		turns := 0
+		rounds := 0
 		err := e.Run(t.Context(), "first", func(ctx context.Context) error {
-			if turns++; turns == 2 {
+			if rounds++; rounds == 2 {
 				return nil
 			}
 			time.Sleep(time.Minute)
@@ -749,15 +749,15 @@ func TestElection_drainsAfterResigning(t *testing.T) {
 			}
 			return ctx.Err()
 		})
-		if err != nil || turns != 2 {
-			t.Errorf("%v after %d turns", err, turns)
+		if err != nil || rounds != 2 {
+			t.Errorf("%v after %d rounds", err, rounds)
 		}
 	})
 }
 
 // failing is a lock whose first calls of Lock fail with these errors.
 type failing struct {
-	frozenHold
+	pausedHold
 	errs  []error
 	calls int
 }
@@ -767,7 +767,7 @@ func (l *failing) Lock(context.Context) (lock.Hold, error) {
 	if l.calls <= len(l.errs) {
 		return nil, &lock.Error{Op: "lock", Name: "billing", Err: l.errs[l.calls-1]}
 	}
-	return held{&l.frozenHold}, nil
+	return held{&l.pausedHold}, nil
 }
 
 // A candidate retries while Redis is unavailable, or has too few replicas, until its context is canceled.
@@ -791,14 +791,14 @@ func TestRun_lockFails(t *testing.T) {
 					return leader.Run(t.Context(), l, func(context.Context) error { return nil })
 				},
 				"Election.Run": func(l lock.Locker) error {
-					return leader.New(l, noBoard{}).Run(t.Context(), "x", func(context.Context) error { return nil })
+					return leader.New(l, emptyStore{}).Run(t.Context(), "x", func(context.Context) error { return nil })
 				},
 			} {
-				l := &failing{frozenHold: frozenHold{Context: t.Context()}, errs: c.errs}
-				began := time.Now()
+				l := &failing{pausedHold: pausedHold{Context: t.Context()}, errs: c.errs}
+				start := time.Now()
 				err := run(l)
-				if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || l.calls != c.calls || time.Since(began) != c.took {
-					t.Errorf("%s, %v: %v after %d calls and %v", name, c.errs, err, l.calls, time.Since(began))
+				if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || l.calls != c.calls || time.Since(start) != c.took {
+					t.Errorf("%s, %v: %v after %d calls and %v", name, c.errs, err, l.calls, time.Since(start))
 				}
 			}
 		})

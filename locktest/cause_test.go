@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// The cause of a loss can be told with the words of package lock alone.
+// The causes of a loss can be distinguished with the errors of package lock alone.
 func TestCausesOfLoss(t *testing.T) {
 	causes := []error{lock.ErrExpired, lock.ErrGone, lock.ErrForceUnlocked, lock.ErrMaxHold, lock.ErrAbandoned}
 	for name, c := range map[string]struct {

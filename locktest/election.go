@@ -37,9 +37,9 @@ func RunElection(t *testing.T, h ElectionHarness) {
 
 // electionRules are in the order of an election's life.
 var electionRules = []rule{
-	{name: "what a leader says", says: "others read what the leader says until it is done, and a larger value is refused", test: leaderSays},
-	{name: "leaders in turn", says: "one candidate leads at a time, and each of them in the end", test: leadersInTurn},
-	{name: "watched", says: "an observer sees nobody, each leader, and nobody again", test: watched},
+	{name: "what a leader says", says: "others read what the leader says until it is done, and a larger value is refused", test: leaderPublishes},
+	{name: "leaders in turn", says: "one candidate leads at a time, and each of them in the end", test: successiveLeaders},
+	{name: "watched", says: "an observer sees nobody, each leader, and nobody again", test: observedLeader},
 	{name: "resigned leader", says: "the context of a leader that resigns ends with ErrResigned, and the leader stands for election again", test: resignedLeader},
 	{name: "lease of a leader ends", says: "a leader that loses the lock is told, stands for election again, and what it said ends with its lease", test: leaderLeaseEnds},
 	{name: "stale leader", says: "what a leader said is neither overwritten nor taken back in the name of an earlier one", test: staleLeader},
@@ -50,8 +50,8 @@ func (t *trial) elections(opts ...lock.Option) (a, b *leader.Election) {
 	return leader.New(t.h.election.New(t.lock, opts...)), leader.New(t.h.election.Other(t.lock, opts...))
 }
 
-// says waits until both clients read that this leader leads; nobody does if value is "".
-func (t *trial) says(value string, read ...func(context.Context) (leader.Leader, bool, error)) (l leader.Leader) {
+// wantLeader waits until both clients read this leader value; "" means that there is no leader.
+func (t *trial) wantLeader(value string, read ...func(context.Context) (leader.Leader, bool, error)) (l leader.Leader) {
 	t.Helper()
 	for _, read := range read {
 		for {
@@ -82,8 +82,8 @@ func (t *trial) rest(want, is any) {
 	}
 }
 
-// stand has a candidate lead until its context ends, or done is closed. It sends the context of each time that it leads.
-func (t *trial) stand(e *leader.Election, value string, done <-chan struct{}) (w *ending, led chan context.Context) {
+// runCandidate has a candidate lead until its context ends, or done is closed. It sends the context of each time that it leads.
+func (t *trial) runCandidate(e *leader.Election, value string, done <-chan struct{}) (w *ending, led chan context.Context) {
 	led = make(chan context.Context, 100)
 	return t.begin(func(ctx context.Context) error {
 		return e.Run(ctx, value, func(ctx context.Context) error {
@@ -97,8 +97,8 @@ func (t *trial) stand(e *leader.Election, value string, done <-chan struct{}) (w
 	}), led
 }
 
-// leads waits until a candidate leads.
-func (t *trial) leads(led <-chan context.Context) context.Context {
+// wantLeading waits until a candidate leads.
+func (t *trial) wantLeading(led <-chan context.Context) context.Context {
 	t.Helper()
 	select {
 	case ctx := <-led:
@@ -109,14 +109,14 @@ func (t *trial) leads(led <-chan context.Context) context.Context {
 	}
 }
 
-func leaderSays(t *trial) {
+func leaderPublishes(t *trial) {
 	a, b := t.elections()
-	t.says("", a.Leader, b.Leader)
+	t.wantLeader("", a.Leader, b.Leader)
 	t.named(a.Publish(t.ctx, "x"), leader.ErrNotLeading)
 	done := make(chan struct{})
-	w, led := t.stand(a, "first", done)
-	t.leads(led)
-	t.says("first", a.Leader, b.Leader)
+	w, led := t.runCandidate(a, "first", done)
+	t.wantLeading(led)
+	t.wantLeader("first", a.Leader, b.Leader)
 	if !a.Leading() || b.Leading() {
 		t.broken("Leading is %v and %v", a.Leading(), b.Leading())
 	}
@@ -132,10 +132,10 @@ func leaderSays(t *trial) {
 	t.named(a.Publish(t.ctx, long+"x"), nil)
 	close(done)
 	t.ended(w)
-	t.says("", a.Leader, b.Leader)
+	t.wantLeader("", a.Leader, b.Leader)
 }
 
-func leadersInTurn(t *trial) {
+func successiveLeaders(t *trial) {
 	inside := make(chan struct{}, 1) // has a token while one leads
 	var all []*ending
 	for i := range 6 {
@@ -159,7 +159,7 @@ func leadersInTurn(t *trial) {
 	t.ended(all...)
 }
 
-func watched(t *trial) {
+func observedLeader(t *trial) {
 	a, b := t.elections()
 	seen := make(chan string, 100)
 	watch := t.begin(func(ctx context.Context) error {
@@ -188,7 +188,7 @@ func watched(t *trial) {
 	}
 	want("")
 	done := make(chan struct{})
-	w, _ := t.stand(a, "first", done)
+	w, _ := t.runCandidate(a, "first", done)
 	want("first")
 	if err := a.Publish(t.ctx, "second"); err != nil {
 		t.broken("publish: %v", err)
@@ -207,9 +207,9 @@ func resignedLeader(t *trial) {
 		t.broken("a candidate that does not lead resigns")
 	}
 	done := make(chan struct{})
-	first, led := t.stand(a, "a", done)
-	ctx := t.leads(led)
-	second, others := t.stand(b, "b", nil)
+	first, led := t.runCandidate(a, "a", done)
+	ctx := t.wantLeading(led)
+	second, others := t.runCandidate(b, "b", nil)
 	t.waitOn(first, second)
 	if !a.Resign() {
 		t.broken("a leader does not resign")
@@ -221,7 +221,7 @@ func resignedLeader(t *trial) {
 		case <-others:
 			second.cancel()
 			t.ended(second)
-			t.leads(led) // it stands again
+			t.wantLeading(led) // it stands again
 			close(done)
 			t.ended(first)
 			return
@@ -237,9 +237,9 @@ func resignedLeader(t *trial) {
 func leaderLeaseEnds(t *trial) {
 	a, _ := t.elections(lock.WithFixedLease(t.h.Watchdog / 2))
 	_, b := t.elections()
-	w, led := t.stand(a, "a", nil)
+	w, led := t.runCandidate(a, "a", nil)
 	for range 2 {
-		ctx := t.leads(led)
+		ctx := t.wantLeading(led)
 		select {
 		case <-ctx.Done():
 			t.want(context.Cause(ctx), lock.ErrLost)
@@ -249,7 +249,7 @@ func leaderLeaseEnds(t *trial) {
 	}
 	w.cancel()
 	<-w.done
-	t.says("", b.Leader)
+	t.wantLeader("", b.Leader)
 }
 
 func staleLeader(t *trial) {
@@ -259,7 +259,7 @@ func staleLeader(t *trial) {
 	if err := old.Publish(t.ctx, first, "old", t.h.Watchdog/2); err != nil {
 		t.broken("post: %v", err)
 	}
-	t.says("old", old.Read, now.Read)
+	t.wantLeader("old", old.Read, now.Read)
 	<-first.Context().Done()
 	second := t.must(l.Lock(t.ctx))
 	if err := now.Publish(t.ctx, second, "new", t.h.Watchdog); err != nil {
@@ -275,6 +275,6 @@ func staleLeader(t *trial) {
 	if err := now.Clear(t.ctx, second); err != nil {
 		t.broken("clear: %v", err)
 	}
-	t.says("", old.Read, now.Read)
+	t.wantLeader("", old.Read, now.Read)
 	t.unlock(second)
 }

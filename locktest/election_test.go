@@ -13,10 +13,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// electing makes the lock and the board of an election.
+// electing makes the lock and the store of an election.
 type electing = func(name string, opts ...option) (locker, leader.Store)
 
-// elected is a harness of elections, each of them changed by wrap.
+// elected is a harness of elections, each changed by wrap.
 func elected(wrap func(electing) electing) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) electing {
 		return wrap(func(name string, opts ...option) (locker, leader.Store) {
@@ -33,29 +33,29 @@ func TestElectionRules(t *testing.T) {
 	keeps(t, electionRules, elected(func(mk electing) electing { return mk }))
 }
 
-// wrongBoard is a board some of whose calls do something else.
-type wrongBoard struct {
+// wrongStore is a store with some wrong calls.
+type wrongStore struct {
 	leader.Store
 	post  func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error
 	clear func(ctx context.Context, b leader.Store, h lock.Hold) error
 	read  func(ctx context.Context, b leader.Store) (leader.Leader, bool, error)
 }
 
-func (w wrongBoard) Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
+func (w wrongStore) Publish(ctx context.Context, h lock.Hold, value string, d time.Duration) error {
 	if w.post != nil {
 		return w.post(ctx, w.Store, h, value, d)
 	}
 	return w.Store.Publish(ctx, h, value, d)
 }
 
-func (w wrongBoard) Clear(ctx context.Context, h lock.Hold) error {
+func (w wrongStore) Clear(ctx context.Context, h lock.Hold) error {
 	if w.clear != nil {
 		return w.clear(ctx, w.Store, h)
 	}
 	return w.Store.Clear(ctx, h)
 }
 
-func (w wrongBoard) Read(ctx context.Context) (leader.Leader, bool, error) {
+func (w wrongStore) Read(ctx context.Context) (leader.Leader, bool, error) {
 	if w.read != nil {
 		return w.read(ctx, w.Store)
 	}
@@ -69,7 +69,7 @@ func (newHold) Token() uint64 { return 1 << 62 }
 
 func TestElectionRules_canBeBroken(t *testing.T) {
 	t.Parallel()
-	boards := func(w wrongBoard) func(a, b *client.Client) (Harness, RWHarness) {
+	boards := func(w wrongStore) func(a, b *client.Client) (Harness, RWHarness) {
 		return elected(func(mk electing) electing {
 			return func(name string, opts ...option) (locker, leader.Store) {
 				l, b := mk(name, opts...)
@@ -103,14 +103,14 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 			"what a leader says": `"first" was never read`,
 			"watched":            `"first" was never seen`,
 		}},
-		{"values are cut", boards(wrongBoard{
+		{"values are cut", boards(wrongStore{
 			post: func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error {
 				return b.Publish(ctx, h, value[:min(len(value), 100)], d)
 			},
 		}), map[string]string{
 			"what a leader says": "100 bytes are read of 4096",
 		}},
-		{"what is said stays", boards(wrongBoard{
+		{"what is said stays", boards(wrongStore{
 			clear: func(context.Context, leader.Store, lock.Hold) error { return nil },
 			post: func(ctx context.Context, b leader.Store, h lock.Hold, value string, _ time.Duration) error {
 				return b.Publish(ctx, h, value, time.Hour)
@@ -120,14 +120,14 @@ func TestElectionRules_canBeBroken(t *testing.T) {
 			"lease of a leader ends": `"" was never read`,
 			"stale leader":           `"" was never read`,
 		}},
-		{"a board believes each leader", boards(wrongBoard{
+		{"a board believes each leader", boards(wrongStore{
 			post: func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error {
 				return b.Publish(ctx, newHold{h}, value, d)
 			},
 		}), map[string]string{
 			"stale leader": "error <nil>, want one that matches not leading",
 		}},
-		{"a board cannot be read", boards(wrongBoard{
+		{"a board cannot be read", boards(wrongStore{
 			read: func(context.Context, leader.Store) (leader.Leader, bool, error) {
 				return leader.Leader{}, false, errors.New("no")
 			},

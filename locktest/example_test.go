@@ -20,7 +20,7 @@ var (
 	a, b *client.Client // two clients of one server, with a watchdog timeout of a second
 )
 
-// Two processes, and an hour of renewals that takes no time: TestReport in a file of yours.
+// Two processes, and an hour of renewals that takes no time: TestReport in your own file.
 func ExampleServer() {
 	testReport := func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -42,7 +42,7 @@ func ExampleServer() {
 	// Output:
 }
 
-// The rules of an exclusive lock, on one of yours.
+// The rules of an exclusive lock, for your own implementation.
 func ExampleRun() {
 	locktest.Run(t, locktest.Harness{
 		New:      func(name string, opts ...lock.Option) lock.Locker { return a.NewLock(name, opts...) },
@@ -94,7 +94,7 @@ func ExampleRunWaitGroup() {
 	})
 }
 
-// The rules of a lock and a board for elections.
+// The rules of a lock and a store for elections.
 func ExampleRunElection() {
 	locktest.RunElection(t, locktest.ElectionHarness{
 		New: func(name string, opts ...lock.Option) (lock.Locker, leader.Store) {

@@ -19,15 +19,15 @@ var fairRules = []rule{
 	{name: "order", says: "waiters of all clients are served in the order of their arrival", test: order, sides: permits},
 	{name: "newcomers", says: "a caller that comes while the lock changes hands does not overtake the queue", test: newcomers, sides: permits},
 	{name: "turns", says: "an owner that comes again goes to the end of the queue, in every round", test: turns, sides: permits},
-	{name: "re-entry past the queue", says: "the holder re-enters at once, and the queue waits on", test: reentryPastTheLine},
-	{name: "TryLock and the queue", says: "TryLock neither enters the queue nor leaves anything there", test: tryLockAndTheLine, sides: permits},
+	{name: "re-entry past the queue", says: "the holder re-enters at once, and the queue waits on", test: reentryPastTheQueue},
+	{name: "TryLock and the queue", says: "TryLock neither enters the queue nor leaves anything there", test: tryLockAndTheQueue, sides: permits},
 	{name: "TryLock does not overtake", says: "TryLock never gets the lock while the queue is not empty", test: tryLockDoesNotOvertake, sides: permits},
-	{name: "cancelled in the queue", says: "a waiter that is cancelled leaves the queue at once, and the others keep their places", test: cancelledInLine, sides: permits},
-	{name: "limited wait in the queue", says: "a waiter whose limit ends leaves the queue at once, and the others keep their places", test: limitedWaitInLine, sides: permits},
-	{name: "cancelled at its turn", says: "when a waiter leaves at its turn, the next one gets the lock", test: cancelledAtItsTurn, sides: permits},
+	{name: "cancelled in the queue", says: "a waiter that is cancelled leaves the queue at once, and the others keep their places", test: canceledInQueue, sides: permits},
+	{name: "limited wait in the queue", says: "a waiter whose limit ends leaves the queue at once, and the others keep their places", test: limitedWaitInQueue, sides: permits},
+	{name: "cancelled at its turn", says: "when a waiter leaves at its turn, the next one gets the lock", test: canceledWhenFirst, sides: permits},
 	{name: "heartbeats", says: "a waiter that waits for longer than its patience keeps its place", test: heartbeats, sides: permits},
 	{name: "lease ends", says: "when a holder's lease ends, the next in the queue gets the lock", test: leaseEnds, sides: permits},
-	{name: "coming and going", says: "under contention of two clients whose waiters give up at random no two callers are inside together, and the queue is empty in the end", test: comingAndGoing, sides: permits},
+	{name: "coming and going", says: "under contention of two clients whose waiters give up at random no two callers are inside together, and the queue is empty in the end", test: joiningAndLeaving, sides: permits},
 }
 
 // RunFair tests every rule of a fair lock in addition to those of [Run], each in a subtest named
@@ -76,7 +76,7 @@ func order(t *trial) {
 	}
 	t.unlock(h)
 	c.want(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
 func newcomers(t *trial) {
@@ -89,11 +89,11 @@ func newcomers(t *trial) {
 			c.come(t.h.New(t.lock))
 			c.come(t.h.Other(t.lock))
 		}
-		if c.everybody(); len(c.order) > 0 && c.order[0] != 0 {
+		if c.wantAllServed(); len(c.order) > 0 && c.order[0] != 0 {
 			t.broken("waiters were served in the order %v, want 0 first", c.order)
 		}
 	}
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
 // handedOff is for how long a holder stays in turns. After a hand-off within a process, the holder is shown among the waiters for about
@@ -127,13 +127,13 @@ func turns(t *trial) {
 				}
 				mu.Unlock()
 				time.Sleep(handedOff)
-				if err := t.inLineErr(others); err != nil {
+				if err := t.waitQueuedErr(others); err != nil {
 					t.broken("while guest %d holds the lock: %v", i, err)
 				}
 				t.unlock(h)
 			}
 		})
-		t.inLine(i + 1)
+		t.waitQueued(i + 1)
 	}
 	t.unlock(h)
 	all.Wait()
@@ -143,17 +143,17 @@ func turns(t *trial) {
 			break
 		}
 	}
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
-func reentryPastTheLine(t *trial) {
+func reentryPastTheQueue(t *trial) {
 	outer := t.must(t.h.New(t.lock).Lock(t.ctx))
 	c := &crowd{t: t}
 	c.join(t.h.New(t.lock))
 	c.join(t.h.Other(t.lock))
 	inner := t.must(t.h.New(t.lock).Lock(outer.Context()))
 	third := t.must(t.h.New(t.lock).TryLock(inner.Context()))
-	t.inLine(2)
+	t.waitQueued(2)
 	t.unlock(third, inner)
 	t.held(t.lock)
 	if len(c.order) != 0 {
@@ -161,10 +161,10 @@ func reentryPastTheLine(t *trial) {
 	}
 	t.unlock(outer)
 	c.want(0, 1)
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
-func tryLockAndTheLine(t *trial) {
+func tryLockAndTheQueue(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	try := func(waiters int) {
 		t.Helper()
@@ -181,7 +181,7 @@ func tryLockAndTheLine(t *trial) {
 	try(1)
 	t.unlock(h)
 	c.want(0)
-	t.inLine(0)
+	t.waitQueued(0)
 	t.free(t.lock)
 }
 
@@ -190,7 +190,7 @@ func tryLockDoesNotOvertake(t *trial) {
 	for i := range 10 {
 		h := t.must(t.client(i)(t.lock).Lock(t.ctx))
 		first := t.wait(t.client(i + 1)(t.lock))
-		t.inLine(1)
+		t.waitQueued(1)
 		var overtook atomic.Int32
 		var trying sync.WaitGroup
 		for _, l := range []lock.Locker{t.h.New(t.lock), t.h.Other(t.lock)} {
@@ -217,10 +217,10 @@ func tryLockDoesNotOvertake(t *trial) {
 		}
 		t.unlock(t.got(first)...)
 	}
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
-func cancelledInLine(t *trial) {
+func canceledInQueue(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	c := &crowd{t: t}
 	var waiters []*waiter
@@ -233,29 +233,29 @@ func cancelledInLine(t *trial) {
 	c.join(t.h.Other(t.lock)) // the end of the queue is where it should be
 	t.unlock(h)
 	c.want(1, 4, 5, 6, 8)
-	t.inLine(0)
+	t.waitQueued(0)
 	t.free(t.lock)
 }
 
-func limitedWaitInLine(t *trial) {
+func limitedWaitInQueue(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	c := &crowd{t: t}
 	c.join(t.h.Other(t.lock))
 	for _, client := range []func(string, ...lock.Option) lock.Locker{t.h.New, t.h.Other} {
 		_, err := client(t.lock, forever, lock.WithWait(replyTime)).Lock(t.ctx)
 		t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
-		t.inLine(1)
+		t.waitQueued(1)
 	}
 	c.join(t.h.New(t.lock))
 	t.unlock(h)
 	c.want(0, 1)
-	t.inLine(0)
+	t.waitQueued(0)
 	t.free(t.lock)
 }
 
 // The first waiter is cancelled at the moment of the unlock. Whether it is served
 // or not, the second is.
-func cancelledAtItsTurn(t *trial) {
+func canceledWhenFirst(t *trial) {
 	for i := range 20 {
 		h := t.must(t.client(i)(t.lock).Lock(t.ctx))
 		c := &crowd{t: t}
@@ -272,7 +272,7 @@ func cancelledAtItsTurn(t *trial) {
 			t.want(first.err, context.Canceled)
 		}
 	}
-	t.inLine(0)
+	t.waitQueued(0)
 	t.free(t.lock)
 }
 
@@ -287,14 +287,14 @@ func heartbeats(t *trial) {
 	c.join(t.h.Other(t.lock, forever))
 	t.unlock(h)
 	c.want(0, 1, 2, 3)
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
 // The holder does not unlock. Its lease begins when all waiters are in the queue.
 func leaseEnds(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	fixed := t.wait(t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/4)))
-	t.inLine(1)
+	t.waitQueued(1)
 	c := &crowd{t: t, line: 1}
 	c.join(t.h.Other(t.lock))
 	c.join(t.h.New(t.lock))
@@ -305,10 +305,10 @@ func leaseEnds(t *trial) {
 		t.broken("others got it %v before Until", time.Until(stale.Until()))
 	}
 	t.want(stale.Unlock(t.ctx), lock.ErrNotHeld, lock.ErrLost)
-	t.inLine(0)
+	t.waitQueued(0)
 }
 
-func comingAndGoing(t *trial) {
+func joiningAndLeaving(t *trial) {
 	var inside atomic.Int32
 	var all sync.WaitGroup
 	for i := range 12 {
@@ -337,6 +337,6 @@ func comingAndGoing(t *trial) {
 		})
 	}
 	all.Wait()
-	t.inLine(0)
+	t.waitQueued(0)
 	t.free(t.lock)
 }

@@ -31,7 +31,7 @@ func TestFairRules(t *testing.T) {
 	t.Run("fair", func(t *testing.T) { keeps(t, fairRules, locks) })
 }
 
-// flaw is the defect of a desk.
+// flaw is the defect of processLocks.
 type flaw int
 
 const (
@@ -50,76 +50,76 @@ const (
 	noHeartbeats
 )
 
-// desk is a fair lock for this process alone: plain locks, and a queue in front of
-// each of them. Redis' fair lock cannot be made wrong from outside; a desk can.
-type desk struct {
+// processLocks is a fair lock for this process alone: plain locks, and a queue in front of each of them. Redis' fair lock
+// cannot be made wrong from outside; this one can.
+type processLocks struct {
 	flaw flaw
 
 	mu    sync.Mutex
-	lines map[string]*deskLine
+	lines map[string]*processQueue
 }
 
-type deskLine struct {
-	places []*place // in the order of arrival, unless the flaw says otherwise
-	owner  uint64   // the number of the owner that holds the lock, 0 if none does
+type processQueue struct {
+	places []*queueEntry // in the order of arrival, unless the flaw says otherwise
+	owner  uint64        // the number of the owner that holds the lock, 0 if none does
 	holds  int
 	client string // of the last holder
 }
 
-type place struct {
+type queueEntry struct {
 	client string
 	until  time.Time // when it counts as dead
 	called bool      // an unlock has called it
 	gone   bool      // its waiter has left
 }
 
-func (d *desk) harness(a, b *client.Client) Harness {
-	d.lines = map[string]*deskLine{}
+func (d *processLocks) harness(a, b *client.Client) Harness {
+	d.lines = map[string]*processQueue{}
 	of := func(name string, c *client.Client) maker {
 		return func(lock string, opts ...option) locker {
-			return d.lock(c.NewLock(lock, impatient(opts)...), name, opts)
+			return d.lock(c.NewLock(lock, withoutQueueOptions(opts)...), name, opts)
 		}
 	}
 	return Harness{New: of("a", a), Other: of("b", b), Watchdog: watchdog, Waiters: d.waiters}
 }
 
-func (d *desk) waiters(_ context.Context, name string) (int, error) {
+func (d *processLocks) waiters(_ context.Context, name string) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.line(name).places), nil
 }
 
-func (d *desk) line(name string) *deskLine {
+func (d *processLocks) line(name string) *processQueue {
 	l := d.lines[name]
 	if l == nil {
-		l = &deskLine{}
+		l = &processQueue{}
 		d.lines[name] = l
 	}
 	return l
 }
 
-// impatient returns the options that a plain lock knows.
-func impatient(opts []option) []option {
+// withoutQueueOptions returns the options that a plain lock supports.
+func withoutQueueOptions(opts []option) []option {
 	return slices.DeleteFunc(slices.Clone(opts), func(o option) bool { return o.Setting().Which == lockimpl.WaiterTimeout })
 }
 
-func (d *desk) lock(plain locker, client string, opts []option) locker {
+func (d *processLocks) lock(plain locker, client string, opts []option) locker {
 	config, err := lockimpl.NewConfig("a fair lock", lockimpl.All, opts...)
 	if err != nil {
 		return plain
 	}
-	return &deskLock{locker: plain, d: d, client: client, config: config}
+	return &processLock{locker: plain, d: d, client: client, config: config}
 }
 
-type deskLock struct {
+type processLock struct {
 	locker
-	d       *desk
+	d       *processLocks
 	client  string
 	config  lockimpl.Config
 	regular bool // it was served before; guarded by d.mu
 }
 
-func (l *deskLock) Lock(ctx context.Context) (lock.Hold, error) {
+func (l *processLock) Lock(ctx context.Context) (lock.Hold, error) {
 	if l.d.flaw != holderWaits && l.reenters(ctx) || l.d.flaw == newcomersFirst {
 		if h, err := l.take(ctx, nil); err == nil {
 			return h, nil
@@ -148,7 +148,7 @@ func (l *deskLock) Lock(ctx context.Context) (lock.Hold, error) {
 	}
 }
 
-func (l *deskLock) TryLock(ctx context.Context) (lock.Hold, error) {
+func (l *processLock) TryLock(ctx context.Context) (lock.Hold, error) {
 	l.d.mu.Lock()
 	busy := len(l.d.line(l.Name()).places) > 0
 	l.d.mu.Unlock()
@@ -163,18 +163,18 @@ func (l *deskLock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return nil, &lock.Error{Op: "trylock", Name: l.Name(), Err: lock.ErrNotAcquired}
 }
 
-func (l *deskLock) reenters(ctx context.Context) bool {
+func (l *processLock) reenters(ctx context.Context) bool {
 	owner, ok := lockimpl.OwnerFrom(ctx)
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	return ok && owner == l.d.line(l.Name()).owner
 }
 
-func (l *deskLock) join() *place {
+func (l *processLock) join() *queueEntry {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	line := l.d.line(l.Name())
-	p := &place{client: l.client, until: time.Now().Add(l.config.WaiterTimeout)}
+	p := &queueEntry{client: l.client, until: time.Now().Add(l.config.WaiterTimeout)}
 	p.called = len(line.places) == 0 && line.owner == 0
 	at := len(line.places)
 	if l.d.flaw == lastFirst || l.d.flaw == regularsFirst && l.regular {
@@ -184,8 +184,8 @@ func (l *deskLock) join() *place {
 	return p
 }
 
-// leave takes p out of the queue, or leaves it there without a waiter.
-func (l *deskLock) leave(p *place, stays bool) {
+// leave removes p from the queue, or leaves it there without a waiter.
+func (l *processLock) leave(p *queueEntry, stays bool) {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	line := l.d.line(l.Name())
@@ -201,8 +201,8 @@ func (l *deskLock) leave(p *place, stays bool) {
 	}
 }
 
-// turn reports whether it is the turn of p.
-func (l *deskLock) turn(p *place) bool {
+// turn reports whether p is next.
+func (l *processLock) turn(p *queueEntry) bool {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
 	line := l.d.line(l.Name())
@@ -213,9 +213,9 @@ func (l *deskLock) turn(p *place) bool {
 			line.places = append(line.places[1:], dead)
 		}
 	}
-	alive := slices.DeleteFunc(slices.Clone(line.places), func(p *place) bool { return p.gone })
+	alive := slices.DeleteFunc(slices.Clone(line.places), func(p *queueEntry) bool { return p.gone })
 	first := alive[0]
-	switch i := slices.IndexFunc(alive, func(p *place) bool { return p.client == line.client }); {
+	switch i := slices.IndexFunc(alive, func(p *queueEntry) bool { return p.client == line.client }); {
 	case l.d.flaw == turnsGetLost:
 		return p.called
 	case l.d.flaw == sameClientFirst && i >= 0:
@@ -224,8 +224,8 @@ func (l *deskLock) turn(p *place) bool {
 	return p == first
 }
 
-// take takes the lock if it is free, and leaves the queue.
-func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
+// take acquires the lock if it is free, and leaves the queue.
+func (l *processLock) take(ctx context.Context, p *queueEntry) (lock.Hold, error) {
 	h, err := l.locker.TryLock(ctx)
 	if err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
 	}
 	line.holds++
 	line.client, l.regular = l.client, true
-	line.places = slices.DeleteFunc(line.places, func(other *place) bool { return other == p })
+	line.places = slices.DeleteFunc(line.places, func(other *queueEntry) bool { return other == p })
 	return changedHold{h, func(ctx context.Context) error {
 		err := h.Unlock(ctx)
 		l.d.mu.Lock()
@@ -254,11 +254,10 @@ func (l *deskLock) take(ctx context.Context, p *place) (lock.Hold, error) {
 	}}, nil
 }
 
-// A desk without a flaw breaks no rule, so the rules that the others break are broken by their
-// flaws.
-func TestFairRules_onADesk(t *testing.T) {
+// Without a flaw, processLocks break no rule, so the rules that the others break are broken by their flaws.
+func TestFairRules_withoutAFlaw(t *testing.T) {
 	t.Parallel()
-	keeps(t, fairRules, func(a, b *client.Client) (Harness, RWHarness) { return (&desk{}).harness(a, b), RWHarness{} })
+	keeps(t, fairRules, func(a, b *client.Client) (Harness, RWHarness) { return (&processLocks{}).harness(a, b), RWHarness{} })
 }
 
 func TestFairRules_canBeBroken(t *testing.T) {
@@ -297,7 +296,7 @@ func TestFairRules_canBeBroken(t *testing.T) {
 		{"places are not renewed", noHeartbeats, map[string]string{"heartbeats": "served in the order"}},
 	} {
 		locks = append(locks, wrong{w.what, func(a, b *client.Client) (Harness, RWHarness) {
-			return (&desk{flaw: w.flaw}).harness(a, b), RWHarness{}
+			return (&processLocks{flaw: w.flaw}).harness(a, b), RWHarness{}
 		}, w.breaks})
 	}
 	testBroken(t, fairRules, locks)

@@ -64,7 +64,7 @@ func TestServer_Down(t *testing.T) {
 	})
 }
 
-// A lease that expires while the server is frozen is lost with ErrExpired, before it expires on the server.
+// A lease that expires while the server is paused is lost with ErrExpired, before it expires on the server.
 func TestServer_Freeze(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
 		h := must(t, c.NewLock("job"))
@@ -86,7 +86,7 @@ func TestServer_Freeze(t *testing.T) {
 	})
 }
 
-// Up ends a freeze at once, and the end of the test ends a fault that lasts.
+// Up ends a freeze immediately, and the end of the test ends a fault that lasts.
 func TestServer_Up(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
 		began := time.Now()
@@ -107,7 +107,7 @@ func TestServer_Up(t *testing.T) {
 	})
 }
 
-// Each command takes as long as Slow says, until Up.
+// Each command takes as long as Slow sets, until Up.
 func TestServer_Slow(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
 		if err := must(t, c.NewLock("job")).Unlock(t.Context()); err != nil { // its scripts are known
@@ -156,7 +156,7 @@ func TestServer_Deny(t *testing.T) {
 	})
 }
 
-// A lock of each type that the server loses is lost for its holder, and free for others. What is not there cannot be lost.
+// A lock of each type that the server loses is lost for its holder, and free for others. A missing lock cannot be lost.
 func TestServer_Lose(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
 		if s.Lose("job") || s.Expire("job") {
@@ -197,7 +197,7 @@ func TestServer_Lose(t *testing.T) {
 	})
 }
 
-// A waiter in the queue of a fair lock is lost with the lock, and stays if only the lease expires.
+// A waiter in the queue of a fair lock is lost with the lock, and is kept if only the lease expires.
 func TestServer_Lose_waiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
 		for _, queued := range []int{1, 0} {

@@ -43,14 +43,14 @@ func RunFilter(t *testing.T, h FilterHarness) {
 
 // filterRules are in the order of a filter's life.
 var filterRules = []rule{
-	{name: "filter never made", says: "without Init every call fails with ErrNotInitialized, and Delete succeeds", test: filterNeverMade},
-	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrConfigMismatch", test: filterMadeOnce},
+	{name: "filter never made", says: "without Init every call fails with ErrNotInitialized, and Delete succeeds", test: filterNotInitialized},
+	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrConfigMismatch", test: filterInitializedOnce},
 	{name: "no false negative", says: "an element that was added is found by either client", test: noFalseNegative},
 	{name: "few false positives", says: "of the elements that were never added, about the promised share is found", test: fewFalsePositives},
 	{name: "added twice", says: "an element that is added again counts once", test: addedTwice},
-	{name: "made anew", says: "a handle finds what was added after the filter was deleted and made with other parameters", test: madeAnew},
+	{name: "made anew", says: "a handle finds what was added after the filter was deleted and made with other parameters", test: filterInitializedAgain},
 	{name: "bad parameters", says: "parameters that no filter can have are an error, and make none", test: badParameters},
-	{name: "cancelled filter call", says: "a call whose context is over returns the error of the context", test: cancelledFilter},
+	{name: "cancelled filter call", says: "a call whose context is over returns the error of the context", test: canceledFilterCall},
 	{name: "many adders", says: "under contention of two clients every element is found", test: manyAdders},
 }
 
@@ -59,24 +59,24 @@ func (t *trial) filters() (a, b Filter) {
 	return t.h.filter.New(t.lock), t.h.filter.Other(t.lock)
 }
 
-// makes makes the filter.
-func (t *trial) makes(f Filter, n uint64, p float64) {
+// mustInit makes the filter.
+func (t *trial) mustInit(f Filter, n uint64, p float64) {
 	t.Helper()
 	if created, err := f.Init(t.ctx, n, p); !created || err != nil {
 		t.fatal("init: %v, error %v", created, err)
 	}
 }
 
-// adds adds elements, none of which was there.
-func (t *trial) adds(f Filter, elements ...[]byte) {
+// mustAdd adds elements, none of which was there.
+func (t *trial) mustAdd(f Filter, elements ...[]byte) {
 	t.Helper()
 	if n, err := f.Add(t.ctx, elements...); err != nil || n > len(elements) {
 		t.broken("%d of %d elements are added, error %v", n, len(elements), err)
 	}
 }
 
-// finds fails unless all elements are found by each of filters.
-func (t *trial) finds(elements [][]byte, filters ...Filter) {
+// mustFind fails unless all elements are found by each of filters.
+func (t *trial) mustFind(elements [][]byte, filters ...Filter) {
 	t.Helper()
 	for _, f := range filters {
 		found, err := f.Contains(t.ctx, elements...)
@@ -101,7 +101,7 @@ func elements(kind string, n int) (all [][]byte) {
 	return all
 }
 
-func filterNeverMade(t *trial) {
+func filterNotInitialized(t *trial) {
 	a, b := t.filters()
 	absent := func() {
 		t.Helper()
@@ -119,18 +119,18 @@ func filterNeverMade(t *trial) {
 		t.broken("delete: %v", err)
 	}
 	absent()
-	t.makes(a, 100, 0.01)
-	t.adds(b, []byte("x"))
+	t.mustInit(a, 100, 0.01)
+	t.mustAdd(b, []byte("x"))
 	if err := b.Delete(t.ctx); err != nil {
 		t.broken("delete: %v", err)
 	}
 	absent()
 }
 
-func filterMadeOnce(t *trial) {
+func filterInitializedOnce(t *trial) {
 	a, b := t.filters()
-	t.makes(a, 1000, 0.01)
-	t.adds(a, []byte("x"))
+	t.mustInit(a, 1000, 0.01)
+	t.mustAdd(a, []byte("x"))
 	for _, f := range []Filter{a, b} {
 		if created, err := f.Init(t.ctx, 1000, 0.01); created || err != nil {
 			t.broken("made twice: %v, error %v", created, err)
@@ -143,28 +143,28 @@ func filterMadeOnce(t *trial) {
 			}
 		}
 	}
-	t.finds([][]byte{[]byte("x")}, a, b)
+	t.mustFind([][]byte{[]byte("x")}, a, b)
 }
 
 func noFalseNegative(t *trial) {
 	a, b := t.filters()
-	t.makes(b, 1000, 0.01)
+	t.mustInit(b, 1000, 0.01)
 	odd := [][]byte{{}, {0}, []byte("\xff\xfe"), []byte(strings.Repeat("long ", 2000)), []byte("ü")}
 	all := append(odd, elements("there", 500)...)
 	for i, e := range odd {
-		t.adds([]Filter{a, b}[i%2], e)
-		t.finds([][]byte{e}, a, b)
+		t.mustAdd([]Filter{a, b}[i%2], e)
+		t.mustFind([][]byte{e}, a, b)
 	}
-	t.adds(a, all[len(odd):300]...)
-	t.adds(b, all[300:]...)
-	t.finds(all, a, b)
+	t.mustAdd(a, all[len(odd):300]...)
+	t.mustAdd(b, all[300:]...)
+	t.mustFind(all, a, b)
 }
 
 func fewFalsePositives(t *trial) {
 	a, b := t.filters()
-	t.makes(a, 300, 0.03)
+	t.mustInit(a, 300, 0.03)
 	for some := range slices.Chunk(elements("there", 300), 50) {
-		t.adds(a, some...)
+		t.mustAdd(a, some...)
 	}
 	found, err := b.Contains(t.ctx, elements("absent", 1000)...)
 	n := 0
@@ -180,7 +180,7 @@ func fewFalsePositives(t *trial) {
 
 func addedTwice(t *trial) {
 	a, b := t.filters()
-	t.makes(a, 1000, 1e-6)
+	t.mustInit(a, 1000, 1e-6)
 	all := elements("there", 100)
 	for i, f := range []Filter{a, a, b} {
 		n, err := f.Add(t.ctx, all...)
@@ -193,17 +193,17 @@ func addedTwice(t *trial) {
 	}
 }
 
-func madeAnew(t *trial) {
+func filterInitializedAgain(t *trial) {
 	a, b := t.filters()
-	t.makes(a, 100, 0.01)
-	t.adds(a, []byte("first")) // a knows the parameters now
+	t.mustInit(a, 100, 0.01)
+	t.mustAdd(a, []byte("first")) // a knows the parameters now
 	if err := b.Delete(t.ctx); err != nil {
 		t.broken("delete: %v", err)
 	}
-	t.makes(b, 5000, 0.001)
-	t.adds(b, elements("by b", 50)...)
-	t.adds(a, elements("by a", 50)...)
-	t.finds(append(elements("by a", 50), elements("by b", 50)...), a, b)
+	t.mustInit(b, 5000, 0.001)
+	t.mustAdd(b, elements("by b", 50)...)
+	t.mustAdd(a, elements("by a", 50)...)
+	t.mustFind(append(elements("by a", 50), elements("by b", 50)...), a, b)
 }
 
 func badParameters(t *trial) {
@@ -220,9 +220,9 @@ func badParameters(t *trial) {
 	t.named(err, bloom.ErrNotInitialized)
 }
 
-func cancelledFilter(t *trial) {
+func canceledFilterCall(t *trial) {
 	a, _ := t.filters()
-	t.makes(a, 100, 0.01)
+	t.mustInit(a, 100, 0.01)
 	over, cancel := context.WithCancel(t.ctx)
 	cancel()
 	_, err := a.Add(over, []byte("x"))
@@ -245,14 +245,14 @@ func manyAdders(t *trial) {
 				t.broken("init: %v", err)
 			}
 			for n, e := range elements(fmt.Sprint("of ", i), each) {
-				if t.adds(f, e); n%10 == 0 {
-					t.finds([][]byte{e}, other)
+				if t.mustAdd(f, e); n%10 == 0 {
+					t.mustFind([][]byte{e}, other)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	for i := range callers {
-		t.finds(elements(fmt.Sprint("of ", i), each), a, b)
+		t.mustFind(elements(fmt.Sprint("of ", i), each), a, b)
 	}
 }

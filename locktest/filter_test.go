@@ -13,7 +13,7 @@ import (
 
 type filterMaker = func(name string) Filter
 
-// filtering is a harness of filters, each of them changed by wrap.
+// filtering is a harness of filters, each changed by wrap.
 func filtering(wrap func(filterMaker) filterMaker) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) filterMaker {
 		return wrap(func(name string) Filter { return c.NewBloomFilter(name) })
@@ -28,7 +28,7 @@ func TestFilterRules(t *testing.T) {
 	keeps(t, filterRules, filtering(func(mk filterMaker) filterMaker { return mk }))
 }
 
-// wrongFilter is a filter some of whose calls do something else.
+// wrongFilter is a filter with some wrong calls.
 type wrongFilter struct {
 	Filter
 	init     func(ctx context.Context, f Filter, n uint64, p float64) (bool, error)

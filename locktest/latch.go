@@ -45,16 +45,16 @@ func RunLatch(t *testing.T, h LatchHarness) { try(t, latchRules, Harness{latch: 
 
 // latchRules are in the order of a latch's life.
 var latchRules = []rule{
-	{name: "never made", says: "every call on a latch that nobody made fails with ErrNotInitialized, and Delete succeeds", test: neverMade},
+	{name: "never made", says: "every call on a latch that nobody made fails with ErrNotInitialized, and Delete succeeds", test: latchNotCreated},
 	{name: "bad counts", says: "a count below 1 or above MaxCount, and a part without a name or with a long one, are errors that change nothing", test: badCounts},
-	{name: "made once", says: "TrySetCount makes a latch once, and a later call leaves its count", test: madeOnce},
+	{name: "made once", says: "TrySetCount makes a latch once, and a later call leaves its count", test: latchCreatedOnce},
 	{name: "counts", says: "each count down of either client counts by one, and says what is left", test: counts},
 	{name: "latch waits", says: "Wait of either client returns at the last count down, and not before", test: latchWaits},
-	{name: "open", says: "Wait returns at once on an open latch, and a count down of it does nothing", test: openLatch},
+	{name: "open", says: "Wait returns at once on an open latch, and a count down of it does nothing", test: releasedLatch},
 	{name: "counted once", says: "a part counts once in a round, whichever client counts it, and however often", test: countedOnce},
 	{name: "rounds", says: "an open latch can be made anew, and a wait for that round ends with it", test: rounds},
 	{name: "deleted", says: "Delete ends every wait with ErrDeleted, and nothing is known of the latch after it", test: deletedLatch},
-	{name: "cancelled wait for a latch", says: "a wait that its context ends returns the error of the context, and others wait on", test: cancelledLatchWait},
+	{name: "cancelled wait for a latch", says: "a wait that its context ends returns the error of the context, and others wait on", test: canceledLatchWait},
 	{name: "names of latches", says: "a name with braces is ErrBadName, and odd names are latches of their own", test: latchNames},
 	{name: "many count", says: "under contention of two clients each count is left once, and one caller opens the latch", test: manyCount},
 }
@@ -139,11 +139,11 @@ func (t *trial) named(err, target error) {
 		t.broken("error %v, want a *lock.Error with an operation that matches %v", err, target)
 	}
 	if target == context.Canceled {
-		t.alone(err)
+		t.wantOnlyContextError(err)
 	}
 }
 
-func neverMade(t *trial) {
+func latchNotCreated(t *trial) {
 	a, b := t.latches()
 	absent := func() {
 		t.Helper()
@@ -189,7 +189,7 @@ func badCounts(t *trial) {
 	t.left(latch.MaxCount - 1)(a.CountDownOnce(t.ctx, strings.Repeat("x", 256)))
 }
 
-func madeOnce(t *trial) {
+func latchCreatedOnce(t *trial) {
 	a, b := t.latches()
 	t.make(a, 2)
 	for _, l := range []Latch{a, b} {
@@ -222,7 +222,7 @@ func latchWaits(t *trial) {
 	t.ended(waits...)
 }
 
-func openLatch(t *trial) {
+func releasedLatch(t *trial) {
 	a, b := t.latches()
 	t.make(a, 1)
 	t.left(0)(a.CountDown(t.ctx))
@@ -286,21 +286,21 @@ func deletedLatch(t *trial) {
 	}
 }
 
-func cancelledLatchWait(t *trial) {
+func canceledLatchWait(t *trial) {
 	a, b := t.latches()
 	t.make(a, 1)
 	over, cancel := context.WithCancel(t.ctx)
 	cancel()
 	t.named(a.Wait(over), context.Canceled)
-	waits := t.someGiveUp(a.Wait, b.Wait)
+	waits := t.cancelSome(a.Wait, b.Wait)
 	t.left(1)(b.Count(t.ctx))
 	t.left(0)(a.CountDown(t.ctx))
 	t.ended(waits...)
 }
 
-// someGiveUp begins waits at two handles. Of these, it cancels some at once and some after a while, and it
+// cancelSome begins waits at two handles. Of these, it cancels some at once and some after a while, and it
 // returns the others, which still wait.
-func (t *trial) someGiveUp(a, b func(context.Context) error) (others []*ending) {
+func (t *trial) cancelSome(a, b func(context.Context) error) (others []*ending) {
 	others = []*ending{t.begin(a), t.begin(b)}
 	for i, wait := range []func(context.Context) error{a, b, a, b} {
 		w := t.begin(wait)

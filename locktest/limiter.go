@@ -48,16 +48,16 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 // limiterRules are in the order in which a caller meets them.
 var limiterRules = []rule{
 	{name: "burst", says: "as many units as the burst pass at once, of all clients together, and of each key", test: burst},
-	{name: "all or none of the units", says: "Take takes all units of all limits or none, and TakeUpTo those that are there", test: allUnitsOrNone},
+	{name: "all or none of the units", says: "Take takes all units of all limits or none, and TakeUpTo those that are there", test: allPermitsOrNone},
 	{name: "peek", says: "Peek tells what Take would find, and changes nothing", test: peeks},
 	{name: "refund", says: "Refund gives back what a decision took, and not more than the burst", test: refunds},
 	{name: "refill", says: "units come back at the rate: not before RetryAfter, and then they do", test: refills},
 	{name: "wait in order", says: "Wait serves its callers in the order in which they came, at the rate, and nobody passes them", test: waitsInOrder},
-	{name: "too late a turn", says: "Wait fails at once with ErrLimited, and takes nothing, if its turn comes after the end of its context", test: tooLateATurn},
-	{name: "cancelled wait for units", says: "a Wait that its context ends returns the error of the context, and its units come back", test: cancelledUnits},
-	{name: "units for the next call", says: "the units of a Wait that its context ends are there for the next call of the same client", test: unitsForTheNextCall},
+	{name: "too late a turn", says: "Wait fails at once with ErrLimited, and takes nothing, if its turn comes after the end of its context", test: turnAfterTheDeadline},
+	{name: "cancelled wait for units", says: "a Wait that its context ends returns the error of the context, and its units come back", test: canceledPermits},
+	{name: "units for the next call", says: "the units of a Wait that its context ends are there for the next call of the same client", test: permitsForTheNextCall},
 	{name: "reset", says: "Reset makes a key as new, for its own client at once and for others within a second", test: resets},
-	{name: "bad numbers of units", says: "a negative number of units is an error, and takes nothing", test: badUnits},
+	{name: "bad numbers of units", says: "a negative number of units is an error, and takes nothing", test: badPermits},
 	{name: "many takers", says: "under contention of two clients no more units pass than the burst", test: manyTakers},
 }
 
@@ -84,8 +84,8 @@ func (t *trial) decides(ok bool, taken, remaining int64) func(ratelimit.Decision
 	}
 }
 
-// owes waits until what the key owes is as it should be.
-func (t *trial) owes(l Limiter, what string, is func(resetAfter time.Duration) bool) time.Duration {
+// waitForReset waits until what the key owes is as it should be.
+func (t *trial) waitForReset(l Limiter, what string, is func(resetAfter time.Duration) bool) time.Duration {
 	t.Helper()
 	for {
 		d, err := l.Peek(t.ctx, "key")
@@ -114,7 +114,7 @@ func burst(t *trial) {
 	t.decides(true, 1, 4)(a.Take(t.ctx, "*:{ü}\x00", 1))
 }
 
-func allUnitsOrNone(t *trial) {
+func allPermitsOrNone(t *trial) {
 	a, b := t.limiters(slow(5), slow(8))
 	t.decides(true, 3, 2)(a.Take(t.ctx, "key", 3))
 	t.decides(false, 0, 2)(b.Take(t.ctx, "key", 3))
@@ -195,12 +195,12 @@ func waitsInOrder(t *trial) {
 	var waits []*ending
 	var turns [4]atomic.Int64 // how long after began each is served
 	for i := range turns {
-		owed := t.owes(b, "a debt", func(d time.Duration) bool { return d > 0 })
+		owed := t.waitForReset(b, "a debt", func(d time.Duration) bool { return d > 0 })
 		waits = append(waits, t.begin(func(ctx context.Context) error {
 			defer func() { turns[i].Store(int64(time.Since(began))) }()
 			return []Limiter{a, b}[i%2].Wait(ctx, "key", 1)
 		}))
-		t.owes(b, "another unit", func(d time.Duration) bool { return d > owed+every/4 }) // the caller is in line
+		t.waitForReset(b, "another unit", func(d time.Duration) bool { return d > owed+every/4 }) // the caller is in line
 	}
 	t.decides(false, 0, 0)(b.Take(t.ctx, "key", 1))
 	t.ended(waits...)
@@ -212,7 +212,7 @@ func waitsInOrder(t *trial) {
 	}
 }
 
-func tooLateATurn(t *trial) {
+func turnAfterTheDeadline(t *trial) {
 	a, b := t.limiters(slow(1))
 	if err := a.Wait(t.ctx, "key", 1); err != nil { // it is there
 		t.broken("wait: %v", err)
@@ -230,7 +230,7 @@ func tooLateATurn(t *trial) {
 	}
 }
 
-func cancelledUnits(t *trial) {
+func canceledPermits(t *trial) {
 	end, _ := t.ctx.Deadline()
 	every := (time.Until(end) * 4 / 5).Truncate(time.Millisecond) // two units do not come back by themselves in the time of the trial
 	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: every, Burst: 1})
@@ -238,20 +238,20 @@ func cancelledUnits(t *trial) {
 	t.decides(true, 1, 0)(a.Take(t.ctx, "key", 1))
 	w := t.begin(func(ctx context.Context) error { return a.Wait(ctx, "key", 1) })
 	two := func(d time.Duration) bool { return d > 2*every-time.Since(began)-every/2 }
-	t.owes(b, "two units", two)
+	t.waitForReset(b, "two units", two)
 	w.cancel()
 	t.failed(context.Canceled, w)
-	t.owes(b, "one unit", func(d time.Duration) bool { return !two(d) })
+	t.waitForReset(b, "one unit", func(d time.Duration) bool { return !two(d) })
 }
 
-func unitsForTheNextCall(t *trial) {
+func permitsForTheNextCall(t *trial) {
 	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: time.Hour, Burst: 3})
 	t.decides(true, 1, 2)(a.Take(t.ctx, "key", 1))
 	ctx, cancel := context.WithCancel(context.Background()) // without an end: the turn comes in an hour
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- a.Wait(ctx, "key", 3) }()
-	t.owes(b, "four units", func(d time.Duration) bool { return d > 3*time.Hour })
+	t.waitForReset(b, "four units", func(d time.Duration) bool { return d > 3*time.Hour })
 	t.decides(false, 0, 0)(a.Take(t.ctx, "key", 2)) // a refusal that a client can remember
 	cancel()
 	t.named(<-done, context.Canceled)
@@ -290,7 +290,7 @@ func resets(t *trial) {
 	t.decides(false, 0, 1)(b.Take(t.ctx, "other", 2))
 }
 
-func badUnits(t *trial) {
+func badPermits(t *trial) {
 	a, b := t.limiters(slow(3))
 	_, err := a.Take(t.ctx, "key", -1)
 	t.named(err, nil)

@@ -34,7 +34,7 @@ type RWHarness struct {
 // rwRules are the rules of a read/write lock beyond those of each side alone.
 var rwRules = []rule{
 	{name: "readers share", says: "any number of owners read at once, of the same client and of others", test: readersShare},
-	{name: "readers unlock apart", says: "a reader gives back its own hold, once, and no other reader's", test: readersUnlockApart},
+	{name: "readers unlock apart", says: "a reader gives back its own hold, once, and no other reader's", test: readersUnlockSeparately},
 	{name: "writers are alone", says: "no owner reads or writes while another writes, and none writes while another reads", test: writersAreAlone},
 	{name: "many readers and writers", says: "under contention of two clients no caller is inside together with a writer", test: manyReadersAndWriters},
 	{name: "tokens of readers", says: "readers have token 0, and the tokens of writers grow, also when readers come in between", test: tokensOfReaders},
@@ -45,9 +45,9 @@ var rwRules = []rule{
 	{name: "readers enter together", says: "when a writer leaves, all waiting readers enter together", test: readersEnterTogether},
 	{name: "readers wait behind a writer", says: "a reader that comes after a waiting writer waits behind it", test: readersWaitBehindAWriter},
 	{name: "re-entry past a writer", says: "an owner that reads may read once more, also while a writer waits", test: reentryPastAWriter},
-	{name: "readers first", says: "with WithReaderPreference a reader does not wait behind a waiting writer", test: readersFirst},
-	{name: "readers first for a writer", says: "a writer that waits with WithReaderPreference makes no reader wait", test: readersFirstForAWriter},
-	{name: "patient writer", says: "readers wait behind a writer also when it waits for longer than its patience", test: patientWriter},
+	{name: "readers first", says: "with WithReaderPreference a reader does not wait behind a waiting writer", test: readerPreference},
+	{name: "readers first for a writer", says: "a writer that waits with WithReaderPreference makes no reader wait", test: readerPreferenceOfAWriter},
+	{name: "patient writer", says: "readers wait behind a writer also when it waits for longer than its patience", test: writerTimeout},
 	{name: "writer gives up", says: "when a waiting writer gives up, the readers behind it enter", test: writerGivesUp},
 	{name: "TryLock of a writer", says: "a TryLock of a writer makes no reader wait", test: tryLockOfAWriter},
 	{name: "leases of readers", says: "each reader has a lease of its own, which no other reader lengthens or ends", test: leasesOfReaders},
@@ -122,8 +122,8 @@ func (t *trial) otherWrite(opts ...lock.Option) lock.Locker {
 	return t.rw.Other(t.lock, opts...).Write()
 }
 
-// shut waits until no more readers enter, because w waits to write.
-func (t *trial) shut(w *waiter) {
+// waitUntilReadersWait waits until no more readers enter, because w waits to write.
+func (t *trial) waitUntilReadersWait(w *waiter) {
 	t.Helper()
 	for pause := firstPause; ; pause = pause.rest() {
 		h, err := t.read().TryLock(t.ctx)
@@ -146,9 +146,9 @@ func (t *trial) shut(w *waiter) {
 	}
 }
 
-// open checks that readers of both clients may enter: at once, and when the
+// wantReadersEnter checks that readers of both clients may enter: at once, and when the
 // clock has moved, as a reader may enter that comes in the same instant as a waiting writer.
-func (t *trial) open() {
+func (t *trial) wantReadersEnter() {
 	t.Helper()
 	for range 2 {
 		for _, l := range []lock.Locker{t.read(), t.otherRead()} {
@@ -189,7 +189,7 @@ func readersShare(t *trial) {
 	t.free(t.lock)
 }
 
-func readersUnlockApart(t *trial) {
+func readersUnlockSeparately(t *trial) {
 	first, second, third := t.must(t.read().Lock(t.ctx)), t.must(t.otherRead().Lock(t.ctx)), t.must(t.read().Lock(t.ctx))
 	t.unlock(first)
 	for range 3 {
@@ -223,7 +223,7 @@ func writersAreAlone(t *trial) {
 	c := &crowd{t: t}
 	t.waiting(c.come(t.read()), c.come(t.otherRead()), c.come(t.write()), c.come(t.otherWrite()))
 	t.unlock(h)
-	c.everybody()
+	c.wantAllServed()
 	t.free(t.lock)
 }
 
@@ -368,7 +368,7 @@ func upgrade(t *trial) {
 		t.broken("it no longer reads: %v", err)
 	}
 	t.held(t.lock)
-	t.open()
+	t.wantReadersEnter()
 	t.unlock(r)
 	t.unlock(t.must(t.write().Lock(ctx)))
 	t.free(t.lock)
@@ -390,7 +390,7 @@ func readersWaitBehindAWriter(t *trial) {
 	for _, writer := range []lock.Locker{t.write(forever), t.otherWrite(forever)} {
 		r := t.must(t.read().Lock(t.ctx))
 		w := t.wait(writer)
-		t.shut(w)
+		t.waitUntilReadersWait(w)
 		late := []*waiter{t.wait(t.read()), t.wait(t.otherRead())}
 		t.waiting(append(late, w)...)
 		t.unlock(r)
@@ -406,7 +406,7 @@ func reentryPastAWriter(t *trial) {
 	for _, writer := range []lock.Locker{t.write(forever), t.otherWrite(forever)} {
 		r := t.must(t.read().Lock(t.ctx))
 		w := t.wait(writer)
-		t.shut(w)
+		t.waitUntilReadersWait(w)
 		again := t.must(t.read().Lock(r.Context()))
 		t.unlock(t.must(t.read().TryLock(again.Context())), again)
 		t.waiting(w)
@@ -416,11 +416,11 @@ func reentryPastAWriter(t *trial) {
 	t.free(t.lock)
 }
 
-func readersFirst(t *trial) {
+func readerPreference(t *trial) {
 	first := lock.WithReaderPreference()
 	r := t.must(t.read().Lock(t.ctx))
 	w := t.wait(t.otherWrite(forever))
-	t.shut(w)
+	t.waitUntilReadersWait(w)
 	holds := []lock.Hold{r, t.must(t.read(first).Lock(t.ctx)), t.must(t.otherRead(first).TryLock(t.ctx))}
 	t.refused("a reader without the option", t.read())
 	t.waiting(w)
@@ -431,11 +431,11 @@ func readersFirst(t *trial) {
 	t.free(t.lock)
 }
 
-func readersFirstForAWriter(t *trial) {
+func readerPreferenceOfAWriter(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
 	w := t.wait(t.otherWrite(forever, lock.WithReaderPreference()))
 	for end := time.Now().Add(aWhile); time.Now().Before(end); {
-		t.open()
+		t.wantReadersEnter()
 	}
 	t.waiting(w)
 	t.unlock(r)
@@ -443,10 +443,10 @@ func readersFirstForAWriter(t *trial) {
 	t.free(t.lock)
 }
 
-func patientWriter(t *trial) {
+func writerTimeout(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
 	w := t.wait(t.otherWrite(lock.WithWaiterTimeout(t.h.Watchdog)))
-	t.shut(w)
+	t.waitUntilReadersWait(w)
 	t.pass(2*t.h.Watchdog+t.h.Watchdog/2, r)
 	t.refused("a reader", t.read())
 	t.unlock(r)
@@ -458,7 +458,7 @@ func writerGivesUp(t *trial) {
 	for _, writer := range []lock.Locker{t.write(forever), t.otherWrite(forever)} {
 		r := t.must(t.read().Lock(t.ctx))
 		w := t.wait(writer)
-		t.shut(w)
+		t.waitUntilReadersWait(w)
 		late := []*waiter{t.wait(t.read()), t.wait(t.otherRead())}
 		t.waiting(late...)
 		t.gone(w)
@@ -472,7 +472,7 @@ func tryLockOfAWriter(t *trial) {
 	r := t.must(t.read().Lock(t.ctx))
 	for _, l := range []lock.Locker{t.write(forever), t.otherWrite(forever)} {
 		t.refused("a writer beside a reader", l)
-		t.open()
+		t.wantReadersEnter()
 	}
 	t.unlock(r)
 	t.free(t.lock)

@@ -30,7 +30,7 @@ func TestRWRules(t *testing.T) {
 // rwMaker makes the locks of one client.
 type rwMaker = func(name string, opts ...option) RW
 
-// rwLocks is a harness of read/write locks, each of them changed by wrap.
+// rwLocks is a harness of read/write locks, each changed by wrap.
 func rwLocks(a, b *client.Client, wrap func(rwMaker) rwMaker) RWHarness {
 	return RWHarness{
 		New:      wrap(func(name string, opts ...option) RW { return a.NewRWLock(name, opts...) }),
@@ -39,7 +39,7 @@ func rwLocks(a, b *client.Client, wrap func(rwMaker) rwMaker) RWHarness {
 	}
 }
 
-// apart changes each side of a lock by itself.
+// apart changes each side of a lock separately.
 func apart(read, write func(maker) maker) func(rwMaker) rwMaker {
 	return func(mk rwMaker) rwMaker {
 		r := read(func(name string, opts ...option) locker { return mk(name, opts...).Read() })
@@ -53,13 +53,12 @@ type twoSides struct{ read, write locker }
 func (s twoSides) Read() locker  { return s.read }
 func (s twoSides) Write() locker { return s.write }
 
-// ownerless forgets the owner that asks.
+// ownerless ignores the caller's owner.
 func ownerless(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 	return acquire(lock.ContextWithNewOwner(ctx), l, wait)
 }
 
-// outlives lets another owner go on with a Lock whose caller has left, until the
-// client is closed.
+// outlives makes another owner continue a Lock whose caller has left, until the client is closed.
 func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	got := make(chan lock.Hold)
 	go func() {
@@ -81,15 +80,15 @@ func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	}
 }
 
-// leavesALock leaves a Lock behind by outlives, for a caller that has left.
+// leavesALock leaves a Lock behind with outlives, for a caller that has left.
 func leavesALock(ctx context.Context, l locker) {
 	ctx, cancel := context.WithTimeout(ctx, aWhile)
 	defer cancel()
 	_, _ = outlives(ctx, l)
 }
 
-// ledger knows the readers, for flaws of one hold that show when another ends.
-type ledger struct {
+// readerList tracks the readers, for flaws of one hold that take effect when another ends.
+type readerList struct {
 	mu      sync.Mutex
 	readers []*reader
 }
@@ -100,8 +99,8 @@ type reader struct {
 	after func() // the work that was put off until it ends
 }
 
-// add returns the hold of a reader that is in the ledger.
-func (b *ledger) add(_ locker, h lock.Hold) lock.Hold {
+// add returns the hold of a reader that is in the list.
+func (b *readerList) add(_ locker, h lock.Hold) lock.Hold {
 	owner, _ := lockimpl.OwnerFrom(h.Context())
 	r := &reader{Hold: h, owner: owner, after: func() {}}
 	b.mu.Lock()
@@ -114,8 +113,8 @@ func (b *ledger) add(_ locker, h lock.Hold) lock.Hold {
 	}}
 }
 
-// take takes out a reader for which which is true, nil if there is none.
-func (b *ledger) take(which func(*reader) bool) *reader {
+// take removes a reader for which which is true, and returns nil if there is none.
+func (b *readerList) take(which func(*reader) bool) *reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := slices.IndexFunc(b.readers, which)
@@ -152,7 +151,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			"upgrade":                  "error <nil>",
 		}},
 		{"a second unlock ends another's reading", func(mk rwMaker) rwMaker {
-			var b ledger
+			var b readerList
 			return apart(changed(acquire, func(l locker, h lock.Hold) lock.Hold {
 				h = b.add(l, h)
 				return changedHold{h, func(ctx context.Context) error {
@@ -186,7 +185,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			"upgrade":                "want one that matches cannot upgrade a read hold",
 		}},
 		{"the end of the writing ends the reading", func(mk rwMaker) rwMaker {
-			var b ledger
+			var b readerList
 			return apart(changed(acquire, b.add), changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {
 				if r := b.take(func(*reader) bool { return true }); r != nil {
 					_ = r.Unlock(ctx)
@@ -197,7 +196,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			"downgrade": "the end of the writing ended the reading",
 		}},
 		{"a writer that also reads goes on writing", func(mk rwMaker) rwMaker {
-			var b ledger
+			var b readerList
 			return apart(changed(acquire, b.add), changed(acquire, unlocks(func(ctx context.Context, _ locker, h lock.Hold) error {
 				owner, _ := lockimpl.OwnerFrom(h.Context())
 				if r := b.take(func(r *reader) bool { return r.owner == owner }); r != nil {

@@ -73,14 +73,14 @@ func (h SemaphoreHarness) one() Harness {
 
 // semaphoreRules are the rules of several permits.
 var semaphoreRules = []rule{
-	{name: "as many", says: "as many callers hold it at once as it has permits, and no more", test: asMany},
+	{name: "as many", says: "as many callers hold it at once as it has permits, and no more", test: permitsInUse},
 	{name: "all or none", says: "a caller that wants several permits gets all of them or none", test: allOrNone},
 	{name: "many before few", says: "a caller that wants many permits is not overtaken by those that came later and want fewer", test: manyBeforeFew},
 	{name: "no re-entry of permits", says: "under a hold's context, Lock takes another permit", test: noReentryOfPermits},
-	{name: "never more", says: "under contention never more permits are held than there are, and in the end all are free", test: neverMore},
+	{name: "never more", says: "under contention never more permits are held than there are, and in the end all are free", test: permitsNeverExceeded},
 }
 
-func asMany(t *trial) {
+func permitsInUse(t *trial) {
 	h := t.h.semaphore
 	var holds []lock.Hold
 	for i := range 4 {
@@ -92,7 +92,7 @@ func asMany(t *trial) {
 	}
 	t.refused("a fifth of four", h.New(t.lock, 4, 1))
 	w := t.wait(h.Other(t.lock, 4, 1))
-	t.inLine(1)
+	t.waitQueued(1)
 	t.unlock(holds[2])
 	holds[2] = t.got(w)[0]
 	for _, hold := range holds {
@@ -117,9 +117,9 @@ func manyBeforeFew(t *trial) {
 	h := t.h.semaphore
 	one := t.must(h.New(t.lock, 3, 1).Lock(t.ctx))
 	many := t.wait(h.Other(t.lock, 3, 3))
-	t.inLine(1)
+	t.waitQueued(1)
 	few := t.wait(h.New(t.lock, 3, 1))
-	t.inLine(2)
+	t.waitQueued(2)
 	t.waiting(many, few)
 	t.unlock(one)
 	all := t.got(many)
@@ -142,7 +142,7 @@ func noReentryOfPermits(t *trial) {
 	t.unlock(inner)
 }
 
-func neverMore(t *trial) {
+func permitsNeverExceeded(t *trial) {
 	h := t.h.semaphore
 	const total = 3
 	var inside atomic.Int64

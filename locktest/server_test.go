@@ -12,9 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// A job holds a lock under a lease of an hour, and takes longer. It learns
-// of the loss in time, another process takes over, and the test does not take an
-// hour.
+// A job holds a lock with a lease of an hour, and takes longer. It detects the loss in time, another process acquires the
+// lock, and the test does not take an hour.
 func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,8 +44,8 @@ func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 	})
 }
 
-// 1: A holds the lock, for minutes. 2: B waits for it. 3: A unlocks, and B has it
-// in the same instant: a message woke it, not its own poll.
+// 1: A holds the lock, for minutes. 2: B waits for it. 3: A unlocks, and B has it at the same instant: a message woke it,
+// not its own poll.
 func TestServer_unlockWakesAnotherClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,8 +79,8 @@ func TestServer_unlockWakesAnotherClient(t *testing.T) {
 	})
 }
 
-// The key is deleted by hand, and the next renewal tells the holder.
-func TestServer_redisTakesALockAway(t *testing.T) {
+// The key is deleted manually, and the next renewal notifies the holder.
+func TestServer_keyDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -105,9 +104,8 @@ func TestServer_redisTakesALockAway(t *testing.T) {
 	})
 }
 
-// While time stands still, tokens made of time are equal, and those of a
-// register grow.
-func TestServer_tokensWhileTimeStandsStill(t *testing.T) {
+// While time stops, tokens made from time are equal, and tokens of a counter grow.
+func TestServer_tokensWhileTimeStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := locktest.NewServer(t).Client(t)

@@ -72,14 +72,14 @@ var rules = []rule{
 	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing | permits},
 	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing | permits},
 	{"first come", "inside a process, waiters are served in the order of their arrival", firstCome, permits},
-	{"cancelled wait", "a wait for another owner that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", cancelledWait, reading | writing | permits},
+	{"cancelled wait", "a wait for another owner that ctx ends matches ErrNotAcquired and ctx.Err(), and leaves nothing", canceledWait, reading | writing | permits},
 	{"limited wait", "a wait that ends at its own limit matches ErrNotAcquired and os.ErrDeadlineExceeded, and the limit does not end a hold", limitedWait, reading | writing | permits},
-	{"one meaning", "no error says both that another owner has the lock and that Redis is unavailable", oneMeaning, reading | writing | permits},
-	{"dead context", "under a context that is over, nothing is locked, and its error is the error alone", deadContext, reading | permits},
+	{"one meaning", "no error says both that another owner has the lock and that Redis is unavailable", oneSentinelError, reading | writing | permits},
+	{"dead context", "under a context that is over, nothing is locked, and its error is the error alone", canceledContext, reading | permits},
 	{"unlock twice", "the second Unlock fails with ErrNotHeld and frees no other owner's lock", unlockTwice, reading | writing | permits},
 	{"asynchronous unlock", "with WithAsyncUnlock, Unlock ends the hold, and the lock is free for the next attempt of the client, and soon for others", asyncUnlock, reading | writing | permits},
 	{"linger", "with WithLinger, a client that locks again and again has growing tokens, and another client that waits gets the lock at the next Unlock", linger, writing | permits},
-	{"unlock with a dead context", "Unlock works although its context is over", unlockWithDeadContext, reading | permits},
+	{"unlock with a dead context", "Unlock works although its context is over", unlockWithCanceledContext, reading | permits},
 	{"cause", "the cause of a hold's context is ErrUnlocked after Unlock, and the parent's cause before", cause, reading | permits},
 	{"fixed lease", "a fixed lease ends by itself, and the hold is lost", fixedLease, reading | writing | permits},
 	{"Extend", "Extend lengthens the lease and never shortens it, and fails with ErrNotHeld after Unlock", extend, reading | writing},
@@ -168,8 +168,8 @@ func (t *trial) want(err error, targets ...error) {
 	}
 }
 
-// alone fails if err, that of a context, says anything of the lock or of Redis.
-func (t *trial) alone(err error) {
+// wantOnlyContextError fails if err, that of a context, says anything of the lock or of Redis.
+func (t *trial) wantOnlyContextError(err error) {
 	t.Helper()
 	for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
 		if errors.Is(err, target) {
@@ -227,19 +227,19 @@ func (t *trial) wait(l lock.Locker) *waiter {
 	ctx, cancel := context.WithCancel(t.ctx)
 	w := &waiter{cancel: cancel, begins: make(chan struct{}), done: make(chan struct{})}
 	t.waiters.Go(func() {
-		w.hold, w.err = l.Lock(&noticing{Context: ctx, noticed: sync.OnceFunc(func() { close(w.begins) })})
+		w.hold, w.err = l.Lock(&noticedContext{Context: ctx, noticed: sync.OnceFunc(func() { close(w.begins) })})
 		close(w.done)
 	})
 	return w
 }
 
-// noticing is a context that tells when it is waited for.
-type noticing struct {
+// noticedContext is a context that tells when it is waited for.
+type noticedContext struct {
 	context.Context
 	noticed func()
 }
 
-func (c *noticing) Done() <-chan struct{} {
+func (c *noticedContext) Done() <-chan struct{} {
 	c.noticed()
 	return c.Context.Done()
 }
@@ -324,7 +324,7 @@ func (c *crowd) join(l lock.Locker) *waiter {
 	c.line++
 	w := c.come(l)
 	if c.t.h.Waiters != nil {
-		c.t.inLine(c.line)
+		c.t.waitQueued(c.line)
 	} else {
 		select { // on a busy machine its goroutine can come late
 		case <-w.begins:
@@ -340,7 +340,7 @@ func (c *crowd) leave(w *waiter) {
 	c.t.Helper()
 	c.line--
 	c.t.gone(w)
-	c.t.inLine(c.line)
+	c.t.waitQueued(c.line)
 }
 
 // want waits until all are served or cancelled, and fails unless those in want were
@@ -353,8 +353,8 @@ func (c *crowd) want(want ...int) {
 	}
 }
 
-// everybody waits for all waiters, and fails unless all were served.
-func (c *crowd) everybody() {
+// wantAllServed waits for all waiters, and fails unless all were served.
+func (c *crowd) wantAllServed() {
 	c.t.Helper()
 	c.served.Wait()
 	if len(c.order) != c.came {
@@ -362,15 +362,15 @@ func (c *crowd) everybody() {
 	}
 }
 
-// inLine waits until n waiters are in the queue.
-func (t *trial) inLine(n int) {
+// waitQueued waits until n waiters are in the queue.
+func (t *trial) waitQueued(n int) {
 	t.Helper()
-	if err := t.inLineErr(n); err != nil {
+	if err := t.waitQueuedErr(n); err != nil {
 		t.fatal("%v", err)
 	}
 }
 
-func (t *trial) inLineErr(n int) error {
+func (t *trial) waitQueuedErr(n int) error {
 	last := -1
 	for pause := firstPause; ; pause = pause.rest() {
 		waiters, err := t.h.Waiters(t.ctx, t.lock)
@@ -420,9 +420,9 @@ func (t *trial) freed(name string) {
 	t.unlock(h)
 }
 
-// forLong makes what a waiter leaves behind, a place or a lock, last for longer
+// longTraces makes what a waiter leaves behind, a place or a lock, last for longer
 // than any rule: it stays unless the waiter takes it back.
-func (t *trial) forLong() []lock.Option {
+func (t *trial) longTraces() []lock.Option {
 	t.Helper()
 	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithWaiterTimeout(time.Hour)}
 	h, err := t.h.New(t.lock+":patience", options...).TryLock(t.ctx)
@@ -586,10 +586,10 @@ func firstCome(t *trial) {
 	c.want(0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 }
 
-func cancelledWait(t *trial) {
+func canceledWait(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	why := errors.New("the request went away")
-	options := t.forLong()
+	options := t.longTraces()
 	ctx, cancel := context.WithCancelCause(t.ctx)
 	time.AfterFunc(replyTime, func() { cancel(why) })
 	_, err := t.h.New(t.lock, options...).Lock(ctx)
@@ -600,7 +600,7 @@ func cancelledWait(t *trial) {
 
 func limitedWait(t *trial) {
 	other := t.must(t.h.Other(t.lock).Lock(t.ctx))
-	_, err := t.h.New(t.lock, append(t.forLong(), lock.WithWait(replyTime))...).Lock(t.ctx)
+	_, err := t.h.New(t.lock, append(t.longTraces(), lock.WithWait(replyTime))...).Lock(t.ctx)
 	t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 	t.unlock(other)
 	t.freed(t.lock)
@@ -613,8 +613,8 @@ func limitedWait(t *trial) {
 	}
 }
 
-// oneMeaning has waits end in several ways at once, with a cause that says both.
-func oneMeaning(t *trial) {
+// oneSentinelError has waits end in several ways at once, with a cause that says both.
+func oneSentinelError(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	_, err := t.h.New(t.lock).TryLock(t.ctx)
 	t.want(err, lock.ErrNotAcquired)
@@ -622,7 +622,7 @@ func oneMeaning(t *trial) {
 	errs := make(chan error, 5) // of several calls, so that some are behind others
 	for range cap(errs) {
 		go func() {
-			_, err := t.h.New(t.lock, t.forLong()...).Lock(ctx)
+			_, err := t.h.New(t.lock, t.longTraces()...).Lock(ctx)
 			errs <- err
 		}()
 	}
@@ -635,13 +635,13 @@ func oneMeaning(t *trial) {
 	t.freed(t.lock)
 }
 
-func deadContext(t *trial) {
+func canceledContext(t *trial) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	cancel()
 	for _, f := range []func(context.Context) (lock.Hold, error){t.h.New(t.lock).Lock, t.h.New(t.lock).TryLock} {
 		_, err := f(ctx)
 		t.want(err, context.Canceled)
-		t.alone(err)
+		t.wantOnlyContextError(err)
 	}
 	t.free(t.lock)
 }
@@ -713,7 +713,7 @@ func linger(t *trial) {
 	}
 }
 
-func unlockWithDeadContext(t *trial) {
+func unlockWithCanceledContext(t *trial) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	h := t.must(t.h.New(t.lock).Lock(ctx))
 	cancel()

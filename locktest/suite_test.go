@@ -51,7 +51,7 @@ func TestRules_linger(t *testing.T) {
 	})
 }
 
-// plain is a harness of plain locks, each of them changed by wrap.
+// plain is a harness of plain locks, each changed by wrap.
 func plain(a, b *client.Client, wrap func(maker) maker) Harness {
 	return Harness{
 		New:      wrap(func(name string, opts ...option) locker { return a.NewLock(name, opts...) }),
@@ -60,7 +60,7 @@ func plain(a, b *client.Client, wrap func(maker) maker) Harness {
 	}
 }
 
-// ways are the ways to make a lock wrong, whatever its kind.
+// ways are the ways to make a lock wrong, whatever its type.
 var ways = []way{
 	{"every call has a lock of its own", func(mk maker) maker {
 		return changed(func(ctx context.Context, _ locker, _ bool) (lock.Hold, error) {
@@ -175,7 +175,7 @@ var ways = []way{
 	}},
 }
 
-// way is a way to make locks wrong, and what the suite reports then.
+// way is a way to make locks wrong, and what the suite then reports.
 type way struct {
 	what   string
 	wrap   func(maker) maker

@@ -50,18 +50,18 @@ func RunWaitGroup(t *testing.T, h WaitGroupHarness) {
 
 // waitGroupRules are in the order of a wait group's life.
 var waitGroupRules = []rule{
-	{name: "nobody has joined", says: "Wait for a wait group that nobody has joined fails with ErrNotInitialized, and WaitFor waits for its workers", test: nobodyJoined},
+	{name: "nobody has joined", says: "Wait for a wait group that nobody has joined fails with ErrNotInitialized, and WaitFor waits for its workers", test: noWorkers},
 	{name: "all are done", says: "Wait of either client returns when all workers are done, and not before", test: allDone},
-	{name: "a worker each", says: "each Join is a worker of its own, also under the context of another one", test: memberEach},
+	{name: "a worker each", says: "each Join is a worker of its own, also under the context of another one", test: oneWorkerPerCall},
 	{name: "done once", says: "a worker is done once: the second Unlock fails with ErrNotHeld, and changes nothing", test: doneOnce},
-	{name: "renewed workers", says: "a worker lives until it is done, however long it works", test: renewedMembers},
-	{name: "lease of a worker ends", says: "a worker whose lease ends is lost: its context ends, Wait names it, and it is never done", test: memberLeaseEnds},
-	{name: "failed workers", says: "a worker that fails is lost at once, and Wait names it", test: failedMembers},
+	{name: "renewed workers", says: "a worker lives until it is done, however long it works", test: renewedWorkers},
+	{name: "lease of a worker ends", says: "a worker whose lease ends is lost: its context ends, Wait names it, and it is never done", test: workerLeaseExpires},
+	{name: "failed workers", says: "a worker that fails is lost at once, and Wait names it", test: failedWorkers},
 	{name: "Do of a wait group", says: "Do is done if its function returns nil, and lost after an error or a panic", test: waitGroupDo},
 	{name: "dismissed workers", says: "Dismiss takes lost workers out, so that Wait waits for the others, and never one that lives or is done", test: dismissed},
 	{name: "deleted wait group", says: "Delete ends every wait with ErrDeleted, and the workers are lost", test: deletedWaitGroup},
-	{name: "cancelled in a wait group", says: "a wait that its context ends returns the error of the context, and a cancelled Join leaves no worker", test: cancelledInWaitGroup},
-	{name: "many workers", says: "under contention of two clients each worker counts once, and Wait ends with the last", test: manyMembers},
+	{name: "cancelled in a wait group", says: "a wait that its context ends returns the error of the context, and a cancelled Join leaves no worker", test: canceledInWaitGroup},
+	{name: "many workers", says: "under contention of two clients each worker counts once, and Wait ends with the last", test: manyWorkers},
 }
 
 // wait groups returns handles of the trial's wait group, one of each client.
@@ -81,8 +81,8 @@ func (t *trial) join(c WaitGroup) *latch.Worker {
 	return m
 }
 
-// stands fails unless so many workers of the wait group are done, alive and lost, by either client.
-func (t *trial) stands(done, alive, lost int) {
+// wantWorkers fails unless so many workers of the wait group are done, alive and lost, by either client.
+func (t *trial) wantWorkers(done, alive, lost int) {
 	t.Helper()
 	a, b := t.waitGroups()
 	for _, c := range []WaitGroup{a, b} {
@@ -115,8 +115,8 @@ func (t *trial) lost(workers []*latch.Worker, waits ...*ending) (found []lock.Ho
 	return found
 }
 
-// over waits until the context of a worker ends.
-func (t *trial) over(m *latch.Worker) {
+// wantEnded waits until the context of a worker ends.
+func (t *trial) wantEnded(m *latch.Worker) {
 	t.Helper()
 	select {
 	case <-m.Context().Done():
@@ -125,7 +125,7 @@ func (t *trial) over(m *latch.Worker) {
 	}
 }
 
-func nobodyJoined(t *trial) {
+func noWorkers(t *trial) {
 	a, b := t.waitGroups()
 	t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
 	for _, n := range []int{0, -1} {
@@ -149,12 +149,12 @@ func allDone(t *trial) {
 	workers := []*latch.Worker{t.join(a), t.join(b), t.join(a)}
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
 	for i, m := range workers {
-		t.stands(i, len(workers)-i, 0)
+		t.wantWorkers(i, len(workers)-i, 0)
 		t.waitOn(waits...)
 		t.unlock(m)
 	}
 	t.ended(waits...)
-	t.stands(3, 0, 0)
+	t.wantWorkers(3, 0, 0)
 	for _, c := range []WaitGroup{a, b} { // and it stays done
 		if err := c.Wait(t.ctx); err != nil {
 			t.broken("wait: %v", err)
@@ -162,7 +162,7 @@ func allDone(t *trial) {
 	}
 }
 
-func memberEach(t *trial) {
+func oneWorkerPerCall(t *trial) {
 	a, _ := t.waitGroups()
 	first := t.join(a)
 	second, err := a.Add(first.Context())
@@ -172,9 +172,9 @@ func memberEach(t *trial) {
 	if first.Owner() == second.Owner() {
 		t.broken("both workers are %s", first.Owner())
 	}
-	t.stands(0, 2, 0)
+	t.wantWorkers(0, 2, 0)
 	t.unlock(second)
-	t.stands(1, 1, 0)
+	t.wantWorkers(1, 1, 0)
 	t.unlock(first)
 }
 
@@ -188,11 +188,11 @@ func doneOnce(t *trial) {
 			t.broken("a worker that is done is lost: %v", err)
 		}
 	}
-	t.stands(1, 1, 0)
+	t.wantWorkers(1, 1, 0)
 	t.unlock(second)
 }
 
-func renewedMembers(t *trial) {
+func renewedWorkers(t *trial) {
 	a, b := t.waitGroups()
 	m, other := t.join(a), t.join(b)
 	w := t.begin(b.Wait)
@@ -201,27 +201,27 @@ func renewedMembers(t *trial) {
 		t.broken("the other worker is over: %v", err)
 	}
 	t.waitOn(w)
-	t.stands(0, 2, 0)
+	t.wantWorkers(0, 2, 0)
 	t.unlock(m, other)
 	t.ended(w)
 }
 
-func memberLeaseEnds(t *trial) {
+func workerLeaseExpires(t *trial) {
 	a, b := t.waitGroups()
 	alive := t.join(a)
 	short, _ := t.waitGroups(lock.WithFixedLease(t.h.Watchdog / 2))
 	m := t.join(short)
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
-	t.over(m)
+	t.wantEnded(m)
 	t.want(m.Err(), lock.ErrLost)
 	t.lost([]*latch.Worker{m}, waits...)
 	t.want(m.Unlock(t.ctx), lock.ErrNotHeld, lock.ErrLost)
-	t.stands(0, 1, 1)
+	t.wantWorkers(0, 1, 1)
 	t.unlock(alive)
 	t.lost([]*latch.Worker{m}, t.begin(b.Wait))
 }
 
-func failedMembers(t *trial) {
+func failedWorkers(t *trial) {
 	a, b := t.waitGroups()
 	alive, m, other := t.join(a), t.join(b), t.join(a)
 	waits := []*ending{t.begin(a.Wait), t.begin(b.Wait)}
@@ -238,22 +238,22 @@ func failedMembers(t *trial) {
 		t.broken("fail: %v", err)
 	}
 	t.lost([]*latch.Worker{m, other}, t.begin(b.Wait))
-	t.stands(0, 1, 2)
+	t.wantWorkers(0, 1, 2)
 	t.unlock(alive)
 }
 
 func waitGroupDo(t *trial) {
 	a, b := t.waitGroups()
 	if err := a.Do(t.ctx, func(ctx context.Context) error {
-		t.stands(0, 1, 0)
+		t.wantWorkers(0, 1, 0)
 		return ctx.Err()
 	}); err != nil {
 		t.broken("do: %v", err)
 	}
-	t.stands(1, 0, 0)
+	t.wantWorkers(1, 0, 0)
 	own := errors.New("disk full")
 	t.want(b.Do(t.ctx, func(context.Context) error { return own }), own)
-	t.stands(1, 0, 1)
+	t.wantWorkers(1, 0, 1)
 	func() {
 		defer func() {
 			if r := recover(); r != "oops" {
@@ -262,7 +262,7 @@ func waitGroupDo(t *trial) {
 		}()
 		_ = a.Do(t.ctx, func(context.Context) error { panic("oops") })
 	}()
-	t.stands(1, 0, 2)
+	t.wantWorkers(1, 0, 2)
 }
 
 func dismissed(t *trial) {
@@ -280,7 +280,7 @@ func dismissed(t *trial) {
 	}
 	w := t.begin(a.Wait)
 	t.waitOn(w)
-	t.stands(1, 1, 0)
+	t.wantWorkers(1, 1, 0)
 	t.unlock(alive)
 	t.ended(w)
 }
@@ -299,28 +299,28 @@ func deletedWaitGroup(t *trial) {
 		t.failed(latch.ErrDeleted, waits...)
 		t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
 		for _, m := range workers {
-			t.over(m)
+			t.wantEnded(m)
 			t.want(m.Unlock(t.ctx), lock.ErrNotHeld, lock.ErrLost)
 		}
-		t.stands(0, 0, 0)
+		t.wantWorkers(0, 0, 0)
 	}
 }
 
-func cancelledInWaitGroup(t *trial) {
+func canceledInWaitGroup(t *trial) {
 	a, b := t.waitGroups()
 	over, cancel := context.WithCancel(t.ctx)
 	cancel()
 	_, err := a.Add(over)
 	t.named(err, context.Canceled)
 	t.named(a.Wait(over), context.Canceled)
-	t.stands(0, 0, 0)
+	t.wantWorkers(0, 0, 0)
 	m := t.join(a)
-	waits := t.someGiveUp(a.Wait, b.Wait)
+	waits := t.cancelSome(a.Wait, b.Wait)
 	t.unlock(m)
 	t.ended(waits...)
 }
 
-func manyMembers(t *trial) {
+func manyWorkers(t *trial) {
 	const callers, each = 8, 10
 	a, b := t.waitGroups()
 	first := t.join(a)
@@ -341,7 +341,7 @@ func manyMembers(t *trial) {
 	}
 	wg.Wait()
 	t.waitOn(waits...)
-	t.stands(callers*each, 1, 0)
+	t.wantWorkers(callers*each, 1, 0)
 	t.unlock(first)
 	t.ended(waits...)
 }

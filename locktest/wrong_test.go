@@ -14,17 +14,16 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// wrong is a lock with a defect, and the rules that it breaks, each with
-// a part of the failure that the suite reports: it is not enough that a rule fails.
+// wrong is a lock with a defect, and the rules that it breaks, each with a part of the reported failure: it is not enough
+// that a rule fails.
 type wrong struct {
 	what   string
 	locks  func(a, b *client.Client) (Harness, RWHarness)
 	breaks map[string]string
 }
 
-// testBroken fails unless each rule is broken by one of the wrong locks, and each
-// wrong lock breaks the rules that it should. A rule that no lock can break proves
-// nothing.
+// testBroken fails unless each rule is broken by one of the wrong locks, and each wrong lock breaks the rules that it
+// should. A rule that no lock can break shows nothing.
 func testBroken(t *testing.T, rules []rule, locks []wrong) {
 	for _, r := range rules {
 		broken := false
@@ -35,7 +34,7 @@ func testBroken(t *testing.T, rules []rule, locks []wrong) {
 			}
 			broken = true
 			inBubble(t, r.name+", when "+l.what, func(t *testing.T) {
-				if said := complaints(t, r, l.locks); !strings.Contains(said, says) {
+				if said := failuresOf(t, r, l.locks); !strings.Contains(said, says) {
 					t.Errorf("the suite says %q, want something with %q", said, says)
 				}
 			})
@@ -50,17 +49,16 @@ func testBroken(t *testing.T, rules []rule, locks []wrong) {
 func keeps(t *testing.T, rules []rule, locks func(a, b *client.Client) (Harness, RWHarness)) {
 	for _, r := range rules {
 		inBubble(t, r.name, func(t *testing.T) {
-			if said := complaints(t, r, locks); said != "" {
+			if said := failuresOf(t, r, locks); said != "" {
 				t.Error(said)
 			}
 		})
 	}
 }
 
-// inBubble runs a subtest in virtual time: long waits cost nothing, and a
-// busy machine does not look like a broken lock. Run, RunFair and RunRW
-// cannot be called in a bubble, which has no subtests; the tests of each
-// kind call them, on a real server.
+// inBubble runs a subtest in virtual time: long waits cost nothing, and a busy machine does not look like a broken lock.
+// Run, RunFair and RunRW cannot be called in a bubble, which has no subtests; the tests of each type call them, on a real
+// server.
 func inBubble(t *testing.T, name string, test func(*testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -71,12 +69,11 @@ func inBubble(t *testing.T, name string, test func(*testing.T)) {
 // watchdog is the watchdog timeout of the clients.
 const watchdog = time.Second
 
-// complaints tests a rule on the locks of two clients of a server in memory, and
-// returns its failures.
-func complaints(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, RWHarness)) string {
+// failuresOf tests a rule on the locks of two clients of an in-memory server, and returns its failures.
+func failuresOf(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, RWHarness)) string {
 	s := NewServer(t)
 	short := client.WithWatchdogTimeout(watchdog)
-	v := &verdict{}
+	v := &recorder{}
 	on := &trial{TB: v, lock: "it"}
 	on.h, on.rw = locks(s.Client(t, short), s.Client(t, short))
 	done := make(chan struct{})
@@ -90,23 +87,23 @@ func complaints(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, 
 	return strings.Join(v.said, "\n")
 }
 
-// verdict is a testing.TB that only records failures.
-type verdict struct {
+// recorder is a testing.TB that only records failures.
+type recorder struct {
 	testing.TB
 
 	mu   sync.Mutex
 	said []string
 }
 
-func (v *verdict) Helper() {}
+func (v *recorder) Helper() {}
 
-func (v *verdict) Errorf(format string, args ...any) {
+func (v *recorder) Errorf(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.said = append(v.said, fmt.Sprintf(format, args...))
 }
 
-func (v *verdict) Fatalf(format string, args ...any) {
+func (v *recorder) Fatalf(format string, args ...any) {
 	v.Errorf(format, args...)
 	runtime.Goexit()
 }

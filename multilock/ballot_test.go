@@ -20,8 +20,8 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// dog is the unit of the timeouts of these tests: long enough for a busy machine.
-const dog = 4 * time.Second
+// unit is the unit of the timeouts of these tests. It is long enough for a busy machine.
+const unit = 4 * time.Second
 
 // What an error is for.
 const (
@@ -30,7 +30,7 @@ const (
 	isFault       = "neither"
 )
 
-// meaning returns what err is for.
+// meaning returns the class of err.
 func meaning(err error) string {
 	switch refused, unavailable := errors.Is(err, lock.ErrNotAcquired), errors.Is(err, lock.ErrUnavailable); {
 	case err == nil:
@@ -46,14 +46,14 @@ func meaning(err error) string {
 	}
 }
 
-// each gives f every server by its index, from 0.
+// each calls f with every server and its index, from 0.
 func each(f func(i int, s *redistest.Server), servers ...*redistest.Server) {
 	for i, s := range servers {
 		f(i, s)
 	}
 }
 
-// What a quorum of real servers says when all of them, or some, fail in a way of their own: TryLock, Lock, and Lock with WithWait.
+// All servers of a quorum, or some, fail in different ways: the errors of TryLock, of Lock, and of Lock with WithWait.
 func TestQuorum_faultsOfServers(t *testing.T) {
 	denied := func(t *testing.T, s *redistest.Server) { s.Do(t, "ACL", "SETUSER", "default", "-evalsha", "-eval") }
 	text := func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "q", "not a lock") }
@@ -65,7 +65,7 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 	for name, test := range map[string]struct {
 		servers [3]func(*testing.T, *redistest.Server)
 		means   string
-		says    [3]string
+		text    [3]string
 	}{
 		"no permission":         {[3]func(*testing.T, *redistest.Server){denied, denied, denied}, isFault, [3]string{"NOPERM", "NOPERM", "NOPERM"}},
 		"a string":              {[3]func(*testing.T, *redistest.Server){text, text, text}, isFault, [3]string{"a string", "a string", "a string"}},
@@ -80,7 +80,7 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 			t.Parallel()
 			var u user
 			each(func(i int, s *redistest.Server) {
-				u = append(u, kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(2*dog), client.WithOpTimeout(dog/2)))
+				u = append(u, kindtest.NewClient(t, s.Client(t), client.WithWatchdogTimeout(2*unit), client.WithOpTimeout(unit/2)))
 				warm, err := u[i].NewLock("warm").Lock(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -94,19 +94,19 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 			for _, c := range u {
 				locks = append(locks, c.NewLock("q"))
 			}
-			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithMaxLease(10 * dog), multilock.WithServerTimeout(2 * dog)}
+			options := []multilock.Option{multilock.WithDurableServers(), multilock.WithMaxLease(10 * unit), multilock.WithServerTimeout(2 * unit)}
 			_, tried := multilock.NewQuorum(locks, options...).TryLock(t.Context())
-			_, waited := multilock.NewQuorum(locks, append(options, multilock.WithWait(dog))...).Lock(t.Context())
+			_, waited := multilock.NewQuorum(locks, append(options, multilock.WithWait(unit))...).Lock(t.Context())
 			for call, err := range map[string]error{"TryLock": tried, "Lock": waited} {
 				if got := meaning(err); got != test.means {
 					t.Errorf("%s: %v: it matches %s, want %s", call, err, got, test.means)
 				}
-				for i, says := range test.says {
-					if part := fmt.Sprintf("server %d: ", i+1); says != "" {
+				for i, wantReason := range test.text {
+					if part := fmt.Sprintf("server %d: ", i+1); wantReason != "" {
 						_, reason, found := strings.Cut(fmt.Sprint(err), part)
 						reason, _, _ = strings.Cut(reason, "; server")
-						if !found || !strings.Contains(reason, says) {
-							t.Errorf("%s: %v: server %d does not say %q", call, err, i+1, says)
+						if !found || !strings.Contains(reason, wantReason) {
+							t.Errorf("%s: %v: no %q for server %d", call, err, wantReason, i+1)
 						}
 					}
 				}
@@ -118,24 +118,24 @@ func TestQuorum_faultsOfServers(t *testing.T) {
 	}
 }
 
-// Servers that started too recently to vote are no owners.
-func TestQuorum_allServersAreYoung(t *testing.T) {
+// Servers that started too recently to vote do not count as another owner.
+func TestQuorum_allServersStartedRecently(t *testing.T) {
 	u := newUser(t, redistest.Start(t), redistest.Start(t), redistest.Start(t))
 	var locks []lock.Locker
 	for _, c := range u {
 		locks = append(locks, c.NewLock("q"))
 	}
-	_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(time.Hour), multilock.WithServerTimeout(dog)).TryLock(t.Context())
+	_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(time.Hour), multilock.WithServerTimeout(unit)).TryLock(t.Context())
 	if meaning(err) != isUnavailable || !strings.Contains(fmt.Sprint(err), "started recently") {
 		t.Error(err)
 	}
 }
 
-// Several clients of one server are no quorum. The error says so, whether the lock is free there or another owner has it, whatever
-// is between the clients and the server, and whether the server may be asked who it is or not.
+// Several clients of one server are no quorum, and the error reports that. This holds whether the lock is free there or
+// another owner has it, whatever is between the clients and the server, and whether INFO is allowed or not.
 func TestQuorum_clientsOfOneServer(t *testing.T) {
 	s := redistest.Start(t)
-	mute := s.AddUser(t, "mute", "~*", "&*", "+@all", "-info")
+	noInfo := s.AddUser(t, "noinfo", "~*", "&*", "+@all", "-info")
 	direct := newUser(t, s, s, s)
 	one := direct[0]
 	clients := map[string][]*client.Client{
@@ -156,13 +156,13 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 	for range 3 {
 		clients["behind proxies"] = append(clients["behind proxies"], lazy(redistest.NewProxy(t, s.Addr()).Addr()))
 		clients["WithLazyConnect"] = append(clients["WithLazyConnect"], lazy(s.Addr()))
-		clients["INFO is denied"] = append(clients["INFO is denied"], kindtest.NewClient(t, s.Client(t, mute), client.WithWatchdogTimeout(4*dog), client.WithOpTimeout(dog)))
+		clients["INFO is denied"] = append(clients["INFO is denied"], kindtest.NewClient(t, s.Client(t, noInfo), client.WithWatchdogTimeout(4*unit), client.WithOpTimeout(unit)))
 	}
 	for name, of := range clients {
-		for _, taken := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", taken=", taken), func(t *testing.T) {
+		for _, acquired := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", taken=", acquired), func(t *testing.T) {
 				key := fmt.Sprint("q:", name)
-				if taken {
+				if acquired {
 					h, err := one.NewLock(key).Lock(t.Context())
 					if err != nil {
 						t.Fatal(err)
@@ -173,7 +173,7 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 				for _, c := range of {
 					locks = append(locks, c.NewLock(key))
 				}
-				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog))
+				q := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*unit), multilock.WithServerTimeout(2*unit))
 				_, tried := q.TryLock(t.Context())
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -188,8 +188,8 @@ func TestQuorum_clientsOfOneServer(t *testing.T) {
 	}
 }
 
-// unsure is a lock of a server that does not say which one it is. Its calls can be held up.
-type unsure struct {
+// anonymous is a lock of a server that does not report its run ID. A test can delay its calls.
+type anonymous struct {
 	lock.Locker
 	try     func() // before TryLock
 	tried   func(lock.Hold) lock.Hold
@@ -197,7 +197,7 @@ type unsure struct {
 	seen    func() // after Inspect
 }
 
-func (l unsure) TryLock(ctx context.Context) (lock.Hold, error) {
+func (l anonymous) TryLock(ctx context.Context) (lock.Hold, error) {
 	l.try()
 	h, err := l.Locker.TryLock(ctx)
 	if err == nil {
@@ -206,7 +206,7 @@ func (l unsure) TryLock(ctx context.Context) (lock.Hold, error) {
 	return h, err
 }
 
-func (l unsure) Inspect(ctx context.Context) (lock.State, error) {
+func (l anonymous) Inspect(ctx context.Context) (lock.State, error) {
 	l.inspect()
 	defer l.seen()
 	return l.Locker.(interface {
@@ -225,28 +225,29 @@ func (h released) Unlock(ctx context.Context) error {
 	return h.Hold.Unlock(ctx)
 }
 
-// Of three locks on one server, the third is granted, and the second finds it there. The first, which is slower than that, finds it, too.
-func TestQuorum_doubleStaysUntilAllHaveReplied(t *testing.T) {
+// Of three locks on one server, the third is granted, and the second finds the lock there. The first, whose reply is later,
+// finds it, too.
+func TestQuorum_sameServerDetectedLate(t *testing.T) {
 	s := redistest.Start(t)
 	of := newUser(t, s, s, s)
 	granted, seen, gone := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	none, same := func() {}, func(h lock.Hold) lock.Hold { return h }
 	behind := func() { <-granted }
 	locks := []lock.Locker{
-		unsure{of[0].NewLock("q"), behind, same, func() {
+		anonymous{of[0].NewLock("q"), behind, same, func() {
 			select {
 			case <-gone:
-			case <-time.After(dog / 2): // it stays
+			case <-time.After(unit / 2): // it stays
 			}
 		}, none},
-		unsure{of[1].NewLock("q"), behind, same, none, func() { close(seen) }},
-		unsure{of[2].NewLock("q"), none, func(h lock.Hold) lock.Hold {
+		anonymous{of[1].NewLock("q"), behind, same, none, func() { close(seen) }},
+		anonymous{of[2].NewLock("q"), none, func(h lock.Hold) lock.Hold {
 			close(granted)
 			<-seen
 			return released{h, func() { close(gone) }}
 		}, none, none},
 	}
-	_, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*dog), multilock.WithServerTimeout(2*dog)).TryLock(t.Context())
+	_, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), multilock.WithMaxLease(10*unit), multilock.WithServerTimeout(2*unit)).TryLock(t.Context())
 	if meaning(err) != isFault || !strings.Contains(fmt.Sprint(err), "are on the same server") {
 		t.Error(err)
 	}
@@ -257,8 +258,8 @@ func TestQuorum_doubleStaysUntilAllHaveReplied(t *testing.T) {
 	}
 }
 
-// A caller that stands behind another one of its Quorum is told what the servers say to that one.
-func TestQuorum_behindAnother(t *testing.T) {
+// A caller that is queued behind another one of its Quorum gets the error of that one's attempt.
+func TestQuorum_queuedError(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for name, test := range map[string]struct {
 			fail  func(s *site)
@@ -296,8 +297,8 @@ func TestQuorum_behindAnother(t *testing.T) {
 	})
 }
 
-// The end of a wait cuts its last attempt short. The attempt before decides then, unless the last one says something else for certain: the
-// servers that were not waited for may have named another owner, as before.
+// The end of a wait cuts its last attempt short. Then the error of the attempt before counts, unless the last one has a
+// definite other result: the servers without a reply may still name another owner.
 func TestNews(t *testing.T) {
 	refusal, dead := error(&lock.Error{Op: "lock", Name: "q", Err: lock.ErrNotAcquired}), error(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
 	late := multilock.NoVote(time.Second, context.Canceled)
@@ -321,29 +322,29 @@ func TestNews(t *testing.T) {
 	}
 }
 
-// What the error of a quorum matches, and what it does not: it means one thing, whatever the servers say.
+// The error of a quorum matches exactly one of the sentinel errors, whatever the servers reply.
 func TestBallot(t *testing.T) {
 	busy := fmt.Errorf("%w: as the rules say", lock.ErrNotAcquired)
 	down := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-	silent := fmt.Errorf("%w: %w", lock.ErrUnavailable, down)
+	unavailable := fmt.Errorf("%w: %w", lock.ErrUnavailable, down)
 	both := fmt.Errorf("%w: %w: %w", lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded)
 	denied, wrong := errors.New("NOPERM"), fmt.Errorf("%w: a string", lock.ErrWrongType)
 	lost := fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrExpired)
-	young := multilock.Young(time.Second)
+	recent := multilock.StartedRecently(time.Second)
 	all := []error{lock.ErrNotAcquired, lock.ErrUnavailable, denied, lock.ErrWrongType, lock.ErrLost, context.DeadlineExceeded, context.Canceled}
 	for _, test := range []struct {
 		reasons []error
 		want    []error
 	}{
 		{[]error{nil, busy, busy}, []error{lock.ErrNotAcquired}},
-		{[]error{busy, busy, silent}, []error{lock.ErrNotAcquired}},
+		{[]error{busy, busy, unavailable}, []error{lock.ErrNotAcquired}},
 		{[]error{busy, busy, denied}, []error{lock.ErrNotAcquired}},
-		{[]error{nil, busy, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, unavailable}, []error{lock.ErrUnavailable}},
 		{[]error{nil, busy, both}, []error{lock.ErrUnavailable}},
 		{[]error{both, both, both}, []error{lock.ErrUnavailable}},
-		{[]error{busy, silent, silent}, []error{lock.ErrUnavailable}},
-		{[]error{nil, busy, young}, []error{lock.ErrUnavailable}},
-		{[]error{young, young, young}, []error{lock.ErrUnavailable}},
+		{[]error{busy, unavailable, unavailable}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, recent}, []error{lock.ErrUnavailable}},
+		{[]error{recent, recent, recent}, []error{lock.ErrUnavailable}},
 		{[]error{nil, busy, lost}, []error{lock.ErrUnavailable}},
 		{[]error{nil, busy, multilock.NoVote(time.Second, nil)}, []error{lock.ErrUnavailable}},
 		{[]error{nil, busy, multilock.NoVote(time.Second, both)}, []error{lock.ErrUnavailable}},
@@ -352,16 +353,16 @@ func TestBallot(t *testing.T) {
 		{[]error{denied, denied, denied}, []error{denied}},
 		{[]error{wrong, wrong, wrong}, []error{lock.ErrWrongType}},
 		{[]error{nil, denied, wrong}, []error{denied, lock.ErrWrongType}},
-		{[]error{busy, silent, denied}, []error{denied}}, // without the fault, there could be a majority when the server responds
+		{[]error{busy, unavailable, denied}, []error{denied}}, // without the fault, there could be a majority when the server responds
 		{[]error{nil, busy, denied}, []error{denied}},
-		{[]error{nil, silent, denied}, []error{lock.ErrUnavailable}},
-		{[]error{silent, silent, denied}, []error{lock.ErrUnavailable}},
+		{[]error{nil, unavailable, denied}, []error{lock.ErrUnavailable}},
+		{[]error{unavailable, unavailable, denied}, []error{lock.ErrUnavailable}},
 		{[]error{nil, nil, busy, busy, busy}, []error{lock.ErrNotAcquired}},
-		{[]error{nil, nil, busy, busy, silent}, []error{lock.ErrUnavailable}},
+		{[]error{nil, nil, busy, busy, unavailable}, []error{lock.ErrUnavailable}},
 		{[]error{nil, nil, busy, busy, denied}, []error{denied}},
-		{[]error{nil, busy, denied, silent, silent}, []error{lock.ErrUnavailable}},
-		{[]error{nil, busy, busy, denied, silent}, []error{denied}},
-		{[]error{busy, busy, busy, denied, silent}, []error{lock.ErrNotAcquired}},
+		{[]error{nil, busy, denied, unavailable, unavailable}, []error{lock.ErrUnavailable}},
+		{[]error{nil, busy, busy, denied, unavailable}, []error{denied}},
+		{[]error{busy, busy, busy, denied, unavailable}, []error{lock.ErrNotAcquired}},
 	} {
 		err := multilock.Judged(test.reasons...)
 		for _, target := range all {
@@ -371,17 +372,17 @@ func TestBallot(t *testing.T) {
 		}
 		for i, reason := range test.reasons {
 			if reason != nil && !strings.Contains(err.Error(), fmt.Sprintf("server %d: %v", i+1, reason)) {
-				t.Errorf("%v: it does not give the reason of server %d", err, i+1)
+				t.Errorf("%v: no reason for server %d", err, i+1)
 			}
 		}
 	}
-	want(t, multilock.Judged(nil, silent, silent), down)
+	want(t, multilock.Judged(nil, unavailable, unavailable), down)
 	loss := multilock.Loss(nil, busy, multilock.NoVote(time.Second, nil), lost, denied)
 	want(t, loss, lock.ErrLost, lock.ErrExpired, denied)
 	wantNot(t, loss, lock.ErrNotAcquired, lock.ErrUnavailable, context.Canceled)
 }
 
-// A server did not vote in time. What did its Locker say when it was told to stop?
+// A server did not vote in time. The error includes what its Locker returned when it was canceled.
 func TestNoVote(t *testing.T) {
 	for _, test := range []struct {
 		said        error
@@ -414,7 +415,7 @@ func TestWaited(t *testing.T) {
 		want(t, err, os.ErrDeadlineExceeded)
 		wantNot(t, err, context.DeadlineExceeded)
 		if refused := test.last != nil; errors.Is(err, lock.ErrNotAcquired) != refused || errors.Is(err, lock.ErrUnavailable) == refused {
-			t.Errorf("%v: what does it match?", err)
+			t.Errorf("%v: wrong match", err)
 		}
 		if err.Error() != test.text {
 			t.Errorf("%q, want %q", err, test.text)

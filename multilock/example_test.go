@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// Two accounts, all or none. The order in which they are given does not matter.
+// Two accounts, all or none. The order of the arguments does not matter.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addrs[0])
@@ -23,7 +23,7 @@ func Example() {
 	from, to := c.NewLock("account:1"), c.NewLock("account:2")
 
 	err = lock.Do(ctx, multilock.New(from, to), func(ctx context.Context) error {
-		fmt.Println("transferring") // ctx is over as soon as one of them is not certainly held
+		fmt.Println("transferring") // ctx is canceled as soon as one of them can no longer be guaranteed
 		return ctx.Err()
 	})
 	fmt.Println(err)
@@ -54,7 +54,7 @@ func ExampleHolds() {
 	// true
 }
 
-// A lock that a majority of three servers has to grant.
+// A lock that a majority of three servers must grant.
 func ExampleQuorum() {
 	ctx := context.Background()
 	var locks []lock.Locker
@@ -79,7 +79,7 @@ func ExampleQuorum() {
 	// <nil>
 }
 
-// How long a call waits, how long its hold may last, and what a hold must be worth.
+// How long a call waits, how long its hold may last, and the minimum validity of a hold.
 func ExampleQuorum_options() {
 	ctx := context.Background()
 	var locks []lock.Locker
@@ -94,8 +94,8 @@ func ExampleQuorum_options() {
 	leader := multilock.NewQuorum(locks, multilock.WithDurableServers(),
 		multilock.WithWait(5*time.Second), // and not lock.WithWait of the locks
 		multilock.WithMaxHold(time.Hour),
-		multilock.WithMinValidity(10*time.Second), // no hold that is almost over
-		multilock.WithServerTimeout(time.Second),  // for servers on other continents, which need longer than 50 ms to answer
+		multilock.WithMinValidity(10*time.Second), // no hold that is about to expire
+		multilock.WithServerTimeout(time.Second),  // for servers on other continents, which take longer than 50 ms to reply
 	)
 
 	h, err := leader.Lock(ctx)
@@ -109,8 +109,8 @@ func ExampleQuorum_options() {
 	// <nil>
 }
 
-// Servers that write each command to disk before they answer (appendfsync always) forget nothing when they start again, and
-// have a vote at once. Other servers have none until the longest lease of any process that uses the lock has passed.
+// Servers that write each command to disk before they reply (appendfsync always) forget nothing when they restart, and vote
+// immediately. Other servers vote only after the longest lease of any process that uses the lock has passed.
 func ExampleWithDurableServers() {
 	ctx := context.Background()
 	var locks []lock.Locker

@@ -6,21 +6,21 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Judged returns the error of an attempt in which the servers gave these reasons, nil for a vote.
+// Judged returns the error of an attempt with these reasons of the servers, nil for a vote.
 func Judged(reasons ...error) error {
-	b := cast(reasons)
+	b := seatsOf(reasons)
 	b.judge()
 	return b
 }
 
-// Loss returns the error of a hold that is lost for these reasons.
+// Loss returns the error of a hold that was lost for these reasons.
 func Loss(reasons ...error) error {
-	b := cast(reasons)
+	b := seatsOf(reasons)
 	b.verdict = lock.ErrLost
 	return b
 }
 
-func cast(reasons []error) *ballot {
+func seatsOf(reasons []error) *ballot {
 	b := &ballot{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
 	for _, err := range reasons {
 		if err == nil {
@@ -30,8 +30,8 @@ func cast(reasons []error) *ballot {
 	return b
 }
 
-// Young returns the reason of a server that has a vote when left has passed.
-func Young(left time.Duration) error { return young{left} }
+// StartedRecently returns the reason of a server that votes when left has passed.
+func StartedRecently(left time.Duration) error { return young{left} }
 
 // NoVote returns the reason of a server that did not vote in time.
 func NoVote(within time.Duration, said error) error { return noVote{within, said} }
@@ -39,14 +39,14 @@ func NoVote(within time.Duration, said error) error { return noVote{within, said
 // Waited returns the error of a wait that WithWait ended.
 func Waited(limit time.Duration, last error) error { return waited{limit, last} }
 
-// Holders returns how many owners hold a quorum, as far as this process knows.
+// Holders returns the number of owners that hold a quorum, as far as this process knows.
 func Holders() int {
 	holders.Lock()
 	defer holders.Unlock()
 	return len(holders.of)
 }
 
-// News reports whether an attempt that was cut short says more than the one before.
+// News reports whether an attempt that was cut short has another result than the one before.
 func News(err, last error) bool { return news(err, last) }
 
 // Open is the reason of a server whose reply was not waited for.

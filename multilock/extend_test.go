@@ -11,14 +11,14 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// A majority is enough to extend a quorum, also past the end of its fixed leases.
+// A majority is enough to extend a quorum, even past the end of its fixed leases.
 func TestQuorum_extend(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		for i := range locks {
 			locks[i].(*fake).forFixed().lease = lease / 2
 		}
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		time.Sleep(rtt) // so that all three have it
 		w.wantHeld("1 2 3")
@@ -26,7 +26,7 @@ func TestQuorum_extend(t *testing.T) {
 		if err := h.Extend(w.Context(), lease); err != nil {
 			t.Fatal(err)
 		}
-		if until := h.Until().Sub(began); until < lease*9/10 || until > lease+patience {
+		if until := h.Until().Sub(start); until < lease*9/10 || until > lease+serverTimeout {
 			w.Errorf("until %v, want %v", until, lease)
 		}
 		time.Sleep(lease * 3 / 4)
@@ -38,7 +38,7 @@ func TestQuorum_extend(t *testing.T) {
 		}
 		w.sites[1].kill()
 		if err := h.Extend(w.Context(), lease); err == nil {
-			w.Error("a minority extended it")
+			w.Error("a minority extended the quorum")
 		}
 		<-h.Context().Done()
 		want(t, h.Err(), lock.ErrLost)
@@ -47,7 +47,7 @@ func TestQuorum_extend(t *testing.T) {
 	})
 }
 
-// After Unlock there is nothing to extend, and nothing is extended.
+// After Unlock, Extend extends nothing.
 func TestQuorum_extendAfterUnlock(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(multilock.NewQuorum(w.locks("one"), with(nil)...))
@@ -57,13 +57,13 @@ func TestQuorum_extendAfterUnlock(t *testing.T) {
 		err := h.Extend(w.Context(), lease)
 		want(t, err, lock.ErrNotHeld)
 		if errors.Is(err, lock.ErrLost) {
-			w.Errorf("%v: it was not lost", err)
+			w.Errorf("%v: the hold was not lost", err)
 		}
 		w.wantHeld("")
 	})
 }
 
-// Extend is for all members of a multi-lock, and names those that it could not extend.
+// Extend extends all members of a multi-lock, and names those that it could not extend.
 func TestMultiLock_extend(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		a, b := w.locks("a")[0], w.locks("b")[1]
@@ -88,8 +88,8 @@ func TestMultiLock_extend(t *testing.T) {
 	})
 }
 
-// A call that does not get all locks gives back what it has. A lock that stays locked cannot be. A quorum relies on what it
-// asks the server of each vote, and a lock that lingers asks nothing.
+// A call that does not get all locks releases those it has. A lock with a minimum hold time cannot be released. A quorum
+// needs the replies of the server for each vote, and a kept lock sends no command.
 func TestMinHold(t *testing.T) {
 	s := locktest.NewServer(t)
 	c := s.Client(t)

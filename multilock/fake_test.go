@@ -24,24 +24,23 @@ func TestMain(m *testing.M) {
 	redistest.VerifyTestMain(redistest.WithMemory(m, &addrs[0], &addrs[1], &addrs[2]))
 }
 
-// site is a server in memory, on the clock of a bubble. It can do to its clients all that a real
-// server can: be slow, freeze, die, come back empty, and have its clock
-// set.
+// site is an in-memory server on the clock of a bubble. Like a real server, it can be slow, be paused, die, restart without
+// its data, and have its clock changed.
 type site struct {
 	ctx context.Context // the test's: nothing outlives it
 
-	mu      sync.Mutex
-	wire    time.Duration // of a round trip
-	keys    map[string]entry
-	starts  int // how often it has started
-	up      time.Time
-	down    bool
-	thawed  chan struct{}     // nil while it is not frozen
-	replica bool              // whether it is one
-	denied  bool              // refuses to say which server it is
-	step    time.Duration     // how far its clock was set
-	tokens  map[string]uint64 // the registers, which outlive a restart
-	asked   []string          // its commands, in order
+	mu       sync.Mutex
+	wire     time.Duration // of a round trip
+	keys     map[string]entry
+	starts   int // how often it has started
+	up       time.Time
+	down     bool
+	resumed  chan struct{}     // nil while it is not paused
+	replica  bool              // whether it is one
+	denied   bool              // refuses to say which server it is
+	step     time.Duration     // how far its clock was set
+	tokens   map[string]uint64 // the token counters, which survive a restart
+	commands []string          // its commands, in order
 }
 
 // entry is a lock on a site.
@@ -56,7 +55,7 @@ const rtt = 2 * time.Millisecond
 
 var sites int
 
-// newSites makes n sites that have been up for a long time.
+// newSites makes n sites that started long ago.
 func newSites(t *testing.T, n int) (all []*site) {
 	for range n {
 		sites++
@@ -79,17 +78,17 @@ func (s *site) restart() {
 	s.starts++
 }
 
-func (s *site) freeze() {
+func (s *site) pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.thawed = make(chan struct{})
+	s.resumed = make(chan struct{})
 }
 
-func (s *site) thaw() {
+func (s *site) resume() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(s.thawed)
-	s.thawed = nil
+	close(s.resumed)
+	s.resumed = nil
 }
 
 func (s *site) set(f func()) {
@@ -105,11 +104,11 @@ func (s *site) token(name string) uint64 {
 	return s.tokens[name]
 }
 
-// heard returns the commands that the site was asked, in order.
-func (s *site) heard() []string {
+// received returns the commands that the site received, in order.
+func (s *site) received() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.asked)
+	return slices.Clone(s.commands)
 }
 
 // has reports whether name is locked on the site.
@@ -130,7 +129,7 @@ func (s *site) entryLocked(name string) entry {
 
 var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
-// do carries out one command, and returns when the reply is back. Only the end of
+// do executes one command, and returns when the reply is back. Only the end of
 // the test ends it earlier.
 func (s *site) do(what string, f func(now time.Time)) error {
 	s.mu.Lock()
@@ -139,18 +138,18 @@ func (s *site) do(what string, f func(now time.Time)) error {
 	s.sleep(wire)
 	for {
 		s.mu.Lock()
-		frozen := s.thawed
-		if frozen == nil {
+		paused := s.resumed
+		if paused == nil {
 			break
 		}
 		s.mu.Unlock()
 		select {
-		case <-frozen:
+		case <-paused:
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
 	}
-	s.asked = append(s.asked, what)
+	s.commands = append(s.commands, what)
 	down := s.down
 	if !down {
 		f(time.Now().Add(s.step))
@@ -171,9 +170,9 @@ func (s *site) sleep(d time.Duration) {
 	}
 }
 
-// answer runs f in a goroutine, and waits for it until ctx ends. If the caller
-// has left by then, late runs with the value.
-func answer[T any](ctx context.Context, f func() (T, error), late func(T)) (value T, err error) {
+// runUntil runs f in a goroutine, and waits for it until ctx is canceled. If the caller has left by then, late runs with
+// the value.
+func runUntil[T any](ctx context.Context, f func() (T, error), late func(T)) (value T, err error) {
 	type outcome struct {
 		value T
 		err   error
@@ -196,9 +195,8 @@ func answer[T any](ctx context.Context, f func() (T, error), late func(T)) (valu
 	}
 }
 
-// fake is a lock of one client on one site. It keeps the rules of package lock as
-// far as the tests need them: one owner string for each tenure, late grants are given
-// back, leases are renewed, and a hold's Err compares the clocks.
+// fake is a lock of one client on one site. It follows the rules of package lock as far as the tests need them: one owner
+// string per acquisition, late grants are released, leases are renewed, and a hold's Err compares the clocks.
 type fake struct {
 	s      *site
 	client string
@@ -207,22 +205,22 @@ type fake struct {
 	fixed  bool
 	fenced bool
 
-	mu      sync.Mutex
-	number  int
-	tenures map[uint64]*fakeTenure // by the owner that the context carries
+	mu           sync.Mutex
+	number       int
+	acquisitions map[uint64]*fakeAcquisition // by the owner that the context carries
 }
 
 func (s *site) lock(client, name string, lease time.Duration) *fake {
-	return &fake{s: s, client: client, name: name, lease: lease, tenures: make(map[uint64]*fakeTenure)}
+	return &fake{s: s, client: client, name: name, lease: lease, acquisitions: make(map[uint64]*fakeAcquisition)}
 }
 
-// forFixed gives the lock leases that are not renewed.
+// forFixed makes the leases of the lock fixed.
 func (f *fake) forFixed() *fake { f.fixed = true; return f }
 
-// forFenced gives the lock tokens from a register.
+// forFenced makes the lock use a token counter.
 func (f *fake) forFenced() *fake { f.fenced = true; return f }
 
-type fakeTenure struct {
+type fakeAcquisition struct {
 	f     *fake
 	owner string
 	token uint64
@@ -231,9 +229,9 @@ type fakeTenure struct {
 	count  int
 	raised uint64
 	until  time.Time
-	over   error
+	ended  error
 	holds  []*fakeHold
-	stop   chan struct{} // closed with over
+	stop   chan struct{} // closed with ended
 }
 
 func (f *fake) Name() string { return f.name }
@@ -247,7 +245,7 @@ func (f *fake) Config() (c lockimpl.Config) {
 }
 
 func (f *fake) Server(ctx context.Context) (lockimpl.Server, error) {
-	return answer(ctx, func() (server lockimpl.Server, err error) {
+	return runUntil(ctx, func() (server lockimpl.Server, err error) {
 		denied := false
 		err = f.s.do("server", func(time.Time) {
 			denied = f.s.denied
@@ -272,13 +270,13 @@ func (f *fake) TryLock(ctx context.Context) (lock.Hold, error) {
 func (f *fake) Lock(ctx context.Context) (lock.Hold, error) {
 	for {
 		h, err := f.try(ctx)
-		over := ctx.Err() // it can end in the same instant as the attempt
+		ended := ctx.Err() // it can end in the same instant as the attempt
 		switch {
 		case err == nil:
 			return h, nil
-		case over != nil && !errors.Is(err, over):
-			return nil, &lock.Error{Op: "lock", Name: f.name, Err: fmt.Errorf("%w (last attempt: %w)", over, err)}
-		case over != nil || !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, errRefused):
+		case ended != nil && !errors.Is(err, ended):
+			return nil, &lock.Error{Op: "lock", Name: f.name, Err: fmt.Errorf("%w (last attempt: %w)", ended, err)}
+		case ended != nil || !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, errRefused):
 			return nil, &lock.Error{Op: "lock", Name: f.name, Err: err}
 		}
 		select {
@@ -298,16 +296,16 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 		number, _ = lockimpl.OwnerFrom(ctx)
 	}
 	f.mu.Lock()
-	t := f.tenures[number]
+	t := f.acquisitions[number]
 	first := t == nil || t.check() != nil
 	if first {
 		f.number++
-		t = &fakeTenure{f: f, owner: fmt.Sprintf("%s at %p:%d", f.client, f.s, f.number), stop: make(chan struct{})}
+		t = &fakeAcquisition{f: f, owner: fmt.Sprintf("%s at %p:%d", f.client, f.s, f.number), stop: make(chan struct{})}
 	}
 	f.mu.Unlock()
 
 	sent := time.Now()
-	granted, err := answer(ctx, func() (granted bool, err error) {
+	granted, err := runUntil(ctx, func() (granted bool, err error) {
 		err = f.s.do("acquire", func(now time.Time) {
 			e := f.s.entryLocked(f.name)
 			switch {
@@ -352,7 +350,7 @@ func (f *fake) try(ctx context.Context) (*fakeHold, error) {
 	t.mu.Unlock()
 	if first {
 		f.mu.Lock()
-		f.tenures[number] = t
+		f.acquisitions[number] = t
 		f.mu.Unlock()
 		go t.live()
 	}
@@ -373,7 +371,7 @@ func (s *site) leaveLocked(name, owner string) (was bool) {
 }
 
 // live renews the lease, and ends the tenure when that fails.
-func (t *fakeTenure) live() {
+func (t *fakeAcquisition) live() {
 	next := time.Now().Add(t.f.lease / 3)
 	for {
 		t.mu.Lock()
@@ -404,7 +402,7 @@ func (t *fakeTenure) live() {
 }
 
 // renew lengthens the lease to d from now.
-func (t *fakeTenure) renew(d time.Duration) error {
+func (t *fakeAcquisition) renew(d time.Duration) error {
 	sent, ours := time.Now(), false
 	err := t.f.s.do("renew", func(now time.Time) {
 		if e := t.f.s.entryLocked(t.f.name); e.owner == t.owner {
@@ -431,28 +429,28 @@ func (t *fakeTenure) renew(d time.Duration) error {
 }
 
 // check compares the clocks.
-func (t *fakeTenure) check() error {
+func (t *fakeAcquisition) check() error {
 	t.mu.Lock()
-	over := t.over
-	late := over == nil && !time.Now().Before(t.until)
+	ended := t.ended
+	late := ended == nil && !time.Now().Before(t.until)
 	t.mu.Unlock()
 	if late {
-		over = t.end(fmt.Errorf("%w: lease expired", lock.ErrLost))
+		ended = t.end(fmt.Errorf("%w: lease expired", lock.ErrLost))
 	}
-	return over
+	return ended
 }
 
-func (t *fakeTenure) end(cause error) error {
+func (t *fakeAcquisition) end(cause error) error {
 	t.mu.Lock()
 	holds := t.holds
-	if t.over == nil {
-		t.over = cause
+	if t.ended == nil {
+		t.ended = cause
 		if now := time.Now(); now.Before(t.until) {
 			t.until = now
 		}
 		close(t.stop)
 	}
-	cause = t.over
+	cause = t.ended
 	t.mu.Unlock()
 	for _, h := range holds {
 		h.end(cause)
@@ -461,7 +459,7 @@ func (t *fakeTenure) end(cause error) error {
 }
 
 type fakeHold struct {
-	t      *fakeTenure
+	t      *fakeAcquisition
 	inner  context.Context
 	cancel context.CancelCauseFunc
 
@@ -482,12 +480,12 @@ func (h *fakeHold) end(cause error) (before error) {
 func (h *fakeHold) Extend(ctx context.Context, d time.Duration) error {
 	_ = h.t.check()
 	h.mu.Lock()
-	over := h.cause
+	ended := h.cause
 	h.mu.Unlock()
-	if over != nil {
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, over)
+	if ended != nil {
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, ended)
 	}
-	_, err := answer(ctx, func() (bool, error) { return true, h.t.renew(d) }, func(bool) {})
+	_, err := runUntil(ctx, func() (bool, error) { return true, h.t.renew(d) }, func(bool) {})
 	return err
 }
 
@@ -512,10 +510,10 @@ func (h *fakeHold) Unlock(ctx context.Context) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	was, err := answer(ctx, func() (was bool, err error) {
-		for began := time.Now(); ; f.s.sleep(100 * time.Millisecond) {
+	was, err := runUntil(ctx, func() (was bool, err error) {
+		for start := time.Now(); ; f.s.sleep(100 * time.Millisecond) {
 			err = f.s.do("release", func(time.Time) { was = f.s.leaveLocked(f.name, t.owner) })
-			if err == nil || time.Since(began) > f.lease || f.s.ctx.Err() != nil {
+			if err == nil || time.Since(start) > f.lease || f.s.ctx.Err() != nil {
 				return was, err
 			}
 		}
@@ -550,7 +548,7 @@ func (h *fakeHold) RaiseToken(ctx context.Context, token uint64) error {
 	h.t.mu.Lock()
 	h.t.raised = max(h.t.raised, token)
 	h.t.mu.Unlock()
-	_, err := answer(ctx, func() (_ bool, err error) {
+	_, err := runUntil(ctx, func() (_ bool, err error) {
 		had := false
 		err = s.do("raise", func(time.Time) {
 			if had = s.entryLocked(name).owner == h.t.owner; had {
@@ -581,15 +579,15 @@ func (c fakeContext) Done() <-chan struct{}       { return c.h.inner.Done() }
 func (c fakeContext) Err() error                  { _ = c.h.t.check(); return c.h.inner.Err() }
 func (c fakeContext) Value(key any) any           { _ = c.h.t.check(); return c.h.inner.Value(key) }
 
-// odd is a lock that can act before the lock that it is made of.
-type odd struct {
+// hookedLock is a lock with functions that run before and after an attempt.
+type hookedLock struct {
 	lock.Locker
-	before func(ctx context.Context, op string) error // if it returns nil, the lock itself answers
+	before func(ctx context.Context, op string) error // if it returns nil, the attempt of the lock follows
 	after  func(h lock.Hold) lock.Hold
 	ahead  bool // others of the process wait for it
 }
 
-func (o odd) acquire(ctx context.Context, op string, f func(context.Context) (lock.Hold, error)) (lock.Hold, error) {
+func (o hookedLock) acquire(ctx context.Context, op string, f func(context.Context) (lock.Hold, error)) (lock.Hold, error) {
 	if o.before != nil {
 		if err := o.before(ctx, op); err != nil {
 			return nil, err
@@ -602,17 +600,16 @@ func (o odd) acquire(ctx context.Context, op string, f func(context.Context) (lo
 	return h, err
 }
 
-func (o odd) Lock(ctx context.Context) (lock.Hold, error) {
+func (o hookedLock) Lock(ctx context.Context) (lock.Hold, error) {
 	return o.acquire(ctx, "lock", o.Locker.Lock)
 }
 
-func (o odd) TryLock(ctx context.Context) (lock.Hold, error) {
+func (o hookedLock) TryLock(ctx context.Context) (lock.Hold, error) {
 	return o.acquire(ctx, "trylock", o.Locker.TryLock)
 }
 
-// paper is a hold that says what it is told to say, as a hold does in a process whose timers
-// have not fired yet.
-type paper struct {
+// controlledHold is a hold whose state is set by the test, as in a process whose timers have not fired yet.
+type controlledHold struct {
 	lock.Hold
 	mu     sync.Mutex
 	err    error
@@ -620,13 +617,13 @@ type paper struct {
 	unlock func(context.Context) error
 }
 
-func (p *paper) tell(err error) {
+func (p *controlledHold) endWith(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err, p.until = err, time.Now()
 }
 
-func (p *paper) Err() error {
+func (p *controlledHold) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
@@ -635,7 +632,7 @@ func (p *paper) Err() error {
 	return p.Hold.Err()
 }
 
-func (p *paper) Until() time.Time {
+func (p *controlledHold) Until() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.until.IsZero() {
@@ -644,7 +641,7 @@ func (p *paper) Until() time.Time {
 	return p.Hold.Until()
 }
 
-func (p *paper) Unlock(ctx context.Context) error {
+func (p *controlledHold) Unlock(ctx context.Context) error {
 	if p.unlock != nil {
 		if err := p.unlock(ctx); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// record collects the failures inside a bubble, for the test outside.
+// record collects the failures inside a bubble for the test outside.
 type record struct {
 	mu    sync.Mutex
 	wrong []string
@@ -27,31 +27,31 @@ func (r *record) add(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// caller takes some locks once.
+// caller acquires some locks once.
 type caller struct {
-	locks []int           // which locks, in the order in which they are given
-	try   bool            // with TryLock
-	start time.Duration   // when it begins
-	end   time.Duration   // when its context ends; 0 is never
-	hold  time.Duration   // how long it holds the locks
-	fault map[int]mistake // by lock
+	locks []int         // which locks, in the order of the arguments
+	try   bool          // with TryLock
+	start time.Duration // when it begins
+	end   time.Duration // when its context ends; 0 is never
+	hold  time.Duration // how long it holds the locks
+	fault map[int]fault // by lock
 }
 
-// mistake is what a lock does to a caller.
-type mistake int
+// fault is what a lock does to a caller.
+type fault int
 
 const (
-	none     mistake = iota
-	fails            // it fails with an error
-	refuses          // it refuses at first
-	late             // it grants after a while
-	forgets          // its server forgets it after the grant
-	short            // its lease is short, and not renewed
-	unlockly         // the first copy of its Unlock fails
+	none     fault = iota
+	fails          // it fails with an error
+	refuses        // it refuses at first
+	late           // it grants after a while
+	forgets        // its server forgets it after the grant
+	short          // its lease is short, and not renewed
+	unlockly       // the first copy of its Unlock fails
 	mistakes
 )
 
-var errMistake = errors.New("a mistake")
+var errFault = errors.New("a mistake")
 
 func drawCaller(t *rapid.T, locks int) (c caller) {
 	ms := func(name string, most int) time.Duration {
@@ -63,17 +63,17 @@ func drawCaller(t *rapid.T, locks int) (c caller) {
 	if rapid.Bool().Draw(t, "ends") {
 		c.end = ms("end", 100)
 	}
-	c.fault = make(map[int]mistake)
+	c.fault = make(map[int]fault)
 	for _, i := range c.locks {
 		if rapid.IntRange(0, 3).Draw(t, "faulty") == 0 {
-			c.fault[i] = mistake(rapid.IntRange(0, int(mistakes)-1).Draw(t, "fault"))
+			c.fault[i] = fault(rapid.IntRange(0, int(mistakes)-1).Draw(t, "fault"))
 		}
 	}
 	return c
 }
 
-// multi makes the caller's multi-lock. Lock i has the i-th letter for its name; with twins, two
-// have one name, on different servers.
+// multi makes the caller's multi-lock. Lock i has the i-th letter as its name. With twins, two locks have one name, on
+// different servers.
 func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 	var locks []lock.Locker
 	for _, i := range c.locks {
@@ -82,10 +82,10 @@ func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 			name = string(rune('a' + i/2))
 		}
 		f := s.lock(client, name, lease)
-		o := odd{Locker: f}
+		o := hookedLock{Locker: f}
 		switch c.fault[i] {
 		case fails:
-			o.before = func(context.Context, string) error { return errMistake }
+			o.before = func(context.Context, string) error { return errFault }
 		case refuses:
 			refused := 0
 			o.before = func(_ context.Context, op string) error {
@@ -105,8 +105,8 @@ func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 			f.forFixed().lease = 20 * time.Millisecond
 		case unlockly:
 			o.after = func(h lock.Hold) lock.Hold {
-				return &paper{Hold: h, unlock: func(ctx context.Context) error {
-					return errors.Join(errMistake, h.Unlock(ctx))
+				return &controlledHold{Hold: h, unlock: func(ctx context.Context) error {
+					return errors.Join(errFault, h.Unlock(ctx))
 				}}
 			}
 		}
@@ -115,10 +115,9 @@ func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 	return multilock.New(locks...)
 }
 
-// Several callers take some of a few locks, in any order and with mistakes of all
-// kinds. All calls end, all holds are of all locks or of none, no two callers
-// are inside together, and nothing is left.
-func TestMultiLock_anything(t *testing.T) {
+// Several callers acquire some of a few locks, in any order and with all kinds of faults. All calls end, every hold has all
+// locks or none, no two callers are inside at once, and nothing is left.
+func TestMultiLock_random(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		locks := rapid.IntRange(1, 6).Draw(rt, "locks")
 		twins := rapid.Bool().Draw(rt, "twins")
@@ -159,7 +158,7 @@ func TestMultiLock_anything(t *testing.T) {
 					}
 					mu.Lock()
 					for _, i := range c.locks {
-						if other := inside[i]; other != nil && other.Err() == nil && h.Err() == nil && !c.forgot(callers, i) {
+						if other := inside[i]; other != nil && other.Err() == nil && h.Err() == nil && !c.forgets(callers, i) {
 							r.add("caller %d came to lock %d while another held it", n, i)
 						}
 						inside[i] = h
@@ -170,13 +169,13 @@ func TestMultiLock_anything(t *testing.T) {
 						r.add("caller %d: until %v ago, and not over", n, time.Since(h.Until()))
 					}
 					err = h.Unlock(t.Context())
-					if err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, errMistake) {
+					if err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, errFault) {
 						r.add("caller %d: unlock: %v", n, err)
 					}
 				})
 			}
 			wg.Wait()
-			time.Sleep(100 * time.Millisecond) // for late grants to be given back
+			time.Sleep(100 * time.Millisecond) // for late grants to be released
 			for i, s := range all {
 				for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 					if s.has(name) {
@@ -191,8 +190,8 @@ func TestMultiLock_anything(t *testing.T) {
 	})
 }
 
-// forgot reports whether the server of lock i forgets it for a caller.
-func (c caller) forgot(all []caller, i int) bool {
+// forgets reports whether the server of lock i forgets it for a caller.
+func (c caller) forgets(all []caller, i int) bool {
 	return slices.ContainsFunc(all, func(c caller) bool { return c.fault[i] == forgets })
 }
 
@@ -204,9 +203,9 @@ type event struct {
 	lasts  time.Duration
 }
 
-// The tokens of a quorum grow from holder to holder, while its servers restart, are down,
-// freeze and are slow, and their clocks are hours apart, if each register survives
-// the restarts. A re-entry keeps the token, and the next hold of the same owner has a newer one.
+// The tokens of a quorum grow from holder to holder while its servers restart, are down, paused and slow, and their clocks
+// differ by hours, provided that each token counter survives the restarts. A re-entry keeps the token, and the next hold of
+// the same owner has a newer one.
 func TestQuorum_tokensGrow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
@@ -234,9 +233,9 @@ func TestQuorum_tokensGrow(t *testing.T) {
 	})
 }
 
-// Several clients contend for a quorum while its servers restart empty, are down, freeze and are
-// slow. Never do two of them hold it at once.
-func TestQuorum_neverTwo(t *testing.T) {
+// Several clients contend for a quorum while its servers restart without their data, are down, paused and slow. No two
+// clients hold it at once.
+func TestQuorum_mutualExclusion(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
 		contenders := rapid.IntRange(2, 4).Draw(rt, "contenders")
@@ -256,16 +255,15 @@ func TestQuorum_neverTwo(t *testing.T) {
 	})
 }
 
-// contend makes contenders take a quorum again and again while events happen to its n
-// servers, and records when two hold it at once. It returns how often it was taken.
-func contend(t *testing.T, r *record, n, contenders int, events []event, opts ...multilock.Option) (taken int) {
+// contend makes contenders acquire a quorum repeatedly while events happen to its n servers, and records when two hold it
+// at once. It returns the number of acquisitions.
+func contend(t *testing.T, r *record, n, contenders int, events []event, opts ...multilock.Option) (acquired int) {
 	w := &world{t, newSites(t, n)}
 	return contendFor(w, r, contenders, func(client string) *multilock.Quorum { return w.quorum(client, opts...) }, events)
 }
 
-// contendFor is contend for other quorums. If they have tokens, these must
-// grow.
-func contendFor(w *world, r *record, contenders int, quorum func(client string) *multilock.Quorum, events []event) (taken int) {
+// contendFor is contend for other quorums. If they have tokens, the tokens must grow.
+func contendFor(w *world, r *record, contenders int, quorum func(client string) *multilock.Quorum, events []event) (acquired int) {
 	t := w.T
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
@@ -308,7 +306,7 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 				}
 				mu.Lock()
 				held[h] = i
-				taken++
+				acquired++
 				if token := h.Token(); token != 0 && token <= latest {
 					r.add("client %d has the token %d, and one before it has %d", i, token, latest)
 				}
@@ -361,25 +359,25 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 	if got := w.held(); got != "" {
 		r.add("it is still held on servers %q", got)
 	}
-	return taken
+	return acquired
 }
 
-// stall freezes s for d, unless it is frozen already.
+// stall pauses s for d, unless it is paused already.
 func (s *site) stall(d time.Duration) {
 	s.mu.Lock()
-	if s.thawed != nil {
+	if s.resumed != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.thawed = make(chan struct{})
+	s.resumed = make(chan struct{})
 	s.mu.Unlock()
 	time.Sleep(d)
-	s.thaw()
+	s.resume()
 }
 
-// The guard is needed: servers that come back empty let a second majority form. With
-// the guard they do not. A user that turns it off must know that the servers forget nothing.
-func TestQuorum_theGuardIsNeeded(t *testing.T) {
+// The delay after a restart is needed: without it, servers that restart without their data let a second majority form. A
+// user may turn it off only if the servers forget nothing.
+func TestQuorum_withoutMaxLeaseTwoHold(t *testing.T) {
 	restarts := []event{{after: lease / 2, server: 0}, {server: 1}, {server: 2}}
 	for _, guarded := range []bool{true, false} {
 		var r record
@@ -395,18 +393,18 @@ func TestQuorum_theGuardIsNeeded(t *testing.T) {
 			}
 			second, err := w.quorum("two", opts...).TryLock(t.Context())
 			if h.Err() != nil {
-				t.Errorf("the first has been told already: %v", h.Err())
+				t.Errorf("the first holder was notified already: %v", h.Err())
 			}
 			if both := err == nil && second.Err() == nil; both == guarded {
-				t.Errorf("guarded: %v, and two hold it: %v", guarded, both)
+				t.Errorf("guarded: %v, two holders: %v", guarded, both)
 			}
-			time.Sleep(lease) // the first is told at its next renewal
+			time.Sleep(lease) // the first holder is notified at its next renewal
 			want(t, h.Err(), lock.ErrLost)
 			if err == nil {
 				w.unlock(second)
 			}
 		})
-		taken := 0
+		acquired := 0
 		bubble(t, func(t *testing.T) {
 			var many []event
 			for range 20 {
@@ -416,10 +414,10 @@ func TestQuorum_theGuardIsNeeded(t *testing.T) {
 			if !guarded {
 				opts = append(opts, multilock.WithDurableServers())
 			}
-			taken = contend(t, &r, 5, 4, many, opts...)
+			acquired = contend(t, &r, 5, 4, many, opts...)
 		})
-		if two := len(r.wrong) > 0; two == guarded || taken == 0 {
-			t.Errorf("guarded: %v; in %d rounds %d times two held it: %q", guarded, taken, len(r.wrong), r.wrong[:min(3, len(r.wrong))])
+		if two := len(r.wrong) > 0; two == guarded || acquired == 0 {
+			t.Errorf("guarded: %v; %d acquisitions, %d times two holders: %q", guarded, acquired, len(r.wrong), r.wrong[:min(3, len(r.wrong))])
 		}
 	}
 }

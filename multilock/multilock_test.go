@@ -26,7 +26,7 @@ func three(t *testing.T) (s *site, a, b, c *fake) {
 	return s, s.lock("one", "a", lease), s.lock("one", "b", lease), s.lock("one", "c", lease)
 }
 
-func TestNew_oneOrderForAll(t *testing.T) {
+func TestNew_sortsLocks(t *testing.T) {
 	for _, names := range []string{"abc", "acb", "bac", "bca", "cab", "cba"} {
 		bubble(t, func(t *testing.T) {
 			s := newSites(t, 1)[0]
@@ -34,10 +34,10 @@ func TestNew_oneOrderForAll(t *testing.T) {
 			for _, name := range names {
 				locks = append(locks, s.lock("one", string(name), lease))
 			}
-			var asked []string
+			var commands []string
 			for i, l := range locks {
-				locks[i] = odd{Locker: l, before: func(_ context.Context, op string) error {
-					asked = append(asked, op+" "+l.Name())
+				locks[i] = hookedLock{Locker: l, before: func(_ context.Context, op string) error {
+					commands = append(commands, op+" "+l.Name())
 					return nil
 				}}
 			}
@@ -47,18 +47,18 @@ func TestNew_oneOrderForAll(t *testing.T) {
 				t.Errorf("the name is %q, want %q", got, want)
 			}
 			for _, op := range []string{"lock", "trylock"} {
-				asked = nil
+				commands = nil
 				f := m.Lock
 				if op == "trylock" {
 					f = m.TryLock
 				}
 				h := must(t)(f(t.Context()))
-				if want := []string{op + " a", op + " b", op + " c"}; !slices.Equal(asked, want) {
-					t.Errorf("given %s, it asked %q, want %q", names, asked, want)
+				if want := []string{op + " a", op + " b", op + " c"}; !slices.Equal(commands, want) {
+					t.Errorf("with %s: got commands %q, want %q", names, commands, want)
 				}
 				for i, one := range multilock.Holds(h) {
 					if owner := one.(*fakeHold).t.f.name; owner != names[i:i+1] {
-						t.Errorf("hold %d is of %q, want %q", i, owner, names[i:i+1])
+						t.Errorf("hold %d has the lock %q, want %q", i, owner, names[i:i+1])
 					}
 				}
 				if err := h.Unlock(t.Context()); err != nil {
@@ -97,9 +97,9 @@ func TestMultiLock_hold(t *testing.T) {
 		m := multilock.New(c, b, a)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		h := must(t)(m.Lock(ctx))
-		// The first lock was taken first, so its lease ends first.
+		// The first lock was acquired first, so its lease ends first.
 		if want := multilock.Holds(h)[2].Until(); h.Until() != want {
-			t.Errorf("Until is %v after the start, want %v, which is the earliest", time.Until(h.Until()), time.Until(want))
+			t.Errorf("Until is %v after the start, want the earliest, %v", time.Until(h.Until()), time.Until(want))
 		}
 		if h.Token() != 0 || h.Owner() != "" {
 			t.Errorf("token %d and owner %q of several locks", h.Token(), h.Owner())
@@ -107,13 +107,13 @@ func TestMultiLock_hold(t *testing.T) {
 		owner, ok := lockimpl.OwnerFrom(h.Context())
 		for _, one := range multilock.Holds(h) {
 			if its, _ := lockimpl.OwnerFrom(one.Context()); !ok || its != owner {
-				t.Errorf("owner %d of a member, and %d of the whole", its, owner)
+				t.Errorf("got owner %d of a member, and %d of the multi-lock", its, owner)
 			}
 		}
 		again := must(t)(m.Lock(h.Context()))     // re-enters
 		single := must(t)(b.TryLock(h.Context())) // so does one of the locks by itself
 		if _, err := m.TryLock(ctx); err == nil { // another owner does not
-			t.Error("a second owner got it")
+			t.Error("a second owner acquired it")
 		}
 		time.Sleep(3 * lease) // it is renewed
 		for _, one := range []lock.Hold{single, again} {
@@ -128,10 +128,10 @@ func TestMultiLock_hold(t *testing.T) {
 		cancel(why)
 		want(t, h.Err(), why)
 		if !s.has("a") || !s.has("b") || !s.has("c") {
-			t.Error("the end of a context is not an Unlock")
+			t.Error("the lock was released with its context")
 		}
 		if err := h.Unlock(ctx); err != nil {
-			t.Errorf("unlock under a context that is over: %v", err)
+			t.Errorf("Unlock with a canceled context: %v", err)
 		}
 		free(t, []*site{s}, "a", "b", "c")
 		err := h.Unlock(t.Context())
@@ -155,27 +155,27 @@ func TestMultiLock_unlocked(t *testing.T) {
 	})
 }
 
-// The hold ends with the first loss, at the first look, and names the lock.
+// The hold ends with the first loss, at the first check, and the error names the lock.
 func TestMultiLock_loss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		var taken *paper // of b
-		m := multilock.New(a, odd{Locker: b, after: func(h lock.Hold) lock.Hold {
-			taken = &paper{Hold: h}
-			return taken
+		var acquired *controlledHold // of b
+		m := multilock.New(a, hookedLock{Locker: b, after: func(h lock.Hold) lock.Hold {
+			acquired = &controlledHold{Hold: h}
+			return acquired
 		}}, c)
-		for name, look := range map[string]func(h lock.Hold) error{
+		for name, check := range map[string]func(h lock.Hold) error{
 			"Err":           lock.Hold.Err,
 			"Context().Err": func(h lock.Hold) error { return errors.Join(h.Context().Err(), h.Err()) },
 			"Cause":         func(h lock.Hold) error { return context.Cause(h.Context()) },
-			"Cause below":   func(h lock.Hold) error { return context.Cause(context.WithValue(h.Context(), look{}, 1)) },
+			"Cause below":   func(h lock.Hold) error { return context.Cause(context.WithValue(h.Context(), check{}, 1)) },
 		} {
 			h := must(t)(m.Lock(t.Context()))
-			if err := look(h); err != nil {
+			if err := check(h); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			taken.tell(&lock.Error{Op: "hold", Name: "b", Err: lock.ErrLost})
-			err := look(h)
+			acquired.endWith(&lock.Error{Op: "hold", Name: "b", Err: lock.ErrLost})
+			err := check(h)
 			want(t, err, lock.ErrLost)
 			if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" {
 				t.Errorf("%s: %v does not name the lock", name, err)
@@ -183,13 +183,13 @@ func TestMultiLock_loss(t *testing.T) {
 			select {
 			case <-h.Context().Done():
 			default:
-				t.Errorf("%s: it said that it is over, and is not", name)
+				t.Errorf("%s: the hold does not stay lost", name)
 			}
 			if h.Until().After(time.Now()) {
-				t.Errorf("%s: it is lost, and promises %v more", name, time.Until(h.Until()))
+				t.Errorf("%s: lost, but Until is %v ahead", name, time.Until(h.Until()))
 			}
 			if !s.has("a") || !s.has("c") {
-				t.Errorf("%s: the others were given back before Unlock", name)
+				t.Errorf("%s: the others were released before Unlock", name)
 			}
 			if err := h.Unlock(t.Context()); err != nil { // the paper was wrong
 				t.Error(err)
@@ -200,11 +200,10 @@ func TestMultiLock_loss(t *testing.T) {
 	})
 }
 
-type look struct{}
+type check struct{}
 
-// A loss that no call notices ends the context by its signal; Unlock reports it too, and
-// gives back the others.
-func TestMultiLock_lossBySignal(t *testing.T) {
+// A loss that no call detects cancels the context. Unlock reports it, too, and releases the others.
+func TestMultiLock_lossClosesDone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		h := must(t)(multilock.New(a, b, c).Lock(t.Context()))
@@ -220,49 +219,49 @@ func TestMultiLock_lossBySignal(t *testing.T) {
 	})
 }
 
-// Whatever fails, Unlock gives back all, and the error names each lock that failed.
+// Whatever fails, Unlock releases all locks, and the error names each lock that failed.
 func TestMultiLock_unlockFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		broken := errors.New("the wire is broken")
+		failed := errors.New("the wire is broken")
 		fails := func(l lock.Locker) lock.Locker {
-			return odd{Locker: l, after: func(h lock.Hold) lock.Hold {
-				return &paper{Hold: h, unlock: func(context.Context) error { return broken }}
+			return hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold {
+				return &controlledHold{Hold: h, unlock: func(context.Context) error { return failed }}
 			}}
 		}
 		h := must(t)(multilock.New(fails(a), b, fails(c)).Lock(t.Context()))
 		err := h.Unlock(t.Context())
-		want(t, err, broken)
+		want(t, err, failed)
 		if text := err.Error(); !strings.Contains(text, `unlock "a"`) || !strings.Contains(text, `unlock "c"`) || strings.Contains(text, `"b"`) {
 			t.Errorf("the error names the wrong locks: %v", err)
 		}
 		if s.has("b") {
-			t.Error("the one between them was not given back")
+			t.Error("the lock between them was not released")
 		}
 	})
 }
 
 // However the second of three locks fails, nothing is left.
-func TestMultiLock_failsInTheMiddle(t *testing.T) {
-	broken := errors.New("broken")
+func TestMultiLock_secondFails(t *testing.T) {
+	failed := errors.New("broken")
 	for name, test := range map[string]struct {
 		b    func(cancel func()) func(ctx context.Context, op string) error
 		want []error
 	}{
 		"an error": {func(func()) func(context.Context, string) error {
-			return func(context.Context, string) error { return broken }
-		}, []error{broken}},
+			return func(context.Context, string) error { return failed }
+		}, []error{failed}},
 		"a name": {func(func()) func(context.Context, string) error {
 			return func(context.Context, string) error { return &lock.Error{Op: "lock", Name: "b", Err: lock.ErrBadName} }
 		}, []error{lock.ErrBadName}},
-		"ctx ends while it waits": {func(cancel func()) func(context.Context, string) error {
+		"ctx canceled while it waits": {func(cancel func()) func(context.Context, string) error {
 			return func(ctx context.Context, _ string) error {
 				time.AfterFunc(time.Minute, cancel)
 				<-ctx.Done()
 				return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ctx.Err())
 			}
 		}, []error{lock.ErrNotAcquired, context.Canceled}},
-		"ctx ends when it is granted": {func(cancel func()) func(context.Context, string) error {
+		"ctx canceled when it is granted": {func(cancel func()) func(context.Context, string) error {
 			return func(context.Context, string) error { cancel(); return nil }
 		}, []error{context.Canceled}},
 	} {
@@ -272,7 +271,7 @@ func TestMultiLock_failsInTheMiddle(t *testing.T) {
 					s, a, b, c := three(t)
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
-					m := multilock.New(c, odd{Locker: b, before: test.b(cancel)}, a)
+					m := multilock.New(c, hookedLock{Locker: b, before: test.b(cancel)}, a)
 					f := m.Lock
 					if op == "trylock" {
 						f = m.TryLock
@@ -283,7 +282,7 @@ func TestMultiLock_failsInTheMiddle(t *testing.T) {
 						t.Errorf("%v does not name the lock", err)
 					}
 					if ctx.Err() != nil {
-						time.Sleep(rtt) // it is given back in the background
+						time.Sleep(rtt) // it is released in the background
 					}
 					free(t, []*site{s}, "a", "b", "c")
 				})
@@ -292,17 +291,17 @@ func TestMultiLock_failsInTheMiddle(t *testing.T) {
 	}
 }
 
-func TestMultiLock_tryIsRefused(t *testing.T) {
+func TestMultiLock_tryLockRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		other := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
-		began := time.Now()
+		start := time.Now()
 		_, err := multilock.New(a, b, c).TryLock(t.Context())
 		want(t, err, lock.ErrNotAcquired)
 		if e := new(lock.Error); !errors.As(err, &e) || e.Op != "trylock" || e.Name != "b" {
-			t.Errorf("%v does not say what of which lock", err)
+			t.Errorf("%v does not name the operation and the lock", err)
 		}
-		if took := time.Since(began); took != 3*rtt { // a, b, and the release of a
+		if took := time.Since(start); took != 3*rtt { // a, b, and the release of a
 			t.Errorf("it took %v", took)
 		}
 		free(t, []*site{s}, "a", "c")
@@ -312,31 +311,31 @@ func TestMultiLock_tryIsRefused(t *testing.T) {
 	})
 }
 
-// What was taken is given back also when the server no longer answers. The call
-// does not wait long for that, and its error is no deadline of the caller's.
-func TestMultiLock_givesBackBehindTheCaller(t *testing.T) {
+// Acquired locks are released even if the server does not respond any more. The call does not wait long for that, and its
+// error is not the caller's deadline.
+func TestMultiLock_releasesInTheBackground(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
-		broken := errors.New("broken")
-		m := multilock.New(a, odd{Locker: b, before: func(context.Context, string) error { s.freeze(); return broken }})
-		began := time.Now()
+		failed := errors.New("broken")
+		m := multilock.New(a, hookedLock{Locker: b, before: func(context.Context, string) error { s.pause(); return failed }})
+		start := time.Now()
 		_, err := m.Lock(t.Context())
-		want(t, err, broken)
+		want(t, err, failed)
 		wantNot(t, err, context.DeadlineExceeded)
 		if !strings.Contains(err.Error(), `unlock "a": not confirmed`) {
-			t.Errorf("%v says nothing of what was not given back", err)
+			t.Errorf("%v does not name the failed release", err)
 		}
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(start); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		s.thaw()
+		s.resume()
 		time.Sleep(rtt)
 		free(t, []*site{s}, "a")
 	})
 }
 
-// If a lease runs out while the call waits for other locks, the call takes that lock again.
-func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
+// If a lease expires while the call waits for other locks, the call acquires that lock again.
+func TestMultiLock_leaseExpiresInBetween(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, _, b, c := three(t)
 		a := s.lock("one", "a", 100*time.Millisecond).forFixed()
@@ -353,7 +352,7 @@ func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
 			}
 		}
 		if left := time.Until(h.Until()); left < 80*time.Millisecond {
-			t.Errorf("%v are left of a lease of 100 ms", left)
+			t.Errorf("%v remain of a lease of 100 ms", left)
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
@@ -361,13 +360,13 @@ func TestMultiLock_leaseRunsOutMeanwhile(t *testing.T) {
 	})
 }
 
-// The same for locks that are tried together: the lease of one expires while the attempt at another takes long.
-func TestMultiLock_togetherALeaseRunsOut(t *testing.T) {
+// The same for locks of one batch: the lease of one expires while the attempt at another takes long.
+func TestMultiLock_togetherLeaseExpires(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, _, b, c := three(t)
 		a := s.lock("one", "a", 100*time.Millisecond).forFixed()
 		slow := true
-		m := oneBatch(a, odd{Locker: b, before: func(context.Context, string) error {
+		m := oneBatch(a, hookedLock{Locker: b, before: func(context.Context, string) error {
 			if slow {
 				slow = false
 				time.Sleep(time.Second)
@@ -388,9 +387,8 @@ func TestMultiLock_togetherALeaseRunsOut(t *testing.T) {
 	})
 }
 
-// If another owner has taken that lock meanwhile, the later ones are given back while
-// the call waits for it.
-func TestMultiLock_leaseRunsOutAndIsTaken(t *testing.T) {
+// If another owner has acquired that lock in the meantime, the later ones are released while the call waits for it.
+func TestMultiLock_leaseExpiresAndIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, _, b, c := three(t)
 		a := s.lock("one", "a", 100*time.Millisecond).forFixed()
@@ -398,7 +396,7 @@ func TestMultiLock_leaseRunsOutAndIsTaken(t *testing.T) {
 		holdB := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
 		got := make(chan lock.Hold)
 		go func() { got <- must(t)(multilock.New(a, b, c).Lock(t.Context())) }()
-		time.Sleep(lease) // a has run out
+		time.Sleep(lease) // the lease of a has expired
 		holdA := must(t)(other.Lock(t.Context()))
 		if err := holdB.Unlock(t.Context()); err != nil {
 			t.Error(err)
@@ -421,7 +419,7 @@ func TestMultiLock_leaseTooShort(t *testing.T) {
 		s := newSites(t, 1)[0]
 		var locks []lock.Locker
 		for _, name := range []string{"a", "b"} {
-			locks = append(locks, odd{Locker: s.lock("one", name, 100*time.Millisecond).forFixed(), before: func(context.Context, string) error {
+			locks = append(locks, hookedLock{Locker: s.lock("one", name, 100*time.Millisecond).forFixed(), before: func(context.Context, string) error {
 				time.Sleep(time.Second)
 				return nil
 			}})
@@ -436,9 +434,9 @@ func TestMultiLock_leaseTooShort(t *testing.T) {
 	})
 }
 
-// The order of locks of one name, on different servers or of different clients, is not known.
-// So a call never waits for one of them while it holds another.
-func TestMultiLock_oneNameOnSeveralServers(t *testing.T) {
+// The order of locks with one name, on different servers or of different clients, is unknown. A call therefore never waits
+// for one of them while it holds another.
+func TestMultiLock_sameNameOnSeveralServers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		all := newSites(t, 3)
 		var wg sync.WaitGroup
@@ -474,18 +472,18 @@ type rw struct {
 }
 
 func (r *rw) sides(s *site, name string) (read, write lock.Locker) {
-	read = odd{Locker: s.lock("reader", name, lease), after: func(h lock.Hold) lock.Hold {
+	read = hookedLock{Locker: s.lock("reader", name, lease), after: func(h lock.Hold) lock.Hold {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.reading++
-		return &paper{Hold: h, unlock: func(context.Context) error {
+		return &controlledHold{Hold: h, unlock: func(context.Context) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.reading--
 			return nil
 		}}
 	}}
-	write = odd{Locker: s.lock("writer", name+"\x00", lease), before: func(context.Context, string) error {
+	write = hookedLock{Locker: s.lock("writer", name+"\x00", lease), before: func(context.Context, string) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.reading > 0 {
@@ -503,7 +501,7 @@ type renamed struct {
 
 func (r renamed) Name() string { return r.name }
 
-// Both sides of a read/write lock are taken in the only order that works.
+// Both sides of a read/write lock are acquired in the only order that works.
 func TestMultiLock_bothSides(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, _, c := three(t)
@@ -530,7 +528,7 @@ func TestMultiLock_bothSides(t *testing.T) {
 	})
 }
 
-// A lock that is given twice is entered twice.
+// A lock that is listed twice is entered twice.
 func TestMultiLock_twice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
@@ -544,7 +542,7 @@ func TestMultiLock_twice(t *testing.T) {
 	})
 }
 
-// batched is a lock whose attempts travel together with those of others of the same batch.
+// batched is a lock whose attempts can be sent together with those of other locks of the batch.
 type batched struct {
 	lock.Locker
 	of any
@@ -552,15 +550,15 @@ type batched struct {
 
 func (b batched) Batch() any { return b.of }
 
-// Ahead asks the lock's wrapper, if that says so.
+// Ahead uses the lock's wrapper, if the wrapper implements it.
 func (b batched) Ahead() error {
-	if o, ok := b.Locker.(odd); ok && o.ahead {
+	if o, ok := b.Locker.(hookedLock); ok && o.ahead {
 		return lock.ErrNotAcquired
 	}
 	return nil
 }
 
-// oneBatch returns a multi-lock of locks whose attempts travel together.
+// oneBatch returns a multi-lock of locks in one batch.
 func oneBatch(locks ...lock.Locker) *multilock.Lock {
 	for i, l := range locks {
 		locks[i] = batched{l, "client"}
@@ -568,7 +566,7 @@ func oneBatch(locks ...lock.Locker) *multilock.Lock {
 	return multilock.New(locks...)
 }
 
-// Locks of one batch are acquired in one round trip, and others one after another. So is a lock that is given twice.
+// Locks of one batch are acquired in one round trip, and others one after another. So is a lock that is listed twice.
 func TestMultiLock_together(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
@@ -583,10 +581,10 @@ func TestMultiLock_together(t *testing.T) {
 			"one twice":       {oneBatch(c, a, c), 3},
 		} {
 			for op, f := range map[string]func(context.Context) (lock.Hold, error){"lock": test.m.Lock, "trylock": test.m.TryLock} {
-				began := time.Now()
+				start := time.Now()
 				h := must(t)(f(t.Context()))
-				if took := time.Since(began); took != test.trips*rtt {
-					t.Errorf("%s: %s takes %v, and a round trip %v", name, op, took, rtt)
+				if took := time.Since(start); took != test.trips*rtt {
+					t.Errorf("%s: %s takes %v, a round trip takes %v", name, op, took, rtt)
 				}
 				if err := h.Unlock(t.Context()); err != nil {
 					t.Error(err)
@@ -598,7 +596,7 @@ func TestMultiLock_together(t *testing.T) {
 }
 
 // While another owner has one of the locks, the call holds none of the others. TryLock keeps none.
-func TestMultiLock_togetherWaitsWithNothing(t *testing.T) {
+func TestMultiLock_togetherHoldsNothingWhileItWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		m := oneBatch(a, b, c)
@@ -622,20 +620,20 @@ func TestMultiLock_togetherWaitsWithNothing(t *testing.T) {
 	})
 }
 
-// Others of the process wait for a lock. The call waits behind them without a command for the others.
-func TestMultiLock_togetherBehindOthers(t *testing.T) {
+// Other callers of the process wait for a lock. The call waits behind them, without a command for the other locks.
+func TestMultiLock_togetherBehindLocalWaiters(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		behind := odd{Locker: b, ahead: true}
+		behind := hookedLock{Locker: b, ahead: true}
 		m := oneBatch(a, behind, c)
-		s.set(func() { s.asked = nil })
+		s.set(func() { s.commands = nil })
 		_, err := m.TryLock(t.Context())
-		if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" || !errors.Is(err, lock.ErrNotAcquired) || len(s.heard()) != 0 {
-			t.Errorf("TryLock: %v after %q", err, s.heard())
+		if e := new(lock.Error); !errors.As(err, &e) || e.Name != "b" || !errors.Is(err, lock.ErrNotAcquired) || len(s.received()) != 0 {
+			t.Errorf("TryLock: %v after %q", err, s.received())
 		}
 		h := must(t)(m.Lock(t.Context()))
-		if asked := s.heard(); len(asked) != 3 {
-			t.Errorf("it sent %q, want a command for each lock", asked)
+		if commands := s.received(); len(commands) != 3 {
+			t.Errorf("got commands %q, want one for each lock", commands)
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
@@ -645,13 +643,13 @@ func TestMultiLock_togetherBehindOthers(t *testing.T) {
 }
 
 // Locks that are never free together are acquired one by one, after the call has waited for some of them.
-func TestMultiLock_togetherTooBusy(t *testing.T) {
+func TestMultiLock_togetherFallsBackToOneByOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
-		var asked []string
-		busy := func(l lock.Locker) lock.Locker { // always free for one that waits, and for nobody else
-			return odd{Locker: l, before: func(_ context.Context, op string) error {
-				s.set(func() { asked = append(asked, op+" "+l.Name()) })
+		var commands []string
+		busy := func(l lock.Locker) lock.Locker { // always free for a caller that waits, and for no other
+			return hookedLock{Locker: l, before: func(_ context.Context, op string) error {
+				s.set(func() { commands = append(commands, op+" "+l.Name()) })
 				if op == "trylock" {
 					return lock.ErrNotAcquired
 				}
@@ -663,26 +661,26 @@ func TestMultiLock_togetherTooBusy(t *testing.T) {
 			t.Error(err)
 		}
 		free(t, []*site{s}, "a", "b")
-		waits := slices.DeleteFunc(slices.Clone(asked), func(s string) bool { return strings.HasPrefix(s, "try") })
+		waits := slices.DeleteFunc(slices.Clone(commands), func(s string) bool { return strings.HasPrefix(s, "try") })
 		if got := strings.Join(waits, ", "); got != "lock a, lock b, lock a, lock b, lock a, lock b" {
-			t.Errorf("it waits for: %s", got)
+			t.Errorf("the call waits for: %s", got)
 		}
 	})
 }
 
-// A fault of one lock is the error of a TryLock, and a refusal by another is not. A Lock leaves it to that lock whether the
-// fault passes.
-func TestMultiLock_togetherAFault(t *testing.T) {
+// A fault of one lock is the error of a TryLock, even if another owner has a second lock. For a Lock, the lock with the
+// fault decides whether to wait.
+func TestMultiLock_togetherFault(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		fault := errors.New("a fault")
 		locks := 0
-		m := oneBatch(odd{Locker: a, before: func(_ context.Context, op string) error {
+		m := oneBatch(hookedLock{Locker: a, before: func(_ context.Context, op string) error {
 			if op == "trylock" {
 				return lock.ErrNotAcquired
 			}
 			return nil
-		}}, odd{Locker: b, before: func(_ context.Context, op string) error {
+		}}, hookedLock{Locker: b, before: func(_ context.Context, op string) error {
 			if op == "trylock" && locks == 0 {
 				return fault
 			}
@@ -697,7 +695,7 @@ func TestMultiLock_togetherAFault(t *testing.T) {
 		free(t, []*site{s}, "a", "b", "c")
 		h := must(t)(m.Lock(t.Context()))
 		if locks == 0 {
-			t.Error("it does not ask the lock whether the fault passes")
+			t.Error("the call did not wait for the lock with the fault")
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
@@ -706,8 +704,8 @@ func TestMultiLock_togetherAFault(t *testing.T) {
 	})
 }
 
-// The wait of a Lock ends with its context, or with an error of the lock that it waits for. It holds nothing then.
-func TestMultiLock_togetherTheWaitEnds(t *testing.T) {
+// The wait of a Lock ends with its context, or with an error of the lock that it waits for. It then holds nothing.
+func TestMultiLock_togetherWaitEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		other := must(t)(s.lock("another", "b", lease).Lock(t.Context()))
@@ -716,7 +714,7 @@ func TestMultiLock_togetherTheWaitEnds(t *testing.T) {
 		_, err := oneBatch(a, b, c).Lock(ctx)
 		want(t, err, context.DeadlineExceeded)
 		free(t, []*site{s}, "a", "c")
-		closed := odd{Locker: b, before: func(_ context.Context, op string) error {
+		closed := hookedLock{Locker: b, before: func(_ context.Context, op string) error {
 			if op == "lock" {
 				return lock.ErrClosed
 			}
@@ -734,7 +732,7 @@ func TestMultiLock_togetherTheWaitEnds(t *testing.T) {
 
 		for name, refusal := range map[string]error{"refused": lock.ErrNotAcquired, "interrupted": context.Canceled} {
 			ctx, cancel := context.WithCancel(t.Context())
-			leaves := odd{Locker: b, before: func(context.Context, string) error {
+			leaves := hookedLock{Locker: b, before: func(context.Context, string) error {
 				time.Sleep(2 * rtt) // the others are granted
 				cancel()
 				return &lock.Error{Op: "trylock", Name: "b", Err: refusal}
@@ -750,10 +748,9 @@ func TestMultiLock_togetherTheWaitEnds(t *testing.T) {
 	})
 }
 
-// A caller that waits for a batch waits for its first lock that another owner has. So the first of all is
-// released last, and a caller that is woken finds the others free. A ctx that ends
-// meanwhile still ends the call.
-func TestMultiLock_togetherIsReleasedInOrder(t *testing.T) {
+// A caller of a batch waits for the first lock that another owner has. The first lock is therefore released last, and a
+// caller that is woken finds the others free. A context that is canceled in the meantime still ends the call.
+func TestMultiLock_togetherReleasesTheFirstLast(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		m := oneBatch(c, a, b)
@@ -770,15 +767,15 @@ func TestMultiLock_togetherIsReleasedInOrder(t *testing.T) {
 		free(t, []*site{s}, "a", "b", "c")
 
 		h = must(t)(m.Lock(t.Context()))
-		s.freeze()
+		s.pause()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		began := time.Now()
+		start := time.Now()
 		want(t, h.Unlock(ctx), context.DeadlineExceeded)
-		if took := time.Since(began); took > 500*time.Millisecond {
+		if took := time.Since(start); took > 500*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
-		s.thaw()
+		s.resume()
 		time.Sleep(10 * rtt)
 		free(t, []*site{s}, "a", "b", "c")
 	})
@@ -798,7 +795,7 @@ func TestHolds_ofAnyHold(t *testing.T) {
 }
 
 // While the call waits for one lock, it holds those before it and not those after it.
-func TestMultiLock_whatAWaiterHolds(t *testing.T) {
+func TestMultiLock_holdsEarlierLocksWhileItWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
 		other := must(t)(s.lock("two", "b", lease).Lock(t.Context()))
@@ -818,9 +815,9 @@ func TestMultiLock_whatAWaiterHolds(t *testing.T) {
 	})
 }
 
-// On a server that no longer answers, calls end with their contexts. What they
-// had taken is given back in the background.
-func TestMultiLock_endsWithItsContext(t *testing.T) {
+// On a server that does not respond any more, calls end when their contexts are canceled. The locks that they acquired are
+// released in the background.
+func TestMultiLock_canceled(t *testing.T) {
 	const wait = 50 * time.Millisecond
 	for name, call := range map[string]func(t *testing.T, ctx context.Context, m *multilock.Lock) error{
 		"lock": func(t *testing.T, ctx context.Context, m *multilock.Lock) error {
@@ -835,22 +832,22 @@ func TestMultiLock_endsWithItsContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				all := newSites(t, 2)
-				a := odd{Locker: all[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
-					all[0].freeze()
-					all[1].freeze()
+				a := hookedLock{Locker: all[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+					all[0].pause()
+					all[1].pause()
 					return h
 				}}
 				ctx, cancel := context.WithTimeout(t.Context(), wait)
 				defer cancel()
-				began := time.Now()
+				start := time.Now()
 				err := call(t, ctx, multilock.New(a, all[1].lock("one", "b", lease)))
-				if took := time.Since(began); took != wait {
-					t.Errorf("it took %v, and its context %v", took, wait)
+				if took := time.Since(start); took != wait {
+					t.Errorf("it took %v, its context had %v", took, wait)
 				}
 				want(t, err, lock.ErrUnavailable, context.DeadlineExceeded)
 				wantNot(t, err, lock.ErrNotAcquired)
-				all[0].thaw()
-				all[1].thaw()
+				all[0].resume()
+				all[1].resume()
 				time.Sleep(lease / 2)
 				free(t, all, "a", "b")
 			})
@@ -858,13 +855,13 @@ func TestMultiLock_endsWithItsContext(t *testing.T) {
 	}
 }
 
-// A lock whose observer panics, or ends the goroutine, leaves nothing of those that were taken before it.
-func TestMultiLock_doesNotReturn(t *testing.T) {
+// If the observer of a lock panics, or ends the goroutine, the locks acquired before it are released.
+func TestMultiLock_observerPanics(t *testing.T) {
 	for name, end := range map[string]func(){"panics": func() { panic("observer") }, "exits": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s, a, b, c := three(t)
-				ends := odd{Locker: c, before: func(context.Context, string) error { end(); return nil }}
+				ends := hookedLock{Locker: c, before: func(context.Context, string) error { end(); return nil }}
 				for _, m := range []*multilock.Lock{multilock.New(a, b, ends), oneBatch(a, b, ends)} {
 					done := make(chan any)
 					go func() {
@@ -873,7 +870,7 @@ func TestMultiLock_doesNotReturn(t *testing.T) {
 						t.Errorf("it returned: %v", err)
 					}()
 					if p := <-done; (p == "observer") != (name == "panics") {
-						t.Errorf("it panics: %v", p)
+						t.Errorf("the call panics: %v", p)
 					}
 					free(t, []*site{s}, "a", "b", "c")
 				}
@@ -882,7 +879,8 @@ func TestMultiLock_doesNotReturn(t *testing.T) {
 	}
 }
 
-// The function of Do drains for ten minutes. The multi-lock or the quorum is held until it returns, and it sees a loss.
+// The function of Do drains for ten minutes. The multi-lock or the quorum is held until it returns, and the function
+// detects a loss.
 func TestDo(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for name, of := range map[string]func(locks ...lock.Locker) lock.Locker{
@@ -940,7 +938,8 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// A multi-lock in the caller's own hands is abandoned a lease after its context is canceled, and says so then, not before.
+// A multi-lock that the caller manages is abandoned one lease after its context is canceled, and reports that then, not
+// before.
 func TestMultiLock_abandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := locktest.NewServer(t).Client(t)
@@ -959,7 +958,7 @@ func TestMultiLock_abandoned(t *testing.T) {
 	})
 }
 
-// Two Lockers that take permits of one semaphore could wait for each other.
+// Two Lockers that acquire permits of one semaphore could wait for each other.
 func TestNew_permitsOfOneSemaphore(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		one, two := w.locks("one")[0].(*fake), w.locks("two")[0].(*fake)
@@ -975,7 +974,8 @@ func TestNew_permitsOfOneSemaphore(t *testing.T) {
 	})
 }
 
-// An attempt out of order that is refused is not made again in order: not by TryLock, which waits for nothing, nor after an error that would come again.
+// An attempt out of order that is refused is not repeated in order: not by TryLock, which does not wait, and not after an
+// error that would recur.
 func TestMultiLock_refusedOnce(t *testing.T) {
 	denied := errors.New("NOPERM")
 	for name, test := range map[string]struct {
@@ -987,15 +987,15 @@ func TestMultiLock_refusedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 2, func(w *world) {
-				locks, asked := w.locks("one"), 0 // of one name
-				locks[1] = odd{Locker: locks[1], before: func(context.Context, string) error {
-					asked++
+				locks, commands := w.locks("one"), 0 // of one name
+				locks[1] = hookedLock{Locker: locks[1], before: func(context.Context, string) error {
+					commands++
 					return test.err
 				}}
 				_, err := test.take(multilock.New(locks...), w.Context())
 				want(w.T, err, test.err)
-				if asked != 1 {
-					w.Errorf("the second was asked %d times", asked)
+				if commands != 1 {
+					w.Errorf("the second lock got %d attempts", commands)
 				}
 				free(w.T, w.sites, "q")
 			})
@@ -1003,12 +1003,12 @@ func TestMultiLock_refusedOnce(t *testing.T) {
 	}
 }
 
-// The lease of a lock runs out while others are waited for. Its hold is unlocked all the same: Redis may still have it.
-func TestMultiLock_unlocksWhatRanOut(t *testing.T) {
+// The lease of a lock expires while the call waits for others. Its hold is still unlocked: Redis may have it.
+func TestMultiLock_unlocksExpiredLocks(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		s, unlocked := w.sites[0], 0
-		a := odd{Locker: s.lock("one", "a", 100*time.Millisecond).forFixed(), after: func(h lock.Hold) lock.Hold {
-			return &paper{Hold: h, unlock: func(context.Context) error {
+		a := hookedLock{Locker: s.lock("one", "a", 100*time.Millisecond).forFixed(), after: func(h lock.Hold) lock.Hold {
+			return &controlledHold{Hold: h, unlock: func(context.Context) error {
 				unlocked++
 				return nil
 			}}
@@ -1016,19 +1016,19 @@ func TestMultiLock_unlocksWhatRanOut(t *testing.T) {
 		busy := must(w.T)(s.lock("two", "b", lease).Lock(w.Context()))
 		got := make(chan lock.Hold)
 		go func() { got <- must(w.T)(multilock.New(a, s.lock("one", "b", lease)).Lock(w.Context())) }()
-		time.Sleep(lease) // a has run out
+		time.Sleep(lease) // the lease of a has expired
 		w.unlock(busy)
 		h := <-got
 		if unlocked != 1 {
-			w.Errorf("a was unlocked %d times before it was taken again", unlocked)
+			w.Errorf("a was unlocked %d times before it was acquired again", unlocked)
 		}
 		w.unlock(h)
 		free(w.T, w.sites, "a", "b")
 	})
 }
 
-// The context is over before the first lock is taken. The error says no more than that.
-func TestMultiLock_interruptedAtOnce(t *testing.T) {
+// The context is canceled before the first lock is acquired. The error reports only that.
+func TestMultiLock_canceledBefore(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
@@ -1039,23 +1039,23 @@ func TestMultiLock_interruptedAtOnce(t *testing.T) {
 	})
 }
 
-// A member was over before anybody looked. The hold of all says so, and for how long it was held: until then, and not until somebody looked.
-func TestMultiLock_overBeforeALook(t *testing.T) {
+// A member was lost before any check. The hold of all reports that, and when: at the loss, not at the check.
+func TestMultiLock_lostBeforeACheck(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		var p *paper
-		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
-			p = &paper{Hold: h}
+		var p *controlledHold
+		a := hookedLock{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			p = &controlledHold{Hold: h}
 			return p
 		}}
 		h := must(w.T)(multilock.New(a).Lock(w.Context()))
-		p.tell(lock.ErrLost) // its timers have not fired yet
+		p.endWith(lock.ErrLost) // its timers have not fired yet
 		lost := time.Now()
 		time.Sleep(time.Second)
-		_ = h.Extend(w.Context(), lease) // which looks
+		_ = h.Extend(w.Context(), lease) // which checks
 		select {
 		case <-h.Context().Done():
 		default:
-			w.Error("the context does not say so")
+			w.Error("the context is not canceled with the loss")
 		}
 		want(w.T, h.Err(), lock.ErrLost)
 		if got := h.Until(); !got.Equal(lost) {
@@ -1065,61 +1065,62 @@ func TestMultiLock_overBeforeALook(t *testing.T) {
 	})
 }
 
-// The context of the caller is canceled while Err looks at the holds. That is not the end of the hold: its loss is told afterwards.
-func TestMultiLock_canceledDuringALook(t *testing.T) {
+// The context of the caller is canceled while Err checks the holds. That does not end the hold: its loss is reported
+// afterwards.
+func TestMultiLock_canceledDuringACheck(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
-		var one *paper
-		look := func() {}
-		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
-			one = &paper{Hold: h}
-			return looked{one, &look}
+		var one *controlledHold
+		check := func() {}
+		a := hookedLock{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			one = &controlledHold{Hold: h}
+			return checkedHold{one, &check}
 		}}
 		h := must(w.T)(multilock.New(a).Lock(ctx))
-		look = cancel
+		check = cancel
 		want(w.T, h.Err(), context.Canceled)
-		one.tell(lock.ErrLost)
+		one.endWith(lock.ErrLost)
 		want(w.T, h.Err(), lock.ErrLost)
 		_ = h.Unlock(w.Context())
 	})
 }
 
-// looked is a hold that calls look before it says whether it is over.
-type looked struct {
-	*paper
-	look *func()
+// checkedHold is a hold whose Err first calls check.
+type checkedHold struct {
+	*controlledHold
+	check *func()
 }
 
-func (l looked) Err() error {
-	(*l.look)()
-	return l.paper.Err()
+func (l checkedHold) Err() error {
+	(*l.check)()
+	return l.controlledHold.Err()
 }
 
-// A call that does not get all locks says which of them it could not give back, and why. If that failed, it is the
-// failure, and the refusal stands in the text.
-func TestMultiLock_saysWhatIsNotGivenBack(t *testing.T) {
+// A call that does not get all locks names those it could not release, and why. If that failed, it is the failure, and the
+// text includes the refusal.
+func TestMultiLock_reportsFailedReleases(t *testing.T) {
 	reset := errors.New("connection reset")
 	for name, test := range map[string]struct {
 		unlock    func(context.Context) error
-		says, not string
+		text, not string
 		is        error
 	}{
-		"an error":  {func(context.Context) error { return reset }, `trylock "c": not acquired` + "\n" + `leasehold: unlock "b": connection reset`, "not confirmed", reset},
-		"no answer": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, `unlock "b": not confirmed within 200ms`, `unlock "a"`, lock.ErrNotAcquired},
+		"an error": {func(context.Context) error { return reset }, `trylock "c": not acquired` + "\n" + `leasehold: unlock "b": connection reset`, "not confirmed", reset},
+		"no reply": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, `unlock "b": not confirmed within 200ms`, `unlock "a"`, lock.ErrNotAcquired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, func(w *world) {
 				s := w.sites[0]
 				busy := must(w.T)(s.lock("two", "c", lease).Lock(w.Context()))
-				b := odd{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &paper{Hold: h, unlock: test.unlock} }}
+				b := hookedLock{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: test.unlock} }}
 				_, err := multilock.New(s.lock("one", "a", lease), b, s.lock("one", "c", lease)).TryLock(w.Context())
 				want(w.T, err, test.is)
 				if got := errors.Is(err, lock.ErrNotAcquired); got != (test.is == lock.ErrNotAcquired) {
-					w.Errorf("%v: does it match ErrNotAcquired?", err)
+					w.Errorf("%v: wrong match of ErrNotAcquired", err)
 				}
-				if err == nil || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), test.not) {
-					w.Errorf("%v\nwant %q, and not %q", err, test.says, test.not)
+				if err == nil || !strings.Contains(err.Error(), test.text) || strings.Contains(err.Error(), test.not) {
+					w.Errorf("%v\nwant %q, and not %q", err, test.text, test.not)
 				}
 				w.unlock(busy)
 			})
@@ -1127,29 +1128,29 @@ func TestMultiLock_saysWhatIsNotGivenBack(t *testing.T) {
 	}
 }
 
-// A member was lost, and nobody has looked before the Unlock. The hold of all ends as lost, and not as unlocked.
-func TestMultiLock_lostBeforeTheUnlock(t *testing.T) {
+// A member was lost, and no call detected it before Unlock. The hold of all ends as lost, and not as unlocked.
+func TestMultiLock_lostBeforeUnlock(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		var p *paper
-		a := odd{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
-			p = &paper{Hold: h}
+		var p *controlledHold
+		a := hookedLock{Locker: w.sites[0].lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			p = &controlledHold{Hold: h}
 			return p
 		}}
 		h := must(w.T)(multilock.New(a).Lock(w.Context()))
-		p.tell(lock.ErrLost)
+		p.endWith(lock.ErrLost)
 		_ = h.Unlock(w.Context())
 		want(w.T, h.Err(), lock.ErrLost)
 		wantNot(w.T, h.Err(), lock.ErrUnlocked)
 	})
 }
 
-// Locks that one script cannot take together are unlocked at the same time.
-func TestMultiLock_unlocksAtTheSameTime(t *testing.T) {
+// Locks that one script cannot acquire together are unlocked concurrently.
+func TestMultiLock_unlocksConcurrently(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		h := must(w.T)(multilock.New(w.sites[0].lock("one", "a", lease), w.sites[1].lock("one", "b", lease)).Lock(w.Context()))
-		began := time.Now()
+		start := time.Now()
 		w.unlock(h)
-		if took := time.Since(began); took != rtt {
+		if took := time.Since(start); took != rtt {
 			w.Errorf("it took %v, want one round trip of %v", took, rtt)
 		}
 	})

@@ -18,8 +18,8 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// patience is the timeout of one server in these tests.
-const patience = 10 * time.Millisecond
+// serverTimeout is the timeout of one server in these tests.
+const serverTimeout = 10 * time.Millisecond
 
 // world is some servers and their users.
 type world struct {
@@ -55,7 +55,7 @@ func (w *world) fenced(client string, opts ...multilock.Option) *multilock.Quoru
 }
 
 func with(opts []multilock.Option) []multilock.Option {
-	return append([]multilock.Option{multilock.WithMaxLease(lease), multilock.WithServerTimeout(patience)}, opts...)
+	return append([]multilock.Option{multilock.WithMaxLease(lease), multilock.WithServerTimeout(serverTimeout)}, opts...)
 }
 
 func (w *world) lock(q *multilock.Quorum) lock.Hold {
@@ -96,27 +96,27 @@ func (w *world) held() string {
 func (w *world) wantHeld(servers string) {
 	w.Helper()
 	if got := w.held(); got != servers {
-		w.Errorf("it is held on servers %q, want %q", got, servers)
+		w.Errorf("held on servers %q, want %q", got, servers)
 	}
 }
 
 // forget makes a server forget the lock, as a DEL does.
 func (s *site) forget() { s.set(func() { clear(s.keys) }) }
 
-func TestQuorum_allServersAtOnce(t *testing.T) {
+func TestQuorum_contactsServersConcurrently(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		q := w.quorum("one")
 		if q.Name() != "q" {
-			w.Errorf("its name is %q", q.Name())
+			w.Errorf("got the name %q", q.Name())
 		}
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(q)
-		if took := time.Since(began); took != 2*rtt { // one for the votes, one for the identity of the servers
-			w.Errorf("it took %v, and a round trip is %v", took, rtt)
+		if took := time.Since(start); took != 2*rtt { // one for the votes, one for the identity of the servers
+			w.Errorf("it took %v, a round trip takes %v", took, rtt)
 		}
 		w.wantHeld("1 2 3 4 5")
-		if want := began.Add(lease - lease/100 - 2*time.Millisecond); h.Until() != want {
-			w.Errorf("Until is %v after the start, want %v", h.Until().Sub(began), want.Sub(began))
+		if want := start.Add(lease - lease/100 - 2*time.Millisecond); h.Until() != want {
+			w.Errorf("Until is %v after the start, want %v", h.Until().Sub(start), want.Sub(start))
 		}
 		if h.Token() != 0 || h.Owner() != "" || len(multilock.Holds(h)) != 5 {
 			w.Errorf("token %d, owner %q, %d holds", h.Token(), h.Owner(), len(multilock.Holds(h)))
@@ -125,9 +125,9 @@ func TestQuorum_allServersAtOnce(t *testing.T) {
 		if err := h.Err(); err != nil {
 			w.Error(err)
 		}
-		began = time.Now()
+		start = time.Now()
 		w.unlock(h)
-		if took := time.Since(began); took != rtt {
+		if took := time.Since(start); took != rtt {
 			w.Errorf("the release took %v", took)
 		}
 		w.wantHeld("")
@@ -138,88 +138,88 @@ func TestQuorum_allServersAtOnce(t *testing.T) {
 	})
 }
 
-// With a minority down, frozen or slow, no call waits for it.
+// With a minority down, paused or slow, no call waits for it.
 func TestQuorum_minorityFails(t *testing.T) {
 	for name, fail := range map[string]func(s *site){
-		"dead":   (*site).kill,
-		"frozen": (*site).freeze,
-		"slow":   func(s *site) { s.wire = 10 * time.Second },
-		"young":  func(s *site) { s.restart() },
+		"dead":             (*site).kill,
+		"paused":           (*site).pause,
+		"slow":             func(s *site) { s.wire = 10 * time.Second },
+		"started recently": func(s *site) { s.restart() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 5, func(w *world) {
 				for _, s := range w.sites[:2] {
 					fail(s)
 				}
-				began := time.Now()
+				start := time.Now()
 				h := w.lock(w.quorum("one"))
-				if took := time.Since(began); took != 2*rtt {
+				if took := time.Since(start); took != 2*rtt {
 					w.Errorf("it took %v", took)
 				}
 				time.Sleep(10 * lease)
 				if err := h.Err(); err != nil {
 					w.Error(err)
 				}
-				began = time.Now()
+				start = time.Now()
 				w.unlock(h)
-				if took := time.Since(began); took > patience+rtt {
+				if took := time.Since(start); took > serverTimeout+rtt {
 					w.Errorf("the release took %v", took)
 				}
-				if name == "frozen" {
-					w.sites[0].thaw()
-					w.sites[1].thaw()
+				if name == "paused" {
+					w.sites[0].resume()
+					w.sites[1].resume()
 				}
-				time.Sleep(3 * time.Minute) // for late grants to be given back
+				time.Sleep(3 * time.Minute) // for late grants to be released
 				w.wantHeld("")
 			})
 		})
 	}
 }
 
-// With a majority down the call fails soon, and nothing is left.
+// With a majority down, the call fails soon, and nothing is left.
 func TestQuorum_majorityFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail  func(s *site)
 		votes string // when it was clear that there would be no majority
-		says  string
+		text  string
 	}{
-		"dead":    {(*site).kill, "no usable reply from Redis: 0 of 5 votes; server", "connection refused"},
-		"frozen":  {(*site).freeze, "no usable reply from Redis: 2 of 5 votes; server", "no vote within 10ms"},
-		"taken":   {func(s *site) { s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} }, "of 5 votes; server", "not acquired"},
-		"young":   {(*site).restart, "no usable reply from Redis: ", "the server started recently"},
-		"replica": {func(s *site) { s.replica = true }, "no usable reply from Redis: ", "server is a replica"},
-		"silent":  {func(s *site) { s.denied = true }, "no majority: ", "NOPERM"},
+		"dead":             {(*site).kill, "no usable reply from Redis: 0 of 5 votes; server", "connection refused"},
+		"paused":           {(*site).pause, "no usable reply from Redis: 2 of 5 votes; server", "no vote within 10ms"},
+		"taken":            {func(s *site) { s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} }, "of 5 votes; server", "not acquired"},
+		"started recently": {(*site).restart, "no usable reply from Redis: ", "the server started recently"},
+		"replica":          {func(s *site) { s.replica = true }, "no usable reply from Redis: ", "server is a replica"},
+		"unavailable":      {func(s *site) { s.denied = true }, "no majority: ", "NOPERM"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 5, func(w *world) {
 				for _, s := range w.sites[2:] {
 					test.fail(s)
 				}
-				began := time.Now()
+				start := time.Now()
 				_, err := w.quorum("one").TryLock(w.Context())
 				wantNot(t, err, context.Canceled, context.DeadlineExceeded)
 				if got := errors.Is(err, lock.ErrNotAcquired); got != (name == "taken") {
-					w.Errorf("%v: does it match ErrNotAcquired?", err)
+					w.Errorf("%v: wrong match of ErrNotAcquired", err)
 				}
-				if got := errors.Is(err, lock.ErrUnavailable); got != (name != "taken" && name != "silent") {
-					w.Errorf("%v: does it match ErrUnavailable?", err)
+				if got := errors.Is(err, lock.ErrUnavailable); got != (name != "taken" && name != "unavailable") {
+					w.Errorf("%v: wrong match of ErrUnavailable", err)
 				}
 				var e *lock.Error
 				if !errors.As(err, &e) || e.Op != "trylock" || e.Name != "q" {
 					w.Errorf("the error %v does not name the lock", err)
 				}
-				for _, part := range []string{test.votes, "server 3: ", "server 4: ", "server 5: ", test.says} {
+				for _, part := range []string{test.votes, "server 3: ", "server 4: ", "server 5: ", test.text} {
 					if !strings.Contains(err.Error(), part) {
-						w.Errorf("%q does not say %q", err, part)
+						w.Errorf("%q does not contain %q", err, part)
 					}
 				}
-				if took := time.Since(began); took > patience+2*rtt {
+				if took := time.Since(start); took > serverTimeout+2*rtt {
 					w.Errorf("it took %v", took)
 				}
-				if name == "frozen" {
+				if name == "paused" {
 					want(t, err, os.ErrDeadlineExceeded)
 					for _, s := range w.sites[2:] {
-						s.thaw()
+						s.resume()
 					}
 				}
 				time.Sleep(time.Second)
@@ -233,17 +233,17 @@ func TestQuorum_majorityFails(t *testing.T) {
 	}
 }
 
-// A silent minority is not a silent quorum: the other servers say that another owner
-// has the lock, so the error of a wait that ends does not match ErrUnavailable. Without an answer from a majority
-// every wait and every attempt matches it, and not ErrNotAcquired, if it was long enough for one attempt.
+// An unavailable minority does not make the quorum unavailable: the other servers reply that another owner has the lock, so
+// the error of a wait that ends does not match ErrUnavailable. Without replies from a majority, every wait and every
+// attempt matches it, and not ErrNotAcquired, provided that there was time for one attempt.
 func TestQuorum_unavailable(t *testing.T) {
-	for name, fail := range map[string]func(*site){"dead": (*site).kill, "frozen": (*site).freeze} {
+	for name, fail := range map[string]func(*site){"dead": (*site).kill, "paused": (*site).pause} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 5, func(w *world) {
-				thaw := func(sites []*site) {
-					if name == "frozen" {
+				resume := func(sites []*site) {
+					if name == "paused" {
 						for _, s := range sites {
-							s.thaw()
+							s.resume()
 						}
 					}
 				}
@@ -265,7 +265,7 @@ func TestQuorum_unavailable(t *testing.T) {
 					wantNot(t, err, lock.ErrUnavailable)
 				}
 				fail(w.sites[2])
-				for _, d := range []time.Duration{2 * patience, 2 * time.Second} {
+				for _, d := range []time.Duration{2 * serverTimeout, 2 * time.Second} {
 					for _, err := range call(d) {
 						want(t, err, lock.ErrUnavailable)
 						wantNot(t, err, lock.ErrNotAcquired)
@@ -273,15 +273,15 @@ func TestQuorum_unavailable(t *testing.T) {
 				}
 				fail(w.sites[0])
 				fail(w.sites[1])
-				ctx, cancel := context.WithTimeout(w.Context(), patience/2)
+				ctx, cancel := context.WithTimeout(w.Context(), serverTimeout/2)
 				defer cancel()
 				_, err := w.quorum("one").Lock(ctx)
 				want(t, err, context.DeadlineExceeded)
-				if name == "frozen" { // it ended before a server had its time
+				if name == "paused" { // it ended before a server had its time
 					wantNot(t, err, lock.ErrUnavailable)
 				}
 				wantNot(t, err, lock.ErrNotAcquired)
-				thaw(w.sites)
+				resume(w.sites)
 				_ = other.Unlock(w.Context())
 				time.Sleep(time.Minute)
 			})
@@ -289,24 +289,24 @@ func TestQuorum_unavailable(t *testing.T) {
 	}
 }
 
-// Of three servers, one is dead and one says that another owner has the lock. The answer of the third decides whether
-// the quorum is unavailable, so TryLock waits for it.
-func TestQuorum_unavailableDependsOnTheLast(t *testing.T) {
-	for _, frozen := range []bool{false, true} {
-		t.Run(fmt.Sprint("frozen=", frozen), func(t *testing.T) {
+// Of three servers, one is dead and one replies that another owner has the lock. The third reply decides whether the quorum
+// is unavailable, so TryLock waits for it.
+func TestQuorum_lastReplyDecides(t *testing.T) {
+	for _, paused := range []bool{false, true} {
+		t.Run(fmt.Sprint("paused=", paused), func(t *testing.T) {
 			inWorld(t, 3, func(w *world) {
 				other := w.lock(w.quorum("two"))
 				w.sites[0].kill()
-				w.sites[2].wire = rtt // it answers last, and in time
-				if frozen {
-					w.sites[2].freeze()
+				w.sites[2].wire = rtt // it replies last, but in time
+				if paused {
+					w.sites[2].pause()
 				}
 				_, err := w.quorum("one").TryLock(w.Context())
-				if unavailable, refused := errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrNotAcquired); unavailable != frozen || refused == frozen {
-					w.Errorf("%v: what does it match?", err)
+				if unavailable, refused := errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrNotAcquired); unavailable != paused || refused == paused {
+					w.Errorf("%v: wrong match", err)
 				}
-				if frozen {
-					w.sites[2].thaw()
+				if paused {
+					w.sites[2].resume()
 				}
 				w.unlock(other)
 			})
@@ -321,25 +321,25 @@ func TestQuorum_until(t *testing.T) {
 		for i := range locks {
 			locks[i].(*fake).forFixed().lease = time.Duration(5-i) * 100 * time.Millisecond
 		}
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		synctest.Wait()
 		for _, s := range w.sites {
-			s.kill() // a lease that runs out cannot be taken again
+			s.kill() // an expired lease cannot be acquired again
 		}
 		const third = 300 * time.Millisecond
-		if until := h.Until().Sub(began); until != third-third/100-2*time.Millisecond {
+		if until := h.Until().Sub(start); until != third-third/100-2*time.Millisecond {
 			w.Errorf("until %v", until)
 		}
 		<-h.Context().Done()
-		if took := time.Since(began); took != third-third/100-2*time.Millisecond {
+		if took := time.Since(start); took != third-third/100-2*time.Millisecond {
 			w.Errorf("lost after %v", took)
 		}
 		err := h.Err()
 		want(t, err, lock.ErrLost)
 		wantNot(t, err, lock.ErrNotAcquired)
 		if h.Until().After(time.Now()) {
-			w.Error("it is lost, and promises more")
+			w.Error("the hold is lost, but Until is in the future")
 		}
 		for _, s := range w.sites {
 			s.set(func() { s.down = false })
@@ -350,7 +350,7 @@ func TestQuorum_until(t *testing.T) {
 	})
 }
 
-// Servers that are asked again do not make a hold of fixed leases last longer than its leases.
+// Repeated attempts at servers do not make a hold with fixed leases last longer than its leases.
 func TestQuorum_fixedLeases(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
@@ -358,23 +358,23 @@ func TestQuorum_fixedLeases(t *testing.T) {
 			locks[i].(*fake).forFixed().lease = d
 		}
 		w.sites[2].kill()
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		time.Sleep(lease / 2)
 		w.sites[2].set(func() { w.sites[2].down = false })
 		time.Sleep(lease * 4 / 10)
 		w.wantHeld("1 2 3") // the third recently, and the first for the second time
-		if until := h.Until().Sub(began); until > lease {
-			w.Errorf("until %v, and the leases are of %v", until, lease)
+		if until := h.Until().Sub(start); until > lease {
+			w.Errorf("until %v, the leases are %v", until, lease)
 		}
 		select {
 		case <-h.Context().Done():
 		case <-time.After(lease / 10):
-			w.Error("it has outlived its lease")
+			w.Error("the hold outlived its lease")
 		}
 		want(t, h.Err(), lock.ErrLost, lock.ErrExpired)
 		if errors.Is(h.Err(), lock.ErrMaxHold) {
-			w.Errorf("%v: there is no WithMaxHold", h.Err())
+			w.Errorf("%v: got the error of WithMaxHold without the option", h.Err())
 		}
 		time.Sleep(rtt)
 		w.wantHeld("")
@@ -382,23 +382,23 @@ func TestQuorum_fixedLeases(t *testing.T) {
 	})
 }
 
-// The first look at a lost hold finds the loss, without a signal.
-func TestQuorum_look(t *testing.T) {
+// The first check of a lost hold detects the loss, without a signal.
+func TestQuorum_detectsALossAtTheFirstCheck(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		var mu sync.Mutex
-		var papers []*paper
+		var controlled []*controlledHold
 		locks := w.locks("one")
 		for i, l := range locks {
-			locks[i] = witness{odd{Locker: l, after: func(h lock.Hold) lock.Hold {
+			locks[i] = witness{hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold {
 				mu.Lock()
 				defer mu.Unlock()
-				p := &paper{Hold: h}
-				papers = append(papers, p)
+				p := &controlledHold{Hold: h}
+				controlled = append(controlled, p)
 				return p
 			}}, l.(lockimpl.Witness)}
 		}
 		q := multilock.NewQuorum(locks, with(nil)...)
-		for name, look := range map[string]func(h lock.Hold) error{
+		for name, check := range map[string]func(h lock.Hold) error{
 			"Err":           lock.Hold.Err,
 			"Context().Err": func(h lock.Hold) error { return errors.Join(h.Context().Err(), h.Err()) },
 			"Cause":         func(h lock.Hold) error { return context.Cause(h.Context()) },
@@ -409,15 +409,15 @@ func TestQuorum_look(t *testing.T) {
 				return h.Err()
 			},
 		} {
-			papers = nil
+			controlled = nil
 			h := w.lock(q)
 			synctest.Wait()
-			papers[0].tell(lock.ErrLost)
-			if err := look(h); err != nil {
-				w.Errorf("%s: a majority is left, and it is lost: %v", name, err)
+			controlled[0].endWith(lock.ErrLost)
+			if err := check(h); err != nil {
+				w.Errorf("%s: lost although a majority is left: %v", name, err)
 			}
-			papers[1].tell(lock.ErrLost)
-			want(t, look(h), lock.ErrLost)
+			controlled[1].endWith(lock.ErrLost)
+			want(t, check(h), lock.ErrLost)
 			want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 			time.Sleep(time.Second)
 			w.wantHeld("")
@@ -425,50 +425,50 @@ func TestQuorum_look(t *testing.T) {
 	})
 }
 
-// A loss of the majority between the count of the votes and the win is reported like any
-// other, at once and by Done.
-func TestQuorum_lossWhileItWins(t *testing.T) {
+// A loss of the majority between the count of the votes and the acquisition is reported like any other, immediately and by
+// Done.
+func TestQuorum_lossDuringTheLastVote(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		first, second := locks[0].(*fake), locks[1].(*fake)
-		var asked [2]atomic.Int32 // calls of Until of their holds: one by the attempt, and then one by each count
+		var commands [2]atomic.Int32 // calls of Until of their holds: one by the attempt, and then one by each count
 		for i, f := range []*fake{first, second} {
-			locks[i] = witness{odd{Locker: f, after: func(h lock.Hold) lock.Hold {
+			locks[i] = witness{hookedLock{Locker: f, after: func(h lock.Hold) lock.Hold {
 				return &watched{h, func() {
-					if n := asked[i].Add(1); i == 0 || asked[0].Load() < 2 || n != 2 {
+					if n := commands[i].Add(1); i == 0 || commands[0].Load() < 2 || n != 2 {
 						return
 					}
 					for _, f := range []*fake{first, second} {
 						f.s.kill()
-						for _, tenure := range f.tenures {
-							tenure.end(fmt.Errorf("%w: all of a sudden", lock.ErrLost))
+						for _, acquisition := range f.acquisitions {
+							acquisition.end(fmt.Errorf("%w: suddenly", lock.ErrLost))
 						}
 					}
 					time.Sleep(time.Microsecond) // the functions that the loss starts have run
 				}}
 			}}, f}
 		}
-		first.s.wire /= 2 // it answers before the second
+		first.s.wire /= 2 // it replies before the second
 		w.sites[2].kill()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		select {
 		case <-h.Context().Done():
 		case <-time.After(time.Microsecond):
-			w.Error("it is lost, and Done is silent")
+			w.Error("the hold is lost, but Done is not closed")
 		}
 		want(t, h.Err(), lock.ErrLost)
 	})
 }
 
-// watched is a hold that tells when its Until is called.
+// watched is a hold that calls a function when its Until is called.
 type watched struct {
 	lock.Hold
-	asked func()
+	commands func()
 }
 
 func (h *watched) Until() time.Time {
 	until := h.Hold.Until()
-	h.asked()
+	h.commands()
 	return until
 }
 
@@ -479,8 +479,8 @@ type witness struct {
 
 func (o witness) Server(ctx context.Context) (lockimpl.Server, error) { return o.w.Server(ctx) }
 
-// A server that is lost is asked again. So a hold outlives all its servers, one after the
-// other, if there is time enough for each to vote again.
+// A lost server gets another request. A hold therefore outlives all its servers, one after the other, if there is enough
+// time for each to vote again.
 func TestQuorum_repair(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		w.sites[4].kill()
@@ -491,7 +491,7 @@ func TestQuorum_repair(t *testing.T) {
 		for range 2 {
 			for _, s := range w.sites {
 				s.restart()
-				time.Sleep(3 * lease) // to notice the loss, to take the lock again, and until the server votes
+				time.Sleep(3 * lease) // to detect the loss, to acquire the lock again, and until the server votes
 				if err := h.Err(); err != nil {
 					w.Fatal(err)
 				}
@@ -503,15 +503,15 @@ func TestQuorum_repair(t *testing.T) {
 	})
 }
 
-// A server that granted the lock, and lost it before the others had answered, is asked
-// again as well. Otherwise one more failure would end the hold.
-func TestQuorum_repairOfALossBeforeTheWin(t *testing.T) {
+// A server that granted the lock, and lost it before the others replied, gets another request, too. Otherwise one more
+// failure would end the hold.
+func TestQuorum_repairAfterALossDuringTheAttempt(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks, lost := w.locks("one"), false
-		locks[0] = witness{odd{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
+		locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
 			if !lost {
 				lost = true
-				time.AfterFunc(rtt+rtt/2, func() { // its seat is filled by then
+				time.AfterFunc(rtt+rtt/2, func() { // its vote is regained by then
 					w.sites[0].forget()
 					h.(*fakeHold).t.end(fmt.Errorf("%w: the server forgot it", lock.ErrLost))
 				})
@@ -523,26 +523,25 @@ func TestQuorum_repairOfALossBeforeTheWin(t *testing.T) {
 		}
 		h := w.lock(multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithServerTimeout(lease / 10)})...))
 		if n := len(multilock.Holds(h)); n != 2 {
-			w.Fatalf("it was won with %d votes: the first server had lost its own", n)
+			w.Fatalf("acquired with %d votes, although the first server lost its vote", n)
 		}
 		time.Sleep(lease)
 		w.wantHeld("1 2 3")
 		w.sites[1].kill()
 		time.Sleep(3 * lease)
 		if err := h.Err(); err != nil {
-			w.Errorf("two of three servers have it: %v", err)
+			w.Errorf("lost although two of three servers have it: %v", err)
 		}
 		w.unlock(h)
 	})
 }
 
-// A vote that is won again joins a majority that exists without it. It does not bring
-// a lost majority back.
-func TestQuorum_repairProvesNothing(t *testing.T) {
+// A vote that is regained joins a majority that exists without it. It does not revive a lost majority.
+func TestQuorum_repairDoesNotReviveAHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one"))
 		synctest.Wait()
-		w.sites[0].forget() // the holder notices at the next renewal
+		w.sites[0].forget() // the holder detects the loss at the next renewal
 		w.sites[1].forget()
 		other := w.quorum("two", multilock.WithWait(lease/6))
 		if _, err := other.Lock(w.Context()); err != nil {
@@ -556,19 +555,19 @@ func TestQuorum_repairProvesNothing(t *testing.T) {
 	})
 }
 
-// The same without a signal, as in a process that was frozen: the majority was lost
-// when a seat was filled again, although no call had looked.
-func TestQuorum_repairAfterASilentLoss(t *testing.T) {
+// The same without a signal, as in a process that was paused: the majority was lost when a vote was regained, although no
+// call had checked.
+func TestQuorum_repairAfterAnUndetectedLoss(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
-		var first *paper
+		var first *controlledHold
 		locks := w.locks("one")
-		locks[0] = witness{odd{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
-			first = &paper{Hold: h}
+		locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
+			first = &controlledHold{Hold: h}
 			return first
 		}}, locks[0].(lockimpl.Witness)}
 		w.sites[2].kill()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
-		first.tell(lock.ErrLost)
+		first.endWith(lock.ErrLost)
 		w.sites[2].set(func() { w.sites[2].down = false })
 		time.Sleep(lease)
 		want(t, h.Err(), lock.ErrLost)
@@ -577,15 +576,15 @@ func TestQuorum_repairAfterASilentLoss(t *testing.T) {
 	})
 }
 
-// A server that started a short while ago does not vote yet, and later it does.
-func TestQuorum_youngServers(t *testing.T) {
+// A server that started recently does not vote yet, and does later.
+func TestQuorum_recentlyStartedServers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[0].restart()
 		w.sites[1].restart()
 		up := time.Now()
 		_, err := w.quorum("one", multilock.WithDurableServers()).TryLock(w.Context())
 		if err != nil {
-			w.Errorf("servers that forget nothing count at once: %v", err)
+			w.Errorf("durable servers do not vote immediately: %v", err)
 		}
 		for _, s := range w.sites {
 			s.forget()
@@ -596,15 +595,15 @@ func TestQuorum_youngServers(t *testing.T) {
 		}
 		// Since is in whole seconds.
 		if after := time.Since(up); after < lease || after > 3*lease {
-			w.Errorf("it took %v until they counted", after)
+			w.Errorf("it took %v until they voted", after)
 		}
 		w.unlock(h)
 	})
 }
 
-// A holder of the lock on a young server has a hold there, but that server votes
-// later. Meanwhile the hold needs the other servers.
-func TestQuorum_youngServersInAHold(t *testing.T) {
+// A holder acquires the lock on a recently started server, but that server votes later. In the meantime the hold needs the
+// other servers.
+func TestQuorum_recentlyStartedServerInAHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[2].restart()
 		h := w.lock(w.quorum("one"))
@@ -621,18 +620,18 @@ func TestQuorum_youngServersInAHold(t *testing.T) {
 		w.sites[1].kill()
 		time.Sleep(2 * lease)
 		if err := h.Err(); err != nil {
-			w.Errorf("the third counts by now: %v", err)
+			w.Errorf("the third server does not vote: %v", err)
 		}
 		w.unlock(h)
 	})
 }
 
-// A server that restarts between the grant and the INFO is young.
+// A server that restarts between the grant and INFO counts as recently started.
 func TestQuorum_restartAfterTheGrant(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		for i, l := range locks[:2] {
-			locks[i] = witness{odd{Locker: l, after: func(h lock.Hold) lock.Hold {
+			locks[i] = witness{hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold {
 				w.sites[i].restart()
 				return h
 			}}, l.(lockimpl.Witness)}
@@ -650,16 +649,16 @@ func TestQuorum_noWitness(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		for i, l := range locks {
-			locks[i] = odd{Locker: l}
+			locks[i] = hookedLock{Locker: l}
 		}
 		for name, q := range map[string]*multilock.Quorum{
 			"no witness": multilock.NewQuorum(locks, with(nil)...),
 			"long lease": w.quorum("two", multilock.WithMaxLease(lease/2)),
 		} {
-			began := time.Now()
-			_, err := q.Lock(w.Context()) // must not wait for ever
-			if err == nil || time.Since(began) > time.Second {
-				w.Errorf("%s: after %v: %v", name, time.Since(began), err)
+			start := time.Now()
+			_, err := q.Lock(w.Context()) // must not wait indefinitely
+			if err == nil || time.Since(start) > time.Second {
+				w.Errorf("%s: after %v: %v", name, time.Since(start), err)
 			}
 			w.wantHeld("")
 		}
@@ -670,7 +669,7 @@ func TestQuorum_noWitness(t *testing.T) {
 }
 
 // Two locks on one server have one vote together.
-func TestQuorum_oneServerTwice(t *testing.T) {
+func TestQuorum_sameServerTwice(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		w.sites[3] = w.sites[1]
 		locks := w.locks("one")
@@ -701,10 +700,10 @@ func TestQuorum_oneServerTwice(t *testing.T) {
 			free(t, w.sites, "q", "q2")
 		}
 		one := []lock.Locker{locks[0], locks[0], locks[0]}
-		began := time.Now()
+		start := time.Now()
 		_, err := multilock.NewQuorum(one, with(nil)...).Lock(w.Context())
-		if err == nil || time.Since(began) > time.Second || !strings.Contains(err.Error(), "are on the same server") {
-			w.Errorf("three times one server: after %v: %v", time.Since(began), err)
+		if err == nil || time.Since(start) > time.Second || !strings.Contains(err.Error(), "are on the same server") {
+			w.Errorf("the same server three times: after %v: %v", time.Since(start), err)
 		}
 		wantNot(t, err, lock.ErrNotAcquired, lock.ErrUnavailable)
 		time.Sleep(lease)
@@ -737,7 +736,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 				}
 			}
 		}
-		for says, option := range map[string]multilock.Option{
+		for text, option := range map[string]multilock.Option{
 			"WithServerTimeout(5ns): must be at least 1ms": multilock.WithServerTimeout(5),
 			"WithMaxLease(5ns): must be at least 10ms":     multilock.WithMaxLease(5),
 			"WithMinValidity(-1s): must be at least 1ms":   multilock.WithMinValidity(-time.Second),
@@ -745,8 +744,8 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			"WithWait(1ns): must be at least 1ms":          multilock.WithWait(1),
 			"option 2 of 2 is nil":                         nil,
 		} {
-			if _, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), option).TryLock(w.Context()); err == nil || !strings.Contains(err.Error(), says) {
-				w.Errorf("%v, want one that says %q", err, says)
+			if _, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), option).TryLock(w.Context()); err == nil || !strings.Contains(err.Error(), text) {
+				w.Errorf("got %v, want %q in it", err, text)
 			}
 		}
 		w.wantHeld("")
@@ -763,7 +762,7 @@ func TestQuorum_minValidity(t *testing.T) {
 		}
 		w.wantHeld("")
 		w.unlock(w.lock(w.quorum("one", multilock.WithMinValidity(lease*9/10))))
-		for _, s := range w.sites { // without the option the least is a tenth
+		for _, s := range w.sites { // without the option the minimum is a tenth
 			s.wire = lease / 4
 		}
 		_, err = w.quorum("one", multilock.WithServerTimeout(lease/4)).TryLock(w.Context())
@@ -776,18 +775,18 @@ func TestQuorum_minValidity(t *testing.T) {
 
 func TestQuorum_maxHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(w.quorum("one", multilock.WithMaxHold(5*lease)))
 		time.Sleep(4 * lease)
 		if err := h.Err(); err != nil {
 			w.Error(err)
 		}
 		time.Sleep(lease / 2)
-		if until := h.Until().Sub(began); until > 5*lease {
+		if until := h.Until().Sub(start); until > 5*lease {
 			w.Errorf("until %v", until)
 		}
 		<-h.Context().Done()
-		if took := time.Since(began); took != 5*lease {
+		if took := time.Since(start); took != 5*lease {
 			w.Errorf("lost after %v", took)
 		}
 		want(t, h.Err(), lock.ErrLost, lock.ErrMaxHold)
@@ -824,22 +823,22 @@ func (b bounded) TryLock(ctx context.Context) (lock.Hold, error) {
 	return boundedHold{h, under}, nil
 }
 
-// The locks of the servers bound their holds. The quorum does not outlive the first of those holds,
-// even if the others were taken later.
-func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
+// The locks of the servers limit their holds. The quorum does not outlive the first of those holds, even if the others were
+// acquired later.
+func TestQuorum_maxHoldOfMembers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		for i, l := range locks {
 			locks[i] = bounded{l.(lockimpl.Witness), 5 * lease}
 		}
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
-		for _, s := range w.sites[1:] { // each lock is taken again soon
+		for _, s := range w.sites[1:] { // each lock is acquired again soon
 			time.Sleep(2 * lease)
 			s.forget()
 		}
 		<-h.Context().Done()
-		if took := time.Since(began); took > 5*lease+10*rtt || took < 5*lease {
+		if took := time.Since(start); took > 5*lease+10*rtt || took < 5*lease {
 			w.Errorf("lost after %v", took)
 		}
 		want(t, h.Err(), lock.ErrLost, lock.ErrMaxHold)
@@ -850,44 +849,44 @@ func TestQuorum_maxHoldOfItsMembers(t *testing.T) {
 	})
 }
 
-// tardy is a lock whose holds can be over before their contexts know it, as in a process that was stopped.
-type tardy struct {
+// lateLock is a lock whose holds detect their end late, as in a process that was paused.
+type lateLock struct {
 	lockimpl.Witness
-	looks *atomic.Int64 // so many looks at its holds do not find them lost yet
+	checks *atomic.Int64 // the number of checks that do not detect the loss yet
 }
 
-type tardyHold struct {
+type lateHold struct {
 	lock.Hold
-	looks *atomic.Int64
+	checks *atomic.Int64
 }
 
-func (l tardy) TryLock(ctx context.Context) (lock.Hold, error) {
+func (l lateLock) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := l.Witness.TryLock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return tardyHold{h, l.looks}, nil
+	return lateHold{h, l.checks}, nil
 }
 
-func (h tardyHold) Err() error {
-	if h.looks.Add(-1) < 0 {
+func (h lateHold) Err() error {
+	if h.checks.Add(-1) < 0 {
 		return lock.ErrLost
 	}
 	return h.Hold.Err()
 }
 
-// A call under the context of a hold looks at that hold, and so finds that it is lost, wherever it is.
+// A call with the context of a hold checks that hold, and so detects its loss, wherever it happened.
 func TestQuorum_lossOfTheOuterHold(t *testing.T) {
-	for looks := range int64(50) {
+	for checks := range int64(50) {
 		inWorld(t, 3, func(w *world) {
 			var left atomic.Int64
 			left.Store(1000)
 			locks := w.locks("one")
 			for i, l := range locks {
-				locks[i] = tardy{l.(lockimpl.Witness), &left}
+				locks[i] = lateLock{l.(lockimpl.Witness), &left}
 			}
 			outer := w.lock(multilock.NewQuorum(locks, with(nil)...))
-			left.Store(looks)
+			left.Store(checks)
 			if inner, err := w.quorum("one").TryLock(outer.Context()); err == nil {
 				_ = inner.Unlock(w.Context())
 			}
@@ -898,7 +897,7 @@ func TestQuorum_lossOfTheOuterHold(t *testing.T) {
 	}
 }
 
-// slowValue is a context of which one call of Value takes long.
+// slowValue is a context with one slow call of Value.
 type slowValue struct {
 	context.Context
 	calls *atomic.Int64 // before that one
@@ -911,8 +910,8 @@ func (c slowValue) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A hold ends as soon as it is won. Nobody takes its owner for a holder after that.
-func TestQuorum_isOverAtOnce(t *testing.T) {
+// A hold ends as soon as it is acquired. Its owner does not count as a holder after that.
+func TestQuorum_endsAsItIsAcquired(t *testing.T) {
 	for calls := range int64(100) {
 		inWorld(t, 3, func(w *world) {
 			before := multilock.Holders()
@@ -924,14 +923,14 @@ func TestQuorum_isOverAtOnce(t *testing.T) {
 				want(t, h.Err(), lock.ErrLost, lock.ErrMaxHold)
 			}
 			if n := multilock.Holders() - before; n != 0 {
-				w.Errorf("%d owners more hold it", n)
+				w.Errorf("%d more owners hold it", n)
 			}
 		})
 	}
 }
 
-// The caller's context ends, and the hold is not unlocked. The members are kept for the longest lease,
-// and are then given back.
+// The caller's context is canceled, and the hold is not unlocked. The members are kept for the longest lease, and are then
+// released.
 func TestQuorum_abandoned(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, unlocked := range []bool{false, true} {
@@ -958,17 +957,17 @@ func TestQuorum_abandoned(t *testing.T) {
 	})
 }
 
-func TestQuorum_endsOfAWait(t *testing.T) {
+func TestQuorum_waitErrors(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		other := w.lock(w.quorum("two"))
 		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
 		defer cancel()
-		began := time.Now()
+		start := time.Now()
 		_, err := w.quorum("one").Lock(ctx)
 		want(t, err, lock.ErrNotAcquired, context.DeadlineExceeded)
 		wantNot(t, err, context.Canceled)
-		if !strings.Contains(err.Error(), "0 of 3 votes") || time.Since(began) != 10*time.Second {
-			w.Errorf("after %v: %v", time.Since(began), err)
+		if !strings.Contains(err.Error(), "0 of 3 votes") || time.Since(start) != 10*time.Second {
+			w.Errorf("after %v: %v", time.Since(start), err)
 		}
 		q := w.quorum("one", multilock.WithWait(time.Second))
 		_, err = q.Lock(w.Context())
@@ -996,85 +995,85 @@ func TestQuorum_endsOfAWait(t *testing.T) {
 		w.unlock(h)
 
 		// In the middle of an attempt.
-		w.sites[0].freeze()
-		w.sites[1].freeze()
-		ctx, cancel = context.WithTimeout(w.Context(), patience/2)
+		w.sites[0].pause()
+		w.sites[1].pause()
+		ctx, cancel = context.WithTimeout(w.Context(), serverTimeout/2)
 		defer cancel()
 		_, err = q.TryLock(ctx)
 		want(t, err, context.DeadlineExceeded)
 		wantNot(t, err, lock.ErrNotAcquired, lock.ErrUnavailable)
-		w.sites[0].thaw()
-		w.sites[1].thaw()
+		w.sites[0].resume()
+		w.sites[1].resume()
 		time.Sleep(time.Second)
 		w.wantHeld("")
 	})
 }
 
-// Calls end with their contexts, also when the servers that have granted the lock no longer
-// answer. What they granted is given back in the background.
-func TestQuorum_endsWithItsContext(t *testing.T) {
-	const wait = patience * 9 / 10
+// Calls end when their contexts are canceled, even if the servers that granted the lock do not respond any more. Their
+// grants are released in the background.
+func TestQuorum_canceled(t *testing.T) {
+	const wait = serverTimeout * 9 / 10
 	inWorld(t, 3, func(w *world) {
-		freeze := func() {
+		pause := func() {
 			for _, s := range w.sites {
-				s.freeze()
+				s.pause()
 			}
 		}
-		thaw := func() {
+		resume := func() {
 			for _, s := range w.sites {
-				s.thaw()
+				s.resume()
 			}
 			time.Sleep(time.Second)
 			w.wantHeld("")
 		}
 		w.sites[2].kill()
 		locks := w.locks("one")
-		freezing := slices.Clone(locks)
-		freezing[1] = witness{odd{Locker: locks[1], before: func(context.Context, string) error {
+		toPause := slices.Clone(locks)
+		toPause[1] = witness{hookedLock{Locker: locks[1], before: func(context.Context, string) error {
 			time.Sleep(2*rtt + rtt/2) // the first has voted
-			freeze()
+			pause()
 			return nil
 		}}, locks[1].(lockimpl.Witness)}
-		q := multilock.NewQuorum(freezing, with([]multilock.Option{multilock.WithDurableServers()})...)
-		limited := multilock.NewQuorum(freezing, with([]multilock.Option{multilock.WithDurableServers(), multilock.WithWait(wait)})...)
+		q := multilock.NewQuorum(toPause, with([]multilock.Option{multilock.WithDurableServers()})...)
+		limited := multilock.NewQuorum(toPause, with([]multilock.Option{multilock.WithDurableServers(), multilock.WithWait(wait)})...)
 		for name, call := range map[string]func(context.Context) error{
 			"lock":    func(ctx context.Context) error { _, err := q.Lock(ctx); return err },
 			"trylock": func(ctx context.Context) error { _, err := q.TryLock(ctx); return err },
 			"wait":    func(context.Context) error { _, err := limited.Lock(w.Context()); return err },
 		} {
 			ctx, cancel := context.WithTimeout(w.Context(), wait)
-			began := time.Now()
+			start := time.Now()
 			err := call(ctx)
-			if took := time.Since(began); took != wait {
-				w.Errorf("%s took %v, and had %v: %v", name, took, wait, err)
+			if took := time.Since(start); took != wait {
+				w.Errorf("%s took %v, its context had %v: %v", name, took, wait, err)
 			}
 			wantNot(w.T, err, lock.ErrNotAcquired)
 			if limited := name == "wait"; errors.Is(err, lock.ErrUnavailable) != limited || errors.Is(err, context.DeadlineExceeded) == limited {
-				w.Errorf("%s: %v: what does it match?", name, err)
+				w.Errorf("%s: %v: wrong match", name, err)
 			}
 			cancel()
-			thaw()
+			resume()
 		}
 
 		w.sites[2].set(func() { w.sites[2].down = false })
-		w.sites[2].freeze()
-		locks[2] = witness{stubborn{locks[2]}, locks[2].(lockimpl.Witness)} // so that a goroutine of the hold goes on
+		w.sites[2].pause()
+		locks[2] = witness{uncancelable{locks[2]}, locks[2].(lockimpl.Witness)} // so that a goroutine of the hold continues
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
-		w.sites[0].freeze()
-		w.sites[1].freeze()
+		w.sites[0].pause()
+		w.sites[1].pause()
 		ctx, cancel := context.WithTimeout(w.Context(), wait)
 		defer cancel()
-		began := time.Now()
+		start := time.Now()
 		want(t, h.Unlock(ctx), context.DeadlineExceeded)
-		if took := time.Since(began); took != wait {
-			w.Errorf("Unlock took %v, and had %v", took, wait)
+		if took := time.Since(start); took != wait {
+			w.Errorf("Unlock took %v, its context had %v", took, wait)
 		}
-		thaw()
+		resume()
 	})
 }
 
-// The end of the caller's context ends the hold's context, and is no Unlock.
-func TestQuorum_callersContext(t *testing.T) {
+// Canceling the caller's context cancels the hold's context, and is no Unlock.
+func TestQuorum_parentContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		why := errors.New("the request went away")
 		ctx, cancel := context.WithCancelCause(w.Context())
@@ -1091,8 +1090,8 @@ func TestQuorum_callersContext(t *testing.T) {
 	})
 }
 
-// Goroutines that share a quorum stand in line; only the first makes attempts.
-func TestQuorum_line(t *testing.T) {
+// Goroutines that share a quorum wait in a queue; only the first sends requests.
+func TestQuorum_localQueue(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
 		h := w.lock(q)
@@ -1114,11 +1113,11 @@ func TestQuorum_line(t *testing.T) {
 		_, err := q.TryLock(w.Context())
 		want(t, err, lock.ErrNotAcquired)
 		last := w.sites[2] // the waiters wait at the first
-		last.set(func() { last.asked = nil })
+		last.set(func() { last.commands = nil })
 		time.Sleep(10 * time.Second)
 		acquired := 0
 		last.set(func() {
-			for _, what := range last.asked {
+			for _, what := range last.commands {
 				if what == "acquire" {
 					acquired++
 				}
@@ -1136,9 +1135,9 @@ func TestQuorum_line(t *testing.T) {
 	})
 }
 
-// An owner that comes with the context, as that of a multi-lock does, stands in line like
-// any other. Only an owner that holds the lock does not, whichever handle it uses.
-func TestQuorum_lineOfOwners(t *testing.T) {
+// An owner in the context, such as a multi-lock's, waits in the queue like any other. Only an owner that holds the lock
+// does not, whichever handle it uses.
+func TestQuorum_localQueueOfOwners(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		q := multilock.NewQuorum(locks, with(nil)...)
@@ -1164,7 +1163,7 @@ func TestQuorum_lineOfOwners(t *testing.T) {
 			_, err := q.TryLock(ctx)
 			want(t, err, lock.ErrNotAcquired)
 			if strings.Contains(err.Error(), "votes") {
-				w.Errorf("it asked the servers, although others stand in line: %v", err)
+				w.Errorf("it sent requests although others are queued: %v", err)
 			}
 		}
 		handle := multilock.NewQuorum(locks, with(nil)...)
@@ -1180,7 +1179,7 @@ func TestQuorum_lineOfOwners(t *testing.T) {
 	})
 }
 
-// A call under a hold's context re-enters, also when others stand in line for the lock.
+// A call with a hold's context re-enters, even if others are queued for the lock.
 func TestQuorum_reentry(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		q := w.quorum("one")
@@ -1202,7 +1201,7 @@ func TestQuorum_reentry(t *testing.T) {
 		synctest.Wait()
 		w.sites[0].set(func() {
 			if n := w.sites[0].keys["q"].count; n != 2 {
-				w.Errorf("the first server has it %d times", n)
+				w.Errorf("the first server has %d holds", n)
 			}
 		})
 		w.unlock(inner)
@@ -1213,7 +1212,7 @@ func TestQuorum_reentry(t *testing.T) {
 
 		// A re-entry that reaches only a minority fails, and the outer hold keeps all that it has.
 		for _, s := range w.sites[:3] {
-			s.freeze()
+			s.pause()
 		}
 		ctx, cancel := context.WithTimeout(outer.Context(), lease/10)
 		defer cancel()
@@ -1221,11 +1220,11 @@ func TestQuorum_reentry(t *testing.T) {
 		want(t, err, lock.ErrUnavailable, context.DeadlineExceeded)
 		wantNot(t, err, lock.ErrNotAcquired)
 		for _, s := range w.sites[:3] {
-			s.thaw()
+			s.resume()
 		}
 		time.Sleep(lease)
 		if err := outer.Err(); err != nil {
-			w.Errorf("an inner Lock that failed ended the outer hold: %v", err)
+			w.Errorf("a failed inner Lock ended the outer hold: %v", err)
 		}
 		w.wantHeld("1 2 3 4 5")
 		w.unlock(outer)
@@ -1234,8 +1233,7 @@ func TestQuorum_reentry(t *testing.T) {
 	})
 }
 
-// An inner hold is over with the outer hold's context; a hold under the same owner, but not under that context,
-// is not.
+// An inner hold ends with the outer hold's context; a hold of the same owner without that context does not.
 func TestQuorum_owners(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
@@ -1251,38 +1249,38 @@ func TestQuorum_owners(t *testing.T) {
 	})
 }
 
-// Unlock returns when the lock is free on a majority; the other releases go on.
-func TestQuorum_unlockOfFrozenServers(t *testing.T) {
+// Unlock returns when the lock is free on a majority; the other releases continue.
+func TestQuorum_unlockWithPausedServers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
 		h := w.lock(q)
 		synctest.Wait()
-		w.sites[0].freeze()
-		began := time.Now()
+		w.sites[0].pause()
+		start := time.Now()
 		w.unlock(h)
-		if took := time.Since(began); took != patience {
+		if took := time.Since(start); took != serverTimeout {
 			w.Errorf("it took %v", took)
 		}
-		w.sites[0].thaw()
+		w.sites[0].resume()
 		time.Sleep(time.Second)
 		w.wantHeld("")
 
 		h = w.lock(q)
 		synctest.Wait()
-		w.sites[0].freeze()
-		w.sites[1].freeze()
+		w.sites[0].pause()
+		w.sites[1].pause()
 		ctx, cancel := context.WithTimeout(w.Context(), 100*time.Millisecond)
 		defer cancel()
 		err := h.Unlock(ctx)
 		want(t, err, context.DeadlineExceeded)
 		wantNot(t, err, lock.ErrNotHeld)
 		want(t, h.Unlock(w.Context()), lock.ErrNotHeld)
-		w.sites[0].thaw()
-		w.sites[1].thaw()
+		w.sites[0].resume()
+		w.sites[1].resume()
 		time.Sleep(time.Second)
 		w.wantHeld("")
 
-		// The servers know of the loss before the holder does.
+		// The servers have lost the lock before the holder detects it.
 		h = w.lock(q)
 		synctest.Wait()
 		w.sites[0].forget()
@@ -1292,57 +1290,55 @@ func TestQuorum_unlockOfFrozenServers(t *testing.T) {
 	})
 }
 
-// A Locker that ignores its context costs a little time, and its late
-// grants are given back.
-func TestQuorum_stubbornLockers(t *testing.T) {
+// A Locker that ignores its context costs a little time, and its late grants are released.
+func TestQuorum_lockersThatIgnoreTheContext(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		locks := w.locks("one")
 		for i, l := range locks {
 			if i < 3 {
-				locks[i] = witness{stubborn{l}, l.(lockimpl.Witness)}
+				locks[i] = witness{uncancelable{l}, l.(lockimpl.Witness)}
 			}
 		}
 		for _, s := range w.sites[:3] {
-			s.freeze()
+			s.pause()
 		}
-		began := time.Now()
+		start := time.Now()
 		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
 		want(t, err, lock.ErrUnavailable)
 		wantNot(t, err, lock.ErrNotAcquired)
-		if took := time.Since(began); took > 2*patience+rtt {
+		if took := time.Since(start); took > 2*serverTimeout+rtt {
 			w.Errorf("it took %v", took)
 		}
 		for _, s := range w.sites[:3] {
-			s.thaw()
+			s.resume()
 		}
 		time.Sleep(time.Second)
 		w.wantHeld("")
 	})
 }
 
-type stubborn struct{ lock.Locker }
+type uncancelable struct{ lock.Locker }
 
-func (s stubborn) TryLock(ctx context.Context) (lock.Hold, error) {
+func (s uncancelable) TryLock(ctx context.Context) (lock.Hold, error) {
 	return s.Locker.TryLock(context.WithoutCancel(ctx))
 }
 
-// Lock does not wait on errors that waiting will not change. A minority of such errors does not
-// matter, and neither does one that passes.
-func TestQuorum_errorsThatStay(t *testing.T) {
+// Lock does not wait after permanent errors. A minority of such errors has no effect, nor has a transient one.
+func TestQuorum_permanentErrors(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		denied := errors.New("NOPERM")
 		fails := func(l lock.Locker, err error) lock.Locker {
-			return witness{odd{Locker: l, before: func(context.Context, string) error { return err }}, l.(lockimpl.Witness)}
+			return witness{hookedLock{Locker: l, before: func(context.Context, string) error { return err }}, l.(lockimpl.Witness)}
 		}
 		locks := w.locks("one")
-		began := time.Now()
+		start := time.Now()
 		_, err := multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), fails(locks[1], denied), locks[2]}, with(nil)...).Lock(w.Context())
 		want(t, err, denied)
 		wantNot(t, err, lock.ErrNotAcquired, lock.ErrUnavailable)
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(start); took > time.Second {
 			w.Errorf("it took %v", took)
 		}
-		time.Sleep(10 * rtt) // late grants are given back in the background
+		time.Sleep(10 * rtt) // late grants are released in the background
 		w.unlock(w.lock(multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), locks[1], locks[2]}, with(nil)...)))
 		other := w.lock(w.quorum("two"))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
@@ -1353,7 +1349,7 @@ func TestQuorum_errorsThatStay(t *testing.T) {
 	})
 }
 
-// A seat that is filled while the hold ends is given back.
+// A vote that is regained while the hold ends is released.
 func TestQuorum_repairAndUnlock(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for d := range 100 {
@@ -1368,12 +1364,12 @@ func TestQuorum_repairAndUnlock(t *testing.T) {
 	})
 }
 
-// Waiters wait at one server, and the first of them gets the lock as soon as it is free there.
-func TestQuorum_gate(t *testing.T) {
+// Waiters wait at one server, and the first of them acquires the lock as soon as it is free there.
+func TestQuorum_waitsAtOneServer(t *testing.T) {
 	for name, fail := range map[string]func(w *world){
 		"all well":               func(w *world) {},
 		"the first is dead":      func(w *world) { w.sites[0].kill() },
-		"the first is frozen":    func(w *world) { w.sites[0].freeze() },
+		"the first is paused":    func(w *world) { w.sites[0].pause() },
 		"the first two are slow": func(w *world) { w.sites[0].wire, w.sites[1].wire = time.Minute, time.Minute },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1411,20 +1407,20 @@ func TestQuorum_gate(t *testing.T) {
 				isFree()
 				w.unlock(h)
 				wg.Wait()
-				if worst > time.Second { // a waiter asks at least that often
-					w.Errorf("it was free for %v although others waited for it", worst)
+				if worst > time.Second { // a waiter polls at least that often
+					w.Errorf("the lock was free for %v while others waited", worst)
 				}
-				t.Logf("it was free for %v at the most", worst)
-				if w.sites[0].thawed != nil {
-					w.sites[0].thaw()
+				t.Logf("the lock was free for at most %v", worst)
+				if w.sites[0].resumed != nil {
+					w.sites[0].resume()
 				}
 			})
 		})
 	}
 }
 
-// The first attempt of a waiter is refused by all servers. It waits at the first server then, which wakes it.
-func TestQuorum_gateWakes(t *testing.T) {
+// All servers refuse the first attempt of a waiter. It then waits at the first server, which wakes it.
+func TestQuorum_wokenByTheFirstServer(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for i := range 20 {
 			h := w.lock(w.quorum("holder"))
@@ -1439,16 +1435,15 @@ func TestQuorum_gateWakes(t *testing.T) {
 				w.Fatal(err)
 			}
 			if late := time.Since(<-free); late > 20*time.Millisecond { // a server of these tests wakes within 5 ms
-				w.Errorf("the waiter had the lock %v after its release", late)
+				w.Errorf("the waiter acquired the lock %v after its release", late)
 			}
 			w.unlock(next)
 		}
 	})
 }
 
-// A caller that is granted the lock on the first server, and is refused by the others, does not try again
-// at once, again and again.
-func TestQuorum_gateIsOpen(t *testing.T) {
+// A caller that is granted the lock on the first server, and refused by the others, pauses before it retries.
+func TestQuorum_pausesWhenOnlyTheFirstGrants(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites[1:] {
 			s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
@@ -1457,36 +1452,36 @@ func TestQuorum_gateIsOpen(t *testing.T) {
 		defer cancel()
 		_, err := w.quorum("one").Lock(ctx)
 		want(t, err, context.DeadlineExceeded)
-		if n := len(w.sites[0].heard()); n > 300 {
-			w.Errorf("the first was asked %d times in ten seconds", n)
+		if n := len(w.sites[0].received()); n > 300 {
+			w.Errorf("the first server got %d commands in ten seconds", n)
 		}
 		time.Sleep(rtt)
 		w.wantHeld("2 3")
 	})
 }
 
-// With fencing, a hold has a token, for one round trip more. A majority knows the token before the
-// holder does, and the servers that voted later soon after.
+// With fencing, a hold has a token, which takes one more round trip. A majority has the token before the holder does, and
+// the servers that voted later have it soon after.
 func TestQuorum_token(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		for i, n := range []uint64{1000, 2000, 3000, 10, 9000} {
 			w.sites[i].tokens["q"] = n << 40 // beyond all clocks
 		}
-		w.sites[3].wire = rtt * 5 / 8 // votes while the others raise their registers
+		w.sites[3].wire = rtt * 5 / 8 // votes while the others raise their token counters
 		w.sites[4].wire = 4 * rtt     // votes when all the others are done
 		q := w.fenced("one", multilock.WithServerTimeout(lease/10))
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(q)
-		if took := time.Since(began); took != 3*rtt {
-			w.Errorf("it took %v, and a round trip is %v", took, rtt)
+		if took := time.Since(start); took != 3*rtt {
+			w.Errorf("it took %v, a round trip takes %v", took, rtt)
 		}
 		if want := uint64(3000)<<40 + 1; h.Token() != want {
-			w.Errorf("the token is %d, want that of the third server, %d", h.Token(), want)
+			w.Errorf("got token %d, want the third server's, %d", h.Token(), want)
 		}
 		for _, s := range w.sites[:3] {
 			s.set(func() {
 				if s.tokens["q"] != h.Token() {
-					w.Errorf("a server has %d", s.tokens["q"])
+					w.Errorf("a server has token %d", s.tokens["q"])
 				}
 			})
 		}
@@ -1494,21 +1489,21 @@ func TestQuorum_token(t *testing.T) {
 		for i, s := range w.sites {
 			s.set(func() {
 				if s.tokens["q"] < h.Token() {
-					w.Errorf("server %d votes, and has only %d", i+1, s.tokens["q"])
+					w.Errorf("server %d voted with token %d", i+1, s.tokens["q"])
 				}
 			})
 		}
 		w.sites[4].wire = rtt / 4
 		inner := w.lockUnder(h.Context(), q)
 		if inner.Token() != h.Token() {
-			w.Errorf("a re-entry has the token %d, and the first hold %d", inner.Token(), h.Token())
+			w.Errorf("a re-entry has token %d, the first hold %d", inner.Token(), h.Token())
 		}
 		w.unlock(inner, h)
 		time.Sleep(lease)
 		w.sites[0].kill()
 		next := w.lock(w.fenced("two", multilock.WithServerTimeout(lease/10)))
 		if next.Token() <= h.Token() {
-			w.Errorf("the token %d follows %d", next.Token(), h.Token())
+			w.Errorf("got token %d after %d", next.Token(), h.Token())
 		}
 		time.Sleep(lease)
 		w.sites[0].set(func() { w.sites[0].down = false })
@@ -1516,7 +1511,7 @@ func TestQuorum_token(t *testing.T) {
 		for i, s := range w.sites {
 			s.set(func() {
 				if s.tokens["q"] < next.Token() {
-					w.Errorf("server %d votes, and has only %d", i+1, s.tokens["q"])
+					w.Errorf("server %d voted with token %d", i+1, s.tokens["q"])
 				}
 			})
 		}
@@ -1529,19 +1524,19 @@ func TestQuorum_token(t *testing.T) {
 		want(w.T, err, lock.ErrUnavailable)
 		wantNot(w.T, err, lock.ErrNotAcquired)
 		if err == nil || !strings.Contains(err.Error(), "too late") {
-			w.Errorf("it has less than the least left: %v", err)
+			w.Errorf("got a hold with less than the minimum validity: %v", err)
 		}
 	})
 }
 
-// Without a majority that confirms the token there is no hold. A request to raise a register
-// that comes after the loss is refused.
+// Without a majority that confirms the token there is no hold. A request to raise a token counter that arrives after the
+// loss is rejected.
 func TestQuorum_tokenNotConfirmed(t *testing.T) {
 	for name, fail := range map[string]struct {
 		do   func(s *site)
-		says string
+		text string
 	}{
-		"frozen": {(*site).freeze, "no vote within"},
+		"paused": {(*site).pause, "no vote within"},
 		"forgot": {func(s *site) { s.forget() }, "lock lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1549,23 +1544,23 @@ func TestQuorum_tokenNotConfirmed(t *testing.T) {
 				locks := w.locks("one")
 				for i, l := range locks {
 					f := l.(*fake).forFenced()
-					locks[i] = raising{f, odd{Locker: f, after: func(h lock.Hold) lock.Hold {
+					locks[i] = raising{f, hookedLock{Locker: f, after: func(h lock.Hold) lock.Hold {
 						return &raised{h, func() { fail.do(w.sites[i]) }}
 					}}}
 				}
-				began := time.Now()
+				start := time.Now()
 				_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
 				want(t, err, lock.ErrUnavailable)
 				wantNot(t, err, lock.ErrNotAcquired, lock.ErrLost)
-				if err == nil || !strings.Contains(err.Error(), fail.says) || !strings.Contains(err.Error(), "token not confirmed by a majority") {
-					w.Errorf("%v does not say %q", err, fail.says)
+				if err == nil || !strings.Contains(err.Error(), fail.text) || !strings.Contains(err.Error(), "token not confirmed by a majority") {
+					w.Errorf("%v does not contain %q", err, fail.text)
 				}
-				if took := time.Since(began); took > 300*time.Millisecond {
+				if took := time.Since(start); took > 300*time.Millisecond {
 					w.Errorf("it took %v", took)
 				}
 				for _, s := range w.sites {
-					if s.thawed != nil {
-						s.thaw()
+					if s.resumed != nil {
+						s.resume()
 					}
 				}
 				time.Sleep(2 * lease)
@@ -1575,15 +1570,15 @@ func TestQuorum_tokenNotConfirmed(t *testing.T) {
 	}
 }
 
-// raising is a fake with a TryLock of its own.
+// raising is a fake with a separate TryLock.
 type raising struct {
 	*fake
-	o odd
+	o hookedLock
 }
 
 func (r raising) TryLock(ctx context.Context) (lock.Hold, error) { return r.o.TryLock(ctx) }
 
-// raised is a hold that does something before it raises its token.
+// raised is a hold that calls a function before it raises its token.
 type raised struct {
 	lock.Hold
 	before func()
@@ -1608,14 +1603,14 @@ func TestNewQuorum_fencingOfSome(t *testing.T) {
 }
 
 // With WithWait(0), Lock makes one attempt.
-func TestQuorum_waitsForNothing(t *testing.T) {
+func TestQuorum_withWaitZero(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.unlock(w.lock(w.quorum("one", multilock.WithWait(0))))
 		h := w.lock(w.quorum("two"))
-		began := time.Now()
+		start := time.Now()
 		_, err := w.quorum("one", multilock.WithWait(0)).Lock(w.Context())
 		var e *lock.Error
-		if took := time.Since(began); !errors.Is(err, lock.ErrNotAcquired) || !errors.As(err, &e) || e.Op != "lock" || took > time.Second {
+		if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || !errors.As(err, &e) || e.Op != "lock" || took > time.Second {
 			w.Errorf("%v after %v", err, took)
 		}
 		w.unlock(h)
@@ -1624,56 +1619,56 @@ func TestQuorum_waitsForNothing(t *testing.T) {
 
 // The tests of this file hold guards of multi-locks and quorums that no other test does. Each was red without its guard.
 
-// A server that refused at first votes later. It is not taken for another server of the quorum: itself.
-func TestQuorum_theRefuserVotesLater(t *testing.T) {
+// A server that refused at first votes later. It does not count as another server of the quorum.
+func TestQuorum_refusingServerVotesLater(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[0].keys["q"] = entry{"other", 1, time.Now().Add(6 * rtt)} // until the second attempt
 		h := w.lock(w.quorum("one"))
 		time.Sleep(lease)
-		if n := len(multilock.Holds(h)); n != 3 || slices.Contains(w.sites[0].heard(), "release") {
-			w.Errorf("%d of 3 votes; the first server was asked %q", n, w.sites[0].heard())
+		if n := len(multilock.Holds(h)); n != 3 || slices.Contains(w.sites[0].received(), "release") {
+			w.Errorf("%d of 3 votes; the first server got %q", n, w.sites[0].received())
 		}
 		w.unlock(h)
 	})
 }
 
-// Once it is known that the servers are different, an attempt that is refused does not ask them who they are.
-func TestQuorum_asksOnceWhoTheyAre(t *testing.T) {
+// Once the servers are known to be different, a refused attempt does not read their run IDs.
+func TestQuorum_readsRunIDsOnce(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
 		h := w.lock(q)
-		w.wantHeld("1 2 3") // all have answered
+		w.wantHeld("1 2 3") // all have replied
 		time.Sleep(2 * rtt)
 		w.unlock(h)
 		other := w.lock(w.quorum("two"))
-		before := len(w.sites[0].heard())
+		before := len(w.sites[0].received())
 		_, err := q.TryLock(w.Context())
 		want(t, err, lock.ErrNotAcquired)
-		if got := w.sites[0].heard()[before:]; !slices.Equal(got, []string{"acquire"}) {
-			w.Errorf("the first server was asked %q", got)
+		if got := w.sites[0].received()[before:]; !slices.Equal(got, []string{"acquire"}) {
+			w.Errorf("the first server got %q", got)
 		}
 		w.unlock(other)
 	})
 }
 
-// A server that has lost the lock is asked for it again, but not all the time.
+// A server that has lost the lock gets further requests, with pauses between them.
 func TestQuorum_paceOfRepair(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one", multilock.WithServerTimeout(lease/4)))
 		w.sites[0].set(func() { w.sites[0].keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)} })
-		time.Sleep(lease) // the loss is known
-		before := len(w.sites[0].heard())
+		time.Sleep(lease) // the loss is detected
+		before := len(w.sites[0].received())
 		time.Sleep(20 * lease)
-		if n := len(w.sites[0].heard()) - before; n < 5 || n > 120 { // about every two timeouts, who it is with it
-			w.Errorf("the first server was asked %d times", n)
+		if n := len(w.sites[0].received()) - before; n < 5 || n > 120 { // about every two timeouts, who it is with it
+			w.Errorf("the first server got %d commands", n)
 		}
 		w.unlock(h)
 	})
 }
 
-// The server that a waiter waits at grants the lock, and gives no answer any more. The waiter does not wait for
-// it longer than for any other server.
-func TestQuorum_theGateFreezes(t *testing.T) {
+// The server at which a waiter waits grants the lock, and then does not respond any more. The waiter waits for it no longer
+// than for any other server.
+func TestQuorum_firstServerPauses(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for i := range 10 {
 			other := w.lock(w.quorum("two"))
@@ -1690,23 +1685,23 @@ func TestQuorum_theGateFreezes(t *testing.T) {
 			for !w.sites[0].has("q") {
 				time.Sleep(rtt / 8)
 			}
-			w.sites[0].freeze()
-			frozen := time.Now()
+			w.sites[0].pause()
+			paused := time.Now()
 			h := <-held
-			if took := time.Since(frozen); took > lease*3/10 { // most of it to give the lock back
+			if took := time.Since(paused); took > lease*3/10 { // most of it to release the lock
 				w.Errorf("it took %v", took)
 			}
-			w.sites[0].thaw()
+			w.sites[0].resume()
 			w.unlock(h)
 			time.Sleep(lease)
 		}
 	})
 }
 
-// noRegister is a lock whose holds cannot raise a token, though it says that it has tokens.
-type noRegister struct{ *fake }
+// withoutRaise is a lock that reports fencing, but whose holds cannot raise a token.
+type withoutRaise struct{ *fake }
 
-func (l noRegister) TryLock(ctx context.Context) (lock.Hold, error) {
+func (l withoutRaise) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := l.fake.TryLock(ctx)
 	return struct{ lock.Hold }{h}, err
 }
@@ -1715,7 +1710,7 @@ func TestQuorum_tokensThatCannotBeRaised(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		for i, l := range locks {
-			locks[i] = noRegister{l.(*fake).forFenced()}
+			locks[i] = withoutRaise{l.(*fake).forFenced()}
 		}
 		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
 		if err == nil || !strings.Contains(err.Error(), "must implement lockimpl.Fenced") {
@@ -1726,8 +1721,8 @@ func TestQuorum_tokensThatCannotBeRaised(t *testing.T) {
 	})
 }
 
-// Less than a tenth of the validity is left when the majority is there.
-func TestQuorum_almostOver(t *testing.T) {
+// Less than a tenth of the validity is left when a majority has voted.
+func TestQuorum_littleValidityLeft(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		inWorld(t, 3, func(w *world) {
 			for _, s := range w.sites {
@@ -1749,11 +1744,11 @@ func TestQuorum_almostOver(t *testing.T) {
 	}
 }
 
-// The error tells a server that had its time from one whose answer made no difference any more.
+// The error distinguishes a server that had its time from one whose reply no longer mattered.
 func TestQuorum_notWaitedFor(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		other := w.lock(w.quorum("two"))
-		w.sites[2].wire = patience / 2
+		w.sites[2].wire = serverTimeout / 2
 		_, err := w.quorum("one").TryLock(w.Context())
 		if err == nil || !strings.Contains(err.Error(), "server 3: canceled: outcome already decided") {
 			w.Error(err)
@@ -1762,7 +1757,7 @@ func TestQuorum_notWaitedFor(t *testing.T) {
 	})
 }
 
-// A hold that is abandoned ends after the longest lease, though it could have lasted longer.
+// An abandoned hold ends after the longest lease, even if its maximum hold time is longer.
 func TestQuorum_abandonedBeforeItsMaxHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -1776,13 +1771,13 @@ func TestQuorum_abandonedBeforeItsMaxHold(t *testing.T) {
 	})
 }
 
-// nameless is a lock on a server that does not say which one it is.
-type nameless struct{ *fake }
+// withoutServer is a lock on a server that does not report its run ID.
+type withoutServer struct{ *fake }
 
-func (nameless) Server(context.Context) (lockimpl.Server, error) { return lockimpl.Server{}, nil }
+func (withoutServer) Server(context.Context) (lockimpl.Server, error) { return lockimpl.Server{}, nil }
 
-// Durable servers forget nothing. So it is of no importance since when they have been up, how long the lease is, and
-// whether they say who they are.
+// Durable servers forget nothing. Their uptime, the length of the lease, and whether they report their run IDs do not
+// matter.
 func TestQuorum_durableServers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, durable := range []bool{false, true} {
@@ -1793,14 +1788,14 @@ func TestQuorum_durableServers(t *testing.T) {
 			long := w.quorum("long", append(opts, multilock.WithMaxLease(lease/2))...)
 			locks := w.locks("nameless")
 			for i, l := range locks {
-				locks[i] = nameless{l.(*fake)}
+				locks[i] = withoutServer{l.(*fake)}
 			}
-			for says, q := range map[string]*multilock.Quorum{
+			for text, q := range map[string]*multilock.Quorum{
 				"lease is longer than the maximum lease": long,
 				"cannot read the server's run ID":        multilock.NewQuorum(locks, with(opts)...),
 			} {
 				h, err := q.TryLock(w.Context())
-				if durable && err != nil || !durable && (err == nil || !strings.Contains(err.Error(), says)) {
+				if durable && err != nil || !durable && (err == nil || !strings.Contains(err.Error(), text)) {
 					w.Errorf("durable=%v: %v", durable, err)
 				}
 				if err == nil {
@@ -1814,23 +1809,23 @@ func TestQuorum_durableServers(t *testing.T) {
 	})
 }
 
-// While a server is asked for the lock again and again, Unlock waits for the other servers only.
-func TestQuorum_unlockEndsTheRepair(t *testing.T) {
+// While requests for the lock are repeated at one server, Unlock waits only for the other servers.
+func TestQuorum_unlockStopsTheRepair(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[0].keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
 		for i := range 10 {
 			h := w.lock(w.quorum("one"))
 			time.Sleep(lease/10 + time.Duration(i)*time.Millisecond)
-			began := time.Now()
+			start := time.Now()
 			w.unlock(h)
-			if took := time.Since(began); took > 2*rtt {
+			if took := time.Since(start); took > 2*rtt {
 				w.Errorf("it took %v", took)
 			}
 		}
 	})
 }
 
-// A member reaches its longest hold while the attempt waits for other votes. Its vote is lost, and the attempt is not.
+// A member reaches its maximum hold time while the attempt waits for other votes. Its vote is lost, and the attempt is not.
 func TestQuorum_maxHoldDuringTheAttempt(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites[1:] {
@@ -1850,7 +1845,7 @@ func TestQuorum_maxHoldDuringTheAttempt(t *testing.T) {
 	})
 }
 
-// Extend of a hold that is renewed sets no end to it.
+// Extend of a renewed hold does not limit it.
 func TestQuorum_extendOfARenewedHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one"))
@@ -1865,18 +1860,18 @@ func TestQuorum_extendOfARenewedHold(t *testing.T) {
 	})
 }
 
-// Extend under a context that is over sends nothing. On durable servers it may be for longer than the longest lease.
-func TestQuorum_extendAsItMay(t *testing.T) {
+// Extend with a canceled context sends nothing. On durable servers it may exceed the longest lease.
+func TestQuorum_extendLimits(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one", multilock.WithDurableServers()))
 		time.Sleep(2 * rtt)
-		over, cancel := context.WithCancel(w.Context())
+		ended, cancel := context.WithCancel(w.Context())
 		cancel()
-		before := len(w.sites[0].heard())
-		want(t, h.Extend(over, lease), context.Canceled)
+		before := len(w.sites[0].received())
+		want(t, h.Extend(ended, lease), context.Canceled)
 		time.Sleep(2 * rtt)
-		if got := w.sites[0].heard()[before:]; len(got) != 0 {
-			w.Errorf("the first server was asked %q", got)
+		if got := w.sites[0].received()[before:]; len(got) != 0 {
+			w.Errorf("the first server got %q", got)
 		}
 		if err := h.Extend(w.Context(), 2*lease); err != nil {
 			w.Error(err)
@@ -1885,7 +1880,7 @@ func TestQuorum_extendAsItMay(t *testing.T) {
 	})
 }
 
-// The leases of the members are fixed, and longer than the longest hold.
+// The leases of the members are fixed, and longer than the maximum hold time.
 func TestQuorum_maxHoldBeforeItsLeases(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
@@ -1894,7 +1889,7 @@ func TestQuorum_maxHoldBeforeItsLeases(t *testing.T) {
 		}
 		h := w.lock(multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithMaxHold(lease / 2)})...))
 		if left := time.Until(h.Until()); left > lease/2 {
-			w.Errorf("%v are left", left)
+			w.Errorf("%v remain", left)
 		}
 		time.Sleep(lease / 2)
 		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost, lock.ErrMaxHold)
@@ -1902,29 +1897,29 @@ func TestQuorum_maxHoldBeforeItsLeases(t *testing.T) {
 	})
 }
 
-// registering is a context that counts the functions which wait for its end.
-type registering struct {
+// countingContext is a context that counts the functions registered on it.
+type countingContext struct {
 	context.Context
 	done chan struct{}
 	n    *atomic.Int64
 }
 
-func (c registering) Done() <-chan struct{} { return c.done }
+func (c countingContext) Done() <-chan struct{} { return c.done }
 
-func (c registering) AfterFunc(func()) func() bool {
+func (c countingContext) AfterFunc(func()) func() bool {
 	c.n.Add(1)
 	return func() bool { c.n.Add(-1); return true }
 }
 
-// A hold that is over leaves nothing with the context of the caller, which may live for ever.
-func TestQuorum_leavesNothingWithItsContext(t *testing.T) {
+// A hold that has ended leaves nothing in the context of the caller, which may live as long as the program.
+func TestQuorum_leavesNothingInTheParent(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
-		ctx := registering{lock.ContextWithNewOwner(w.Context()), make(chan struct{}), new(atomic.Int64)}
+		ctx := countingContext{lock.ContextWithNewOwner(w.Context()), make(chan struct{}), new(atomic.Int64)}
 		q := w.quorum("one")
 		for range 5 {
 			h := w.lockUnder(ctx, q)
 			if ctx.n.Load() == 0 {
-				w.Error("the hold does not look at its context")
+				w.Error("the hold does not check its context")
 			}
 			w.unlock(h)
 		}
@@ -1935,13 +1930,13 @@ func TestQuorum_leavesNothingWithItsContext(t *testing.T) {
 	})
 }
 
-// A quorum of locks with different names is called by all of them.
+// The name of a quorum of locks with different names contains all of them.
 func TestNewQuorum_names(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		locks[1] = w.sites[1].lock("one", "p", lease)
 		if name := multilock.NewQuorum(locks, with(nil)...).Name(); name != "q+p+q" {
-			w.Errorf("its name is %q", name)
+			w.Errorf("got the name %q", name)
 		}
 	})
 }
@@ -1954,7 +1949,7 @@ type permits struct {
 
 func (p permits) Semaphore() (of any, permits int) { return "q", p.n }
 
-// With several permits on each server, two quorums could have a majority.
+// With several permits on each server, two quorums could each have a majority.
 func TestNewQuorum_permits(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for n := 1; n <= 2; n++ {
@@ -1971,7 +1966,7 @@ func TestNewQuorum_permits(t *testing.T) {
 	})
 }
 
-// Two of the leases are fixed, and differ. With the vote that is renewed, the longer one makes a majority.
+// Two of the leases are fixed, and differ. Together with the renewed vote, the longer one makes a majority.
 func TestQuorum_fixedLeasesOfSome(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
@@ -1986,8 +1981,8 @@ func TestQuorum_fixedLeasesOfSome(t *testing.T) {
 	})
 }
 
-// No server can be reached. A caller that waits does not try again at once, again and again.
-func TestQuorum_noServerAnswers(t *testing.T) {
+// No server is reachable. A waiting caller pauses between its attempts.
+func TestQuorum_allServersUnreachable(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites {
 			s.kill()
@@ -1997,35 +1992,35 @@ func TestQuorum_noServerAnswers(t *testing.T) {
 		_, err := w.quorum("one").Lock(ctx)
 		want(t, err, lock.ErrUnavailable, context.DeadlineExceeded)
 		wantNot(t, err, lock.ErrNotAcquired)
-		if n := len(w.sites[0].heard()); n > 100 {
-			w.Errorf("the first was asked %d times in ten seconds", n)
+		if n := len(w.sites[0].received()); n > 100 {
+			w.Errorf("the first server got %d commands in ten seconds", n)
 		}
 	})
 }
 
-// A young server gets its vote while the attempt counts the votes for the last time, in a process that is paused then. An attempt that does not
-// win has an error.
-func TestQuorum_aVoteComesDuringTheCount(t *testing.T) {
+// A recently started server gets its vote while the attempt counts the votes for the last time, in a process that is paused
+// then. A failed attempt has an error.
+func TestQuorum_voteDuringTheCount(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[1].restart()
 		locks := w.locks("one")
-		var last atomic.Bool // the last answer comes
-		locks[0] = witness{odd{Locker: locks[0], before: func(context.Context, string) error {
-			time.Sleep(3 * rtt) // the others have answered
+		var last atomic.Bool // the last reply arrives
+		locks[0] = witness{hookedLock{Locker: locks[0], before: func(context.Context, string) error {
+			time.Sleep(3 * rtt) // the others have replied
 			last.Store(true)
 			return lock.ErrUnavailable
 		}}, locks[0].(lockimpl.Witness)}
-		locks[2] = witness{odd{Locker: locks[2], after: func(h lock.Hold) lock.Hold { return pausing{h, &last} }}, locks[2].(lockimpl.Witness)}
+		locks[2] = witness{hookedLock{Locker: locks[2], after: func(h lock.Hold) lock.Hold { return pausing{h, &last} }}, locks[2].(lockimpl.Witness)}
 		h, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
 		if h != nil {
-			w.Fatal("it won without a count that says so")
+			w.Fatal("acquired without a counted majority")
 		}
 		want(t, err, lock.ErrUnavailable)
 		wantNot(t, err, lock.ErrNotAcquired)
 	})
 }
 
-// pausing is a hold whose process is paused when it is looked at, once that is due.
+// pausing is a hold whose process is paused during a check, once that is due.
 type pausing struct {
 	lock.Hold
 	due *atomic.Bool
@@ -2038,8 +2033,8 @@ func (p pausing) Err() error {
 	return p.Hold.Err()
 }
 
-// The error names the lock once, and of each server without a vote it says why.
-func TestQuorum_whatTheErrorSays(t *testing.T) {
+// The error names the lock once, and the reason of each server without a vote.
+func TestQuorum_errorText(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites[1:] {
 			s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
@@ -2052,36 +2047,36 @@ func TestQuorum_whatTheErrorSays(t *testing.T) {
 	})
 }
 
-// The context of a TryLock ends during the attempt, before it is known what that comes to. The error says no more than that.
-func TestQuorum_tryIsInterrupted(t *testing.T) {
-	for _, frozen := range []int{1, 2} {
+// The context of a TryLock is canceled during the attempt, before its result is known. The error reports only that.
+func TestQuorum_tryLockCanceled(t *testing.T) {
+	for _, paused := range []int{1, 2} {
 		inWorld(t, 3, func(w *world) {
 			why := errors.New("the request went away")
 			ctx, cancel := context.WithCancelCause(w.Context())
 			defer cancel(nil)
 			w.sites[0].keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
-			for _, s := range w.sites[3-frozen:] {
-				s.freeze()
+			for _, s := range w.sites[3-paused:] {
+				s.pause()
 			}
-			time.AfterFunc(patience/2, func() { cancel(why) })
+			time.AfterFunc(serverTimeout/2, func() { cancel(why) })
 			_, err := w.quorum("one").TryLock(ctx)
 			want(t, err, context.Canceled, why)
 			wantNot(t, err, lock.ErrNotAcquired, lock.ErrUnavailable)
-			for _, s := range w.sites[3-frozen:] {
-				s.thaw()
+			for _, s := range w.sites[3-paused:] {
+				s.resume()
 			}
 			time.Sleep(lease)
 		})
 	}
 }
 
-// An attempt that no majority answered says what each server said, and nothing of a context that has not ended.
-func TestQuorum_whatAnUnavailableTrySays(t *testing.T) {
+// The error of an attempt without replies from a majority has the error of each server, and no context error.
+func TestQuorum_unavailableErrorText(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites[1:] {
 			s.kill()
 		}
-		w.sites[0].wire = rtt / 8 // it says who it is and votes before the others fail
+		w.sites[0].wire = rtt / 8 // it sends its run ID and votes before the others fail
 		_, err := w.quorum("one").TryLock(w.Context())
 		if got, want := fmt.Sprint(err), `leasehold: trylock "q": no usable reply from Redis: 1 of 3 votes; server 2: dial tcp: connection refused; server 3: dial tcp: connection refused`; got != want {
 			w.Errorf("%s\nwant\n%s", got, want)
@@ -2089,12 +2084,13 @@ func TestQuorum_whatAnUnavailableTrySays(t *testing.T) {
 	})
 }
 
-// One server votes, one refuses for good, and one is busy. A majority is possible, so Lock waits, for longer than for three attempts.
-func TestQuorum_aMajorityIsPossible(t *testing.T) {
+// One server votes, one refuses permanently, and one is busy. A majority is possible, so Lock waits for longer than three
+// attempts.
+func TestQuorum_waitsWhileAMajorityIsPossible(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[1].keys["q"] = entry{"other", 1, time.Now().Add(lease)}
 		locks := w.locks("one")
-		denied := witness{odd{Locker: locks[2], before: func(context.Context, string) error { return errors.New("NOPERM") }}, locks[2].(lockimpl.Witness)}
+		denied := witness{hookedLock{Locker: locks[2], before: func(context.Context, string) error { return errors.New("NOPERM") }}, locks[2].(lockimpl.Witness)}
 		h, err := multilock.NewQuorum([]lock.Locker{locks[0], locks[1], denied}, with(nil)...).Lock(w.Context())
 		if err != nil {
 			w.Fatal(err)
@@ -2103,29 +2099,29 @@ func TestQuorum_aMajorityIsPossible(t *testing.T) {
 	})
 }
 
-// Each server is told the token of a grant once.
+// Each server gets the token of a grant once.
 func TestQuorum_raisesOnce(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
-		w.sites[2].wire = rtt * 3 / 4 // it votes while the others are told
+		w.sites[2].wire = rtt * 3 / 4 // it votes while the others get the token
 		h := w.lock(w.fenced("one"))
-		time.Sleep(patience)
+		time.Sleep(serverTimeout)
 		for i, s := range w.sites {
 			n := 0
-			for _, what := range s.heard() {
+			for _, what := range s.received() {
 				if what == "raise" {
 					n++
 				}
 			}
 			if n != 1 {
-				w.Errorf("server %d was told %d times", i, n)
+				w.Errorf("server %d got the token %d times", i, n)
 			}
 		}
 		w.unlock(h)
 	})
 }
 
-// An owner holds a quorum of other servers that has the same name. Its token is not that of this one.
-func TestQuorum_theSameNameElsewhere(t *testing.T) {
+// An owner holds a quorum of other servers with the same name. Its token is unrelated.
+func TestQuorum_sameNameOnOtherServers(t *testing.T) {
 	inWorld(t, 6, func(w *world) {
 		locks := append(w.locks("one")[:3], w.locks("another")[3:]...) // each server has a client of its own
 		for _, l := range locks {
@@ -2136,14 +2132,14 @@ func TestQuorum_theSameNameElsewhere(t *testing.T) {
 		time.Sleep(time.Second)
 		two := w.lockUnder(ctx, multilock.NewQuorum(locks[3:], with(nil)...))
 		if one.Token() == two.Token() || two.Token() != w.sites[5].token("q") {
-			w.Errorf("tokens %d and %d; the last server has %d", one.Token(), two.Token(), w.sites[5].token("q"))
+			w.Errorf("got tokens %d and %d; the last server has %d", one.Token(), two.Token(), w.sites[5].token("q"))
 		}
 		w.unlock(two, one)
 	})
 }
 
-// A TryLock whose context is over asks no server.
-func TestQuorum_asksNobodyAfterTheEnd(t *testing.T) {
+// A TryLock with a canceled context sends nothing.
+func TestQuorum_sendsNothingWhenCanceled(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
@@ -2152,8 +2148,8 @@ func TestQuorum_asksNobodyAfterTheEnd(t *testing.T) {
 		wantNot(w.T, err, lock.ErrNotAcquired, lock.ErrUnavailable)
 		time.Sleep(lease)
 		for i, s := range w.sites {
-			if asked := s.heard(); len(asked) > 0 {
-				w.Errorf("server %d was asked %q", i, asked)
+			if commands := s.received(); len(commands) > 0 {
+				w.Errorf("server %d got %q", i, commands)
 			}
 		}
 	})

@@ -19,7 +19,7 @@ func quorumOf(cs []*client.Client, name string) lock.Locker {
 	return multilock.NewQuorum(locks, multilock.WithMaxLease(2*kindtest.GateLease), multilock.WithServerTimeout(kindtest.GateLease/2), multilock.WithDurableServers())
 }
 
-// Multi-locks and quorums go by the table of error replies as a single lock does.
+// Multi-locks and quorums follow the table of error replies like a single lock.
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	t.Run("together", func(t *testing.T) {

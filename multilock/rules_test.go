@@ -63,18 +63,18 @@ func (w *waiters) count(_ context.Context, name string) (int, error) {
 	return w.n[name] + w.n[name+":b"] + w.n[name+":c"], nil
 }
 
-// together, on one server, takes all by one script.
+// together makes a multi-lock of locks on one server, which one script acquires.
 func (u user) together(name string, opts ...lock.Option) lock.Locker {
 	c := u[0]
 	return single{multilock.New(c.NewLock(name, opts...), c.NewLock(name+":b", opts...), c.NewLock(name+":c", opts...)), name}
 }
 
-// apart takes locks of several kinds and clients one by one.
+// apart makes a multi-lock of several types of locks and clients, which are acquired one by one.
 func (u user) apart(name string, opts ...lock.Option) lock.Locker {
 	return single{multilock.New(u[1].NewFairLock(name+":c", opts...), u[0].NewLock(name, opts...), u[2].NewRWLock(name+":b", opts...).Write()), name}
 }
 
-// quorum takes a majority.
+// quorum makes a quorum.
 func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	var locks []lock.Locker
 	for _, c := range u {
@@ -87,8 +87,8 @@ func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	return single{multilock.NewQuorum(locks, options...), name}
 }
 
-// single makes a lock of several look like a single lock, for the rules about what
-// only a single lock has: a name, an owner and a token. All else is the lock's own.
+// single makes several locks look like a single lock, for the rules about a name, an owner and a token, which only a single
+// lock has.
 type single struct {
 	lock.Locker
 	name string
@@ -130,13 +130,13 @@ type singleHold struct {
 func (h singleHold) Owner() string { return h.owner }
 func (h singleHold) Token() uint64 { return h.token }
 
-// TestRules runs the rules of package locktest for all ways to take several locks.
+// The rules of package locktest hold for all ways to acquire several locks.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
 	waiting := &waiters{n: make(map[string]int)}
 	a, b := newUserWith(t, servers, append([]client.Option{client.WithObserver(waiting.observer())}, kindtest.Fast...)...), newUser(t, servers...)
-	t.Cleanup(func() { // when all subtests are over
+	t.Cleanup(func() { // when all subtests have ended
 		for _, s := range servers {
 			kindtest.SoonEmpty(t, s)
 		}
@@ -165,7 +165,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// The releases of several locks are held up. Unlock waits for none of them if all locks have lock.WithAsyncUnlock, and the
+// The releases of several locks are delayed. Unlock waits for none of them if all locks have lock.WithAsyncUnlock, and the
 // next attempt comes after them. Unlock waits for a lock without the option.
 func TestAsyncUnlock(t *testing.T) {
 	t.Parallel()

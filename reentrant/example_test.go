@@ -74,12 +74,12 @@ func ExampleLock_ForceUnlock() {
 
 	err = lock.Do(ctx, stuck, func(ctx context.Context) error {
 		forced, err := stuck.ForceUnlock(ctx) // in another process; or: leasehold unlock stuck
-		fmt.Println("taken away:", forced, err)
+		fmt.Println("force-unlocked:", forced, err)
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
 	fmt.Println(errors.Is(err, lock.ErrLost), errors.Is(err, lock.ErrForceUnlocked))
 	// Output:
-	// taken away: true <nil>
+	// force-unlocked: true <nil>
 	// true true
 }

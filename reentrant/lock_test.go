@@ -68,7 +68,7 @@ func TestRules_inBatches(t *testing.T) {
 	before := s.CommandCallsByClients(t, "evalsha")
 	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
 	if s.CommandCallsByClients(t, "evalsha") == before {
-		t.Error("nothing was busy")
+		t.Error("the lock was never busy")
 	}
 	cancel()
 	others.Wait()
@@ -84,7 +84,7 @@ func rules(t *testing.T, a, b *client.Client) {
 }
 
 // The permissions listed in docs/operate/security.md suffice for all operations of a lock.
-func TestRules_withTheLeastRights(t *testing.T) {
+func TestRules_withMinimalPermissions(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, plain, []string{"NewLock"}, func(t *testing.T, _ *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
@@ -92,7 +92,7 @@ func TestRules_withTheLeastRights(t *testing.T) {
 	})
 }
 
-func TestOptions_withTheLeastRights(t *testing.T) {
+func TestOptions_withMinimalPermissions(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, plain, []string{"NewLock", "WithFencing", "WithReplicas"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		fenced := []lock.Option{lock.WithFencing(), lock.WithReplicas(1, 10*time.Millisecond)}
@@ -125,7 +125,7 @@ func byForce(t *testing.T, c *client.Client) {
 
 // Whatever the names are, a process that waits for one lock receives no message about another: each name has a separate
 // channel.
-func TestChannels_ofNamesThatLookLikeChannels(t *testing.T) {
+func TestChannels_namesLikeChannels(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)

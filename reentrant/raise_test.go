@@ -44,7 +44,7 @@ func TestRaiseToken(t *testing.T) {
 		got := <-next
 		<-next // the lock is free again
 		if got <= raised {
-			t.Fatalf("the next holder has the token %d, and the one before raised its own to %d", got, raised)
+			t.Fatalf("the next holder has token %d, the previous one raised its token to %d", got, raised)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestRaiseToken_fails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := h.(lockimpl.Fenced).RaiseToken(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("without a register: %v", err)
+		t.Errorf("without a token counter: %v", err)
 	}
 	fenced, err := c.NewLock("fenced", lock.WithFencing()).Lock(t.Context())
 	if err != nil {
@@ -66,7 +66,7 @@ func TestRaiseToken_fails(t *testing.T) {
 	}
 	s.Do(t, "DEL", "fenced")
 	if err := fenced.(lockimpl.Fenced).RaiseToken(t.Context(), fenced.Token()+1); !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("the server no longer has it: %v", err)
+		t.Errorf("the lock is gone on the server: %v", err)
 	}
 	for _, h := range []lock.Hold{h, fenced} {
 		if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) {

@@ -56,7 +56,7 @@ func TestDeadReader(t *testing.T) {
 			dead := kindtest.MustLock(t, mortal.NewRWLock("orders").Read())
 			reader := kindtest.MustLock(t, alive.NewRWLock("orders").Read())
 			l := orders(t, s, forever)
-			heard := kindtest.Listen(t, s, reading.Channel("orders"))
+			received := kindtest.Listen(t, s, reading.Channel("orders"))
 
 			p.Refuse(true)
 			p.CutAll()
@@ -64,7 +64,7 @@ func TestDeadReader(t *testing.T) {
 			if waits {
 				waiter = kindtest.Go(t.Context(), l.Write())
 			}
-			kindtest.WaitFor(t, "the dead reader's lease is over", func() bool { return !exists(t, s, leaseKey("orders", dead.Owner(), 1)) })
+			kindtest.WaitFor(t, "the dead reader's lease has expired", func() bool { return !exists(t, s, leaseKey("orders", dead.Owner(), 1)) })
 			first := reader.Until()
 			kindtest.WaitFor(t, "the other reads on", func() bool { return reader.Until().After(first.Add(kindtest.WatchdogTimeout)) })
 			state, err := l.Inspect(t.Context())
@@ -72,17 +72,17 @@ func TestDeadReader(t *testing.T) {
 				t.Errorf("Inspect: %+v, %v, want only the living reader", state, err)
 			}
 			if waits && !waiter.Waits() {
-				t.Fatalf("it writes beside a reader: %v", waiter.Err(t))
+				t.Fatalf("a writer was admitted while a reader has the lock: %v", waiter.Err(t))
 			}
 
 			kindtest.MustUnlock(t, reader)
 			if waits {
-				kindtest.WaitFor(t, "the writer is told", func() bool { return slices.Equal(heard.On(reading.Channel("orders")), []string{"0"}) })
+				kindtest.WaitFor(t, "the writer is notified", func() bool { return slices.Equal(received.On(reading.Channel("orders")), []string{"0"}) })
 				kindtest.MustUnlock(t, waiter.Hold(t))
 			} else {
 				h, err := l.Write().TryLock(t.Context())
 				if err != nil {
-					t.Fatalf("nobody reads any more: %v", err)
+					t.Fatalf("no reader is left: %v", err)
 				}
 				kindtest.MustUnlock(t, h)
 			}
@@ -95,10 +95,10 @@ func TestDeadReader(t *testing.T) {
 
 // process is a client with waiting readers. Its requests use a separate connection.
 type process struct {
-	s     *redistest.Server
-	wire  *redistest.Proxy
-	c     *client.Client
-	asked atomic.Int64 // number of requests sent
+	s        *redistest.Server
+	wire     *redistest.Proxy
+	c        *client.Client
+	requests atomic.Int64 // number of requests sent
 }
 
 const readers = 20
@@ -113,9 +113,9 @@ func newProcess(t *testing.T, s *redistest.Server) *process {
 
 // holdReplies delays the replies to all requests after the next few, until held is closed.
 func (p *process) holdReplies(held chan struct{}, after int64) {
-	asked := p.asked.Load()
+	requests := p.requests.Load()
 	p.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
-		if strings.EqualFold(string(req[0]), "EVALSHA") && p.asked.Add(1) > asked+after && held != nil {
+		if strings.EqualFold(string(req[0]), "EVALSHA") && p.requests.Add(1) > requests+after && held != nil {
 			a.HoldReply = held
 		}
 		return a
@@ -125,8 +125,8 @@ func (p *process) holdReplies(held chan struct{}, after int64) {
 // polled waits until the waiters have polled: their next poll is almost a second away.
 func (p *process) polled(t *testing.T) {
 	t.Helper()
-	before := p.asked.Load()
-	kindtest.WaitFor(t, "they ask by themselves", func() bool { return p.asked.Load() > before })
+	before := p.requests.Load()
+	kindtest.WaitFor(t, "the waiters poll", func() bool { return p.requests.Load() > before })
 }
 
 // park starts readers that must wait.
@@ -165,7 +165,7 @@ func byMessage(t *testing.T, round func() time.Duration) {
 			return
 		}
 	}
-	t.Errorf("readers were in after %v: they were not told", took)
+	t.Errorf("readers entered after %v: they were not notified", took)
 }
 
 // A writer that also reads stops writing. All waiting readers enter immediately because of a message; another writer
@@ -174,23 +174,23 @@ func TestDowngrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l, p := orders(t, s), newProcess(t, s)
-	heard := kindtest.Listen(t, s, reading.Channel("orders"))
+	received := kindtest.Listen(t, s, reading.Channel("orders"))
 	byMessage(t, func() time.Duration {
 		owner := lock.ContextWithNewOwner(t.Context())
 		w, r := kindtest.MustLockUnder(t, owner, l.Write()), kindtest.MustLockUnder(t, owner, l.Read())
 		parked := p.park(t)
-		told := len(heard.On(reading.Channel("orders")))
+		messages := len(received.On(reading.Channel("orders")))
 		p.polled(t)
-		began := time.Now()
+		start := time.Now()
 		kindtest.MustUnlock(t, w)
 		holds := allIn(t, parked)
-		took := time.Since(began)
-		kindtest.WaitFor(t, "it is published", func() bool { return len(heard.On(reading.Channel("orders"))) > told })
-		if got := heard.On(reading.Channel("orders"))[told:]; !slices.Equal(got, []string{"1"}) {
-			t.Errorf("the end of the writing told %q, want one 1", got)
+		took := time.Since(start)
+		kindtest.WaitFor(t, "it is published", func() bool { return len(received.On(reading.Channel("orders"))) > messages })
+		if got := received.On(reading.Channel("orders"))[messages:]; !slices.Equal(got, []string{"1"}) {
+			t.Errorf("the end of the write hold published %q, want one 1", got)
 		}
 		if err := r.Err(); err != nil {
-			t.Errorf("the writer does not read on: %v", err)
+			t.Errorf("the writer does not continue to read: %v", err)
 		}
 		if _, err := p.c.NewRWLock("orders").Write().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("another writer, while %d read: %v", readers+1, err)
@@ -203,7 +203,7 @@ func TestDowngrade(t *testing.T) {
 
 // When a writer leaves, the waiting readers of a process enter together: after one of them has entered, all others send
 // requests without waiting for each other's replies.
-func TestReadersComeInTogether(t *testing.T) {
+func TestReaders_enterTogether(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := newProcess(t, s)
@@ -212,7 +212,7 @@ func TestReadersComeInTogether(t *testing.T) {
 	held := make(chan struct{})
 	p.holdReplies(held, 3) // polls in between, and the first reader that enters
 	kindtest.MustUnlock(t, w)
-	kindtest.WaitFor(t, "Redis has all as readers, although most have no answer", func() bool {
+	kindtest.WaitFor(t, "Redis has all readers, although most have no reply", func() bool {
 		return len(kindtest.Hash(t, s, "orders")) == readers+1 // and the mode
 	})
 	close(held)
@@ -222,7 +222,7 @@ func TestReadersComeInTogether(t *testing.T) {
 
 // A writer waits behind a reader, and readers wait behind that writer. When the writer gives up, they enter immediately
 // because of a message.
-func TestWriterGivesUp(t *testing.T) {
+func TestWriter_givesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
@@ -231,23 +231,23 @@ func TestWriterGivesUp(t *testing.T) {
 		ctx, giveUp := context.WithCancel(t.Context())
 		defer giveUp()
 		w := kindtest.Go(ctx, l.Write())
-		kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
+		kindtest.WaitFor(t, "the writer has an intent", func() bool { return exists(t, s, intentKey("orders")) })
 		parked := p.park(t)
 		p.polled(t)
 		for i, r := range parked {
 			if !r.Waits() {
-				t.Fatalf("reader %d went past the writer: %v", i, r.Err(t))
+				t.Fatalf("reader %d overtook the writer: %v", i, r.Err(t))
 			}
 		}
-		began := time.Now()
+		start := time.Now()
 		giveUp()
 		holds := allIn(t, parked) // although the first one continues to read
-		took := time.Since(began)
+		took := time.Since(start)
 		if err := w.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("the writer: %v", err)
 		}
-		if exists(t, s, wish("orders")) {
-			t.Error("readers came in, and the wish is still there")
+		if exists(t, s, intentKey("orders")) {
+			t.Error("readers entered, and the intent still exists")
 		}
 		kindtest.MustUnlock(t, holds...)
 		return took
@@ -257,19 +257,19 @@ func TestWriterGivesUp(t *testing.T) {
 }
 
 // The same if the writer's client is closed.
-func TestWriterCloses(t *testing.T) {
+func TestWriter_clientCloses(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	c := kindtest.NewClient(t, s.Client(t))
 	w := kindtest.Go(t.Context(), c.NewRWLock("orders", forever).Write())
-	kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
+	kindtest.WaitFor(t, "the writer has an intent", func() bool { return exists(t, s, intentKey("orders")) })
 	parked := newProcess(t, s).park(t)
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if exists(t, s, wish("orders")) {
-		t.Error("its client is closed, and its wish is still there")
+	if exists(t, s, intentKey("orders")) {
+		t.Error("its client is closed, and its intent still exists")
 	}
 	if err := w.Err(t); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("the writer: %v", err)
@@ -279,7 +279,7 @@ func TestWriterCloses(t *testing.T) {
 }
 
 // A reader waits behind a writer, then gives up or closes its client, and leaves nothing in Redis.
-func TestReaderGivesUp(t *testing.T) {
+func TestReader_givesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	writer := kindtest.MustLock(t, orders(t, s).Write())
@@ -297,12 +297,12 @@ func TestReaderGivesUp(t *testing.T) {
 		}, lock.ErrClosed},
 	} {
 		r := kindtest.Go(ctx, c.NewRWLock("orders", forever).Read())
-		kindtest.WaitFor(t, "it claims a turn", func() bool { return exists(t, s, turn("orders")) })
+		kindtest.WaitFor(t, "the reader has a reservation", func() bool { return exists(t, s, reservationKey("orders")) })
 		end.does()
 		if err := r.Err(t); !errors.Is(err, end.want) {
 			t.Errorf("the reader: %v, want %v", err, end.want)
 		}
-		kindtest.WaitFor(t, "it claims no turn", func() bool { return !exists(t, s, turn("orders")) })
+		kindtest.WaitFor(t, "the reader has no reservation", func() bool { return !exists(t, s, reservationKey("orders")) })
 		ctx = t.Context()
 	}
 	kindtest.MustUnlock(t, writer)
@@ -313,29 +313,29 @@ func TestReaderGivesUp(t *testing.T) {
 // current reader.
 func TestDeadWriter(t *testing.T) {
 	t.Parallel()
-	const patience = 3 * time.Second // renewed once per second
+	const waiterTimeout = 3 * time.Second // renewed once per second
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	p := redistest.NewProxy(t, s.Addr())
 	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(kindtest.OpTimeout))
 	ctx, die := context.WithCancel(t.Context())
 	defer die()
-	w := kindtest.Go(ctx, c.NewRWLock("orders", lock.WithWaiterTimeout(patience)).Write())
-	kindtest.WaitFor(t, "it has a wish", func() bool { return exists(t, s, wish("orders")) })
+	w := kindtest.Go(ctx, c.NewRWLock("orders", lock.WithWaiterTimeout(waiterTimeout)).Write())
+	kindtest.WaitFor(t, "the writer has an intent", func() bool { return exists(t, s, intentKey("orders")) })
 	l := orders(t, s)
 	if _, err := l.Read().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("past a waiting writer: %v", err)
+		t.Errorf("ahead of a waiting writer: %v", err)
 	}
 	newcomer := kindtest.Go(t.Context(), l.Read())
 
 	p.Refuse(true)
 	p.CutAll()
-	if ahead := left(t, s, wish("orders")); ahead > patience {
-		t.Errorf("a dead writer keeps readers waiting for %v, its patience was %v", ahead, patience)
+	if ahead := left(t, s, intentKey("orders")); ahead > waiterTimeout {
+		t.Errorf("a dead writer blocks readers for %v, its waiter timeout was %v", ahead, waiterTimeout)
 	}
 	h := newcomer.Hold(t)
-	if exists(t, s, wish("orders")) {
-		t.Error("it came in although the wish is there: the wish did nothing")
+	if exists(t, s, intentKey("orders")) {
+		t.Error("the reader was admitted although the intent exists")
 	}
 	if err := reader.Err(); err != nil {
 		t.Error(err)
@@ -359,17 +359,17 @@ func TestUpgrade(t *testing.T) {
 	alone, other := kindtest.MustLockUnder(t, owner, l.Read()), kindtest.MustLock(t, orders(t, s).Read())
 	for _, holds := range [][]lock.Hold{{alone, other}, {alone}} {
 		s.ResetStats(t)
-		for name, ask := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Write().Lock, "TryLock": l.Write().TryLock} {
+		for name, acquire := range map[string]func(context.Context) (lock.Hold, error){"Lock": l.Write().Lock, "TryLock": l.Write().TryLock} {
 			for how, ctx := range map[string]context.Context{"ContextWithNewOwner": owner, "the hold's context": alone.Context()} {
 				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 				defer cancel()
-				if _, err := ask(ctx); !errors.Is(err, lock.ErrUpgrade) {
+				if _, err := acquire(ctx); !errors.Is(err, lock.ErrUpgrade) {
 					t.Errorf("%s under %s with %d readers: %v, want ErrUpgrade", name, how, len(holds), err)
 				}
 			}
 		}
 		if n := s.CommandCalls(t, "evalsha"); n != 0 {
-			t.Errorf("Redis was asked %d times", n)
+			t.Errorf("got %d commands", n)
 		}
 		for _, h := range holds {
 			if err := h.Err(); err != nil {
@@ -384,7 +384,7 @@ func TestUpgrade(t *testing.T) {
 
 // A reader of Redisson renews its lease of 30 s, which shortens the expiry of the hash, and dies. A reader of leasehold
 // with a longer lease continues to read, and no writer enters.
-func TestReader_besideAShorterOne(t *testing.T) {
+func TestReader_withAShorterLeaseNextToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		rdb := m.Client(t)
@@ -426,17 +426,17 @@ func TestDowngrade_lease(t *testing.T) {
 		w := kindtest.MustLockUnder(t, owner, l(c.write).Write())
 		r := kindtest.MustLockUnder(t, owner, l(c.read).Read())
 		if got := left(t, s, "orders"); got > long || got < long-time.Minute {
-			t.Errorf("writing for %v and reading for %v it lives for %v, want the longer", c.write, c.read, got)
+			t.Errorf("write lease %v, read lease %v: the TTL is %v, want the longer", c.write, c.read, got)
 		}
 		kindtest.MustUnlock(t, w)
 		for _, key := range reading.Keys("orders", r.Owner(), 1) {
 			if got := left(t, s, key); got > c.read || got < c.read-time.Minute {
-				t.Errorf("after the writing, %s lives for %v, want %v", key, got, c.read)
+				t.Errorf("after the write hold, the TTL of %s is %v, want %v", key, got, c.read)
 			}
 		}
 		reading.WantHeld(t, s, "orders", r.Owner(), 1)
 		if got := time.Until(r.Until()); got > c.read || got < c.read-time.Minute {
-			t.Errorf("after the writing, Until is %v ahead, want %v", got, c.read)
+			t.Errorf("after the write hold, Until is %v ahead, want %v", got, c.read)
 		}
 		kindtest.MustUnlock(t, r)
 		kindtest.WantEmpty(t, s)
@@ -459,7 +459,7 @@ func TestPartialRelease_lease(t *testing.T) {
 		rest := holds[1-first]
 		for _, key := range reading.Keys("orders", rest.Owner(), 1) {
 			if got := left(t, s, key); got > long || got < long-time.Minute {
-				t.Errorf("%s lives for %v, want %v", key, got, long)
+				t.Errorf("the TTL of %s is %v, want %v", key, got, long)
 			}
 		}
 		if second := leaseKey("orders", rest.Owner(), 2); exists(t, s, second) {
@@ -468,7 +468,7 @@ func TestPartialRelease_lease(t *testing.T) {
 		kindtest.MustUnlock(t, rest)
 		for _, key := range reading.Keys("orders", other.Owner(), 1) {
 			if got := left(t, s, key); got > short || got < short-time.Minute {
-				t.Errorf("when the long reader left, %s lives for %v, want %v", key, got, short)
+				t.Errorf("after the long reader left, the TTL of %s is %v, want %v", key, got, short)
 			}
 		}
 		reading.WantHeld(t, s, "orders", other.Owner(), 1)
@@ -479,20 +479,20 @@ func TestPartialRelease_lease(t *testing.T) {
 
 // The server is paused while readers wait behind a writer that waits behind a reader, for longer than the writer's
 // waiter timeout. All of them are served, and nothing is left.
-func TestServerFrozen_behindAWriter(t *testing.T) {
+func TestServerPaused_behindAWriter(t *testing.T) {
 	t.Parallel()
-	const patience = time.Second / 2
+	const waiterTimeout = time.Second / 2
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	var waiters []*kindtest.Waiter
 	for range 2 {
 		c := kindtest.NewClient(t, s.Client(t))
-		l := c.NewRWLock("orders", lock.WithWaiterTimeout(patience))
+		l := c.NewRWLock("orders", lock.WithWaiterTimeout(waiterTimeout))
 		waiters = append(waiters, kindtest.Go(t.Context(), l.Write()), kindtest.Go(t.Context(), l.Read()), kindtest.Go(t.Context(), l.Read()))
 	}
-	kindtest.WaitFor(t, "a writer has a wish", func() bool { return exists(t, s, wish("orders")) })
+	kindtest.WaitFor(t, "a writer has an intent", func() bool { return exists(t, s, intentKey("orders")) })
 	s.Freeze(t)
-	<-time.After(client.DefaultOpTimeout + patience) // while the server is paused
+	<-time.After(client.DefaultOpTimeout + waiterTimeout) // while the server is paused
 	s.Thaw(t)
 	kindtest.MustUnlock(t, reader)
 	kindtest.ServeAll(t, waiters...)

@@ -63,11 +63,11 @@ func leaseKey(name, owner string, holds int) string {
 	return fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", name, owner, holds)
 }
 
-// turn is the key of the reservation of waiting readers.
-func turn(name string) string { return "leasehold_rwlock_turn:{" + name + "}" }
+// reservationKey is the key of the reservation of waiting readers.
+func reservationKey(name string) string { return "leasehold_rwlock_turn:{" + name + "}" }
 
-// wish is the key of the intent of a waiting writer.
-func wish(name string) string { return "leasehold_rwlock_wish:{" + name + "}" }
+// intentKey is the key of the intent of a waiting writer.
+func intentKey(name string) string { return "leasehold_rwlock_wish:{" + name + "}" }
 
 func TestFaults(t *testing.T) {
 	t.Parallel()
@@ -96,7 +96,7 @@ func rules(t *testing.T, a, b *client.Client) {
 }
 
 // The permissions listed in docs/operate/security.md suffice for all operations of a read/write lock.
-func TestRules_withTheLeastRights(t *testing.T) {
+func TestRules_withMinimalPermissions(t *testing.T) {
 	t.Parallel()
 	kindtest.Rights(t, reading, []string{"NewRWLock", "WithLinger"}, func(t *testing.T, s *redistest.Server, a, b *client.Client) {
 		t.Run("rules", func(t *testing.T) { rules(t, a, b) })
@@ -126,38 +126,38 @@ func TestDowngrade_betweenWaiters(t *testing.T) {
 	reader := kindtest.Go(t.Context(), first.Read())
 	kindtest.WaitFor(t, "the reader waits", reader.Waits)
 	writer := kindtest.Go(t.Context(), other.Write())
-	kindtest.WaitFor(t, "the writer waits", func() bool { return exists(t, s, wish("orders")) })
+	kindtest.WaitFor(t, "the writer waits", func() bool { return exists(t, s, intentKey("orders")) })
 
 	read, err := l.Downgrade(write.Context(), write)
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside := reader.Hold(t)
+	sharing := reader.Hold(t)
 	if write.Err() == nil || read.Err() != nil || !writer.Waits() {
 		t.Errorf("the write hold: %v, the read hold: %v", write.Err(), read.Err())
 	}
 	state, err := l.Inspect(t.Context())
-	if err != nil || state.Mode != lock.Read || state.HoldCount(read.Owner()) != 1 || state.HoldCount(beside.Owner()) != 1 {
+	if err != nil || state.Mode != lock.Read || state.HoldCount(read.Owner()) != 1 || state.HoldCount(sharing.Owner()) != 1 {
 		t.Errorf("%+v, %v", state, err)
 	}
-	kindtest.MustUnlock(t, beside)
+	kindtest.MustUnlock(t, sharing)
 	kindtest.MustUnlock(t, read)
 	kindtest.MustUnlock(t, writer.Hold(t))
 	if _, err := l.Downgrade(t.Context(), write); !errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("once more: %v", err)
+		t.Errorf("again: %v", err)
 	}
 	kindtest.WantEmpty(t, s)
 }
 
 // A writer that waits for x does not block readers of {x}.
-func TestNames_withBracesHaveAWishOfTheirOwn(t *testing.T) {
+func TestNames_withBracesHaveASeparateIntent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
 	for _, names := range [][2]string{{"x", "{x}"}, {"{y}", "y"}} {
 		waitedFor := kindtest.MustLock(t, a.NewRWLock(names[0]).Read())
 		writer := kindtest.Go(t.Context(), b.NewRWLock(names[0]).Write())
-		kindtest.WaitFor(t, "it has a wish", func() bool { return len(keysLike(t, s, "leasehold_rwlock_wish:*")) == 1 })
+		kindtest.WaitFor(t, "the writer has an intent", func() bool { return len(keysLike(t, s, "leasehold_rwlock_wish:*")) == 1 })
 		other := kindtest.MustLock(t, a.NewRWLock(names[1]).Read())
 		if late, err := b.NewRWLock(names[1]).Read().TryLock(t.Context()); err != nil {
 			t.Errorf("%s: a reader is refused (%v), and a writer waits for %s only", names[1], err, names[0])

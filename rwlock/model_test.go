@@ -34,7 +34,7 @@ type modelLock struct {
 	name   string
 	holds  []*modelHold
 	token  uint64 // of the latest writer
-	wished bool   // another program's writer waits
+	intent bool   // another program's writer waits
 
 	// Keys that a loss leaves in Redis until the lease expires: read leases of a deleted hash, and fields of readers
 	// whose leases were deleted.
@@ -80,7 +80,7 @@ func (m *model) Read(rt *rapid.T) {
 	case len(l.of(lock.Read, owner)) > 0:
 	case l.ofOthers(lock.Write, owner):
 		want = lock.ErrNotAcquired
-	case l.wished && !first && len(l.of(lock.Write, owner)) == 0:
+	case l.intent && !first && len(l.of(lock.Write, owner)) == 0:
 		want = lock.ErrNotAcquired
 	}
 	var opts []lock.Option
@@ -108,7 +108,7 @@ func (m *model) Write(rt *rapid.T) {
 	switch {
 	case h == nil:
 	case len(mine) > 0 && h.Token() != l.token:
-		rt.Fatalf("a re-entry has token %d, the tenure %d", h.Token(), l.token)
+		rt.Fatalf("a re-entry has token %d, want %d", h.Token(), l.token)
 	case len(mine) == 0 && h.Token() <= l.token:
 		rt.Fatalf("token %d after %d", h.Token(), l.token)
 	default:
@@ -179,12 +179,12 @@ func (m *model) Unlock(rt *rapid.T) {
 // UnlockAgain unlocks a hold that has ended.
 func (m *model) UnlockAgain(rt *rapid.T) {
 	if len(m.stale) == 0 {
-		rt.Skip("none is over")
+		rt.Skip("no hold has ended")
 	}
 	h := anyOf(rt, m.stale)
 	err := h.Unlock(m.t.Context())
 	if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) != h.lost {
-		rt.Fatalf("unlock of a hold that is over (lost: %v): %v", h.lost, err)
+		rt.Fatalf("unlock of an ended hold (lost: %v): %v", h.lost, err)
 	}
 }
 
@@ -198,7 +198,7 @@ func (m *model) Force(rt *rapid.T) {
 	}
 	for _, h := range l.holds {
 		if h.owner%len(m.clients) == by && h.Err() == nil {
-			rt.Fatalf("a holder (%s) of the client that unlocks %q was not told", h.side, l.name)
+			rt.Fatalf("a holder (%s) of the client that unlocks %q was not notified", h.side, l.name)
 		}
 	}
 	m.lose(rt, l, l.holds)
@@ -222,7 +222,7 @@ func (m *model) StealLease(rt *rapid.T) {
 	l := m.anyLock(rt)
 	readers := l.of(lock.Read, -1)
 	if len(readers) == 0 {
-		rt.Skip("nobody reads")
+		rt.Skip("no reader")
 	}
 	h := anyOf(rt, readers)
 	holds := l.of(lock.Read, h.owner)
@@ -245,13 +245,13 @@ func (m *model) lose(rt *rapid.T, l *modelLock, holds []*modelHold) {
 	l.holds = slices.DeleteFunc(slices.Clone(l.holds), func(h *modelHold) bool { return h.lost })
 }
 
-// Wish makes another program's writer wait, or stop waiting.
-func (m *model) Wish(rt *rapid.T) {
+// Intent makes another program's writer wait, or stop waiting.
+func (m *model) Intent(rt *rapid.T) {
 	l := m.anyLock(rt)
-	if l.wished = !l.wished; l.wished {
-		m.server.Do(m.t, "SET", wish(l.name), "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1 1", "PX", "3600000")
+	if l.intent = !l.intent; l.intent {
+		m.server.Do(m.t, "SET", intentKey(l.name), "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1 1", "PX", "3600000")
 	} else {
-		m.server.Do(m.t, "DEL", wish(l.name))
+		m.server.Do(m.t, "DEL", intentKey(l.name))
 	}
 }
 
@@ -300,7 +300,7 @@ func (m *model) Check(rt *rapid.T) {
 	}
 	for _, h := range m.stale {
 		if err := h.Context().Err(); err == nil {
-			rt.Fatalf("a hold (%s) of %q is over, and its context is not", h.side, h.lock.name)
+			rt.Fatalf("a hold (%s) of %q has ended, and its context is not canceled", h.side, h.lock.name)
 		}
 	}
 }
@@ -356,7 +356,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 			rt.Fatalf("%q is not there", key)
 		}
 		if hash.Left < lease.Left-tick {
-			rt.Fatalf("%q lives for %d ms, and its reader's %q for %d ms", l.name, hash.Left, key, lease.Left)
+			rt.Fatalf("the TTL of %q is %d ms, and of its reader's %q %d ms", l.name, hash.Left, key, lease.Left)
 		}
 		m.checkLease(rt, h, lease.Left, now)
 		longest = max(longest, lease.Left)
@@ -365,7 +365,7 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		m.checkLease(rt, h, hash.Left, now)
 	}
 	if mode == lock.Read && len(l.dead) == 0 && hash.Left > longest+tick {
-		rt.Fatalf("%q lives for %d ms, and its last reader for %d ms", l.name, hash.Left, longest)
+		rt.Fatalf("the TTL of %q is %d ms, and of its last reader %d ms", l.name, hash.Left, longest)
 	}
 	if exists && hash.Left <= 0 {
 		rt.Fatalf("%q has no expiry", l.name)
@@ -378,12 +378,12 @@ func (m *model) check(rt *rapid.T, l *modelLock, all map[string]stored, now time
 		}
 	}
 	waiters := 0
-	if l.wished {
+	if l.intent {
 		waiters = 1
-		if _, ok := all[wish(l.name)]; !ok {
-			rt.Fatalf("the wish for %q is gone", l.name)
+		if _, ok := all[intentKey(l.name)]; !ok {
+			rt.Fatalf("the intent for %q is gone", l.name)
 		}
-		delete(all, wish(l.name))
+		delete(all, intentKey(l.name))
 	}
 
 	state, err := m.clients[0].NewRWLock(l.name).Inspect(m.t.Context())
@@ -407,7 +407,7 @@ func (m *model) checkLease(rt *rapid.T, h *modelHold, left int64, now time.Time)
 	}
 	ends := now.Add(time.Duration(left+1) * time.Millisecond) // PTTL is rounded
 	if ends.Before(h.least) {
-		rt.Fatalf("the lease of a hold (%s) of %q ends %v sooner than was asked for", h.side, h.lock.name, h.least.Sub(ends))
+		rt.Fatalf("the lease of a hold (%s) of %q ends %v earlier than requested", h.side, h.lock.name, h.least.Sub(ends))
 	}
 	if until := h.Until(); until.After(ends) {
 		rt.Fatalf("Until of a hold (%s) of %q is %v after the end of its lease", h.side, h.lock.name, until.Sub(ends))
@@ -430,7 +430,7 @@ func TestModel(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"Read": m.Read, "Read again": m.Read, "Write": m.Write, "Write again": m.Write,
 			"Unlock": m.Unlock, "Unlock another": m.Unlock, "UnlockAgain": m.UnlockAgain,
-			"Force": m.Force, "Steal": m.Steal, "StealLease": m.StealLease, "Wish": m.Wish, "Flush": m.Flush, "": m.Check,
+			"Force": m.Force, "Steal": m.Steal, "StealLease": m.StealLease, "Intent": m.Intent, "Flush": m.Flush, "": m.Check,
 		})
 		for _, l := range m.locks {
 			for _, h := range l.holds {

@@ -47,7 +47,7 @@ func TestCalls(t *testing.T) {
 }
 
 // Close with a paused server returns when its context is canceled. The holds have ended, and later nothing is left.
-func TestCloseOnAFrozenServer(t *testing.T) {
+func TestClose_onAPausedServer(t *testing.T) {
 	t.Parallel()
 	kindtest.CloseFrozen(t, func(t *testing.T, c *client.Client) lock.Hold {
 		return kindtest.MustLock(t, c.NewSemaphore("gpus", 3).N(2))
@@ -74,9 +74,9 @@ func TestLostReplies_renewals(t *testing.T) {
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
 	})
-	began := h.Until()
+	start := h.Until()
 	kindtest.WaitFor(t, "the hold has outlived two leases", func() bool {
-		return h.Err() != nil || h.Until().After(began.Add(2*kindtest.WatchdogTimeout))
+		return h.Err() != nil || h.Until().After(start.Add(2*kindtest.WatchdogTimeout))
 	})
 	if err := h.Err(); err != nil {
 		t.Error(err)
@@ -92,7 +92,7 @@ func TestLostReplies_renewals(t *testing.T) {
 	}
 	kindtest.MustUnlock(t, one)
 	kindtest.MustUnlock(t, second.Hold(t))
-	soonStands(t, s, "gpus", "2", 0)
+	waitForState(t, s, "gpus", "2", 0)
 }
 
 // A semaphore with one permit follows the table of error replies like a lock.

@@ -1,7 +1,7 @@
 package semaphore
 
-// Resizes simulates a running Resize to this number of permits, whose reply arrives when the caller calls answered.
-func (s *Semaphore) Resizes(permits int) (answered func()) {
+// Resizes simulates a running Resize to this number of permits, whose reply arrives when the caller calls reply.
+func (s *Semaphore) Resizes(permits int) (reply func()) {
 	s.one.resizing <- struct{}{}
 	return func() {
 		s.one.permits.Store(int64(permits))

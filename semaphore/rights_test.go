@@ -18,14 +18,14 @@ import (
 // superfluous.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	rights := redistest.RightsWithoutLocks(t, "NewSemaphore")
+	permissions := redistest.RightsWithoutLocks(t, "NewSemaphore")
 	s := redistest.Start(t)
 	single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
-	as := func(t *testing.T, user string, rights ...string) *client.Client {
+	as := func(t *testing.T, user string, permissions ...string) *client.Client {
 		t.Helper()
-		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, rights...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
+		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, permissions...), single), append([]client.Option{client.WithKeyPrefix("orders:")}, kindtest.Fast...)...)
 	}
-	a, b := as(t, "locks", rights...), as(t, "locks", rights...)
+	a, b := as(t, "locks", permissions...), as(t, "locks", permissions...)
 	for _, name := range []string{"gpus", "{gpus}x"} {
 		sem, other := a.NewSemaphore(name, 3), b.NewSemaphore(name, 3)
 		queue, leases := "leasehold_semaphore_queue:{orders:gpus}", "{orders:gpus}:timeout"
@@ -66,20 +66,20 @@ func TestRights(t *testing.T) {
 	// Without the permissions listed under Registry, Inspect omits the clients.
 	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool { return d == "command hmget" })
 	if len(denied) > 0 {
-		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
+		t.Errorf("the permissions of docs/operate/security.md do not cover %q", denied)
 	}
 	kindtest.WaitFor(t, "they listen no more", func() bool { return s.CommandCallsByClients(t, "unsubscribe") > 0 })
-	for i, right := range rights {
-		if command, ok := strings.CutPrefix(right, "+"); ok {
+	for i, permission := range permissions {
+		if command, ok := strings.CutPrefix(permission, "+"); ok {
 			if s.CommandCallsByClients(t, command) == 0 {
-				t.Errorf("docs/operate/security.md asks for %s, and nothing needed it", right)
+				t.Errorf("docs/operate/security.md lists %s, but no command needed it", permission)
 			}
 			continue
 		}
-		t.Run("without "+right, func(t *testing.T) {
+		t.Run("without "+permission, func(t *testing.T) {
 			t.Parallel()
 			user := "less" + string(rune('a'+i))
-			less := slices.DeleteFunc(slices.Clone(rights), func(other string) bool { return other == right })
+			less := slices.DeleteFunc(slices.Clone(permissions), func(other string) bool { return other == permission })
 			a, b := as(t, user, less...), as(t, user, less...)
 			for _, name := range []string{"a" + user, "{b" + user + "}"} {
 				h, err := a.NewSemaphore(name, 1).Lock(t.Context())
@@ -97,7 +97,7 @@ func TestRights(t *testing.T) {
 				}
 			}
 			if len(s.Denied(t, user)) == 0 {
-				t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
+				t.Errorf("docs/operate/security.md lists %s, but no command is denied without it", permission)
 			}
 		})
 	}

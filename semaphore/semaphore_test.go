@@ -30,16 +30,16 @@ var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// stands fails the test unless the server has this number of free and of held permits of name, and no waiter.
-func stands(t *testing.T, s *redistest.Server, name, free string, held int) {
+// wantState fails the test unless the server has this number of free and of held permits of name, and no waiter.
+func wantState(t *testing.T, s *redistest.Server, name, free string, held int) {
 	t.Helper()
-	if problem := standing(t, s, name, free, held); problem != "" {
+	if problem := stateOf(t, s, name, free, held); problem != "" {
 		t.Error(problem)
 	}
 }
 
-// soonStands waits for the state of stands, because calls clean up in the background.
-func soonStands(t *testing.T, s *redistest.Server, name, free string, held int) {
+// waitForState waits for the state of wantState, because calls clean up in the background.
+func waitForState(t *testing.T, s *redistest.Server, name, free string, held int) {
 	t.Helper()
 	var problem string
 	defer func() {
@@ -48,12 +48,12 @@ func soonStands(t *testing.T, s *redistest.Server, name, free string, held int) 
 		}
 	}()
 	kindtest.WaitFor(t, "the semaphore is as it must be", func() bool {
-		problem = standing(t, s, name, free, held)
+		problem = stateOf(t, s, name, free, held)
 		return problem == ""
 	})
 }
 
-func standing(t *testing.T, s *redistest.Server, name, free string, held int) string {
+func stateOf(t *testing.T, s *redistest.Server, name, free string, held int) string {
 	t.Helper()
 	if got := kindtest.Text(s.Do(t, "GET", name)); got != free {
 		return fmt.Sprintf("%s permits are free, want %s", got, free)
@@ -85,7 +85,7 @@ func TestSemaphore(t *testing.T) {
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
 	one, other := a.NewSemaphore("gpus", 3), b.NewSemaphore("gpus", 3)
 	holds := []lock.Hold{kindtest.MustLock(t, one), kindtest.MustLock(t, one), kindtest.MustLock(t, other)}
-	stands(t, s, "gpus", "0", 3)
+	wantState(t, s, "gpus", "0", 3)
 	for _, l := range []lock.Locker{one, other, other.N(2)} {
 		if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Errorf("a fourth: %v", err)
@@ -106,7 +106,7 @@ func TestSemaphore(t *testing.T) {
 		waiting(t, s, "gpus", 5-i)
 	}
 	kindtest.MustUnlock(t, holds...)
-	stands(t, s, "gpus", "3", 0)
+	wantState(t, s, "gpus", "3", 0)
 }
 
 // The exact names and contents of the keys.
@@ -133,7 +133,7 @@ func TestSemaphore_layout(t *testing.T) {
 		kindtest.MustUnlock(t, h)
 	}
 	if got := kindtest.Keys(t, s); !slices.Equal(got, []string{"gpus", "{x}y"}) {
-		t.Errorf("what stays: %q", got)
+		t.Errorf("left: %q", got)
 	}
 }
 
@@ -155,10 +155,10 @@ func TestSemaphore_noReentry(t *testing.T) {
 	}
 	again, err := c.NewLock("outer").TryLock(second.Context())
 	if err != nil {
-		t.Fatalf("the lock around it, once more: %v", err)
+		t.Fatalf("the lock around it, again: %v", err)
 	}
 	kindtest.MustUnlock(t, again, second, first, outer)
-	stands(t, s, "gpus", "2", 0)
+	wantState(t, s, "gpus", "2", 0)
 }
 
 // Permits are acquired all or none, and a caller that wants many is not starved.
@@ -180,24 +180,24 @@ func TestN(t *testing.T) {
 		}
 	}
 	if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("TryLock of what is free, but wanted by those that came before: %v", err)
+		t.Errorf("TryLock of free permits that earlier waiters need: %v", err)
 	}
 	stillWaits("the one that wants four", many)
 	stillWaits("the one behind it", few)
 	kindtest.MustUnlock(t, holds[1])
 	h := many.Hold(t)
-	stands4 := kindtest.Text(s.Do(t, "GET", "gpus"))
-	if stands4 != "0" {
-		t.Errorf("%s free while one has all", stands4)
+	all4 := kindtest.Text(s.Do(t, "GET", "gpus"))
+	if all4 != "0" {
+		t.Errorf("%s free while one has all", all4)
 	}
 	stillWaits("the one behind it", few)
 	kindtest.MustUnlock(t, h)
 	kindtest.MustUnlock(t, few.Hold(t))
-	stands(t, s, "gpus", "4", 0)
+	wantState(t, s, "gpus", "4", 0)
 }
 
 // When a caller that wants many permits gives up, those behind it enter immediately, as many as possible.
-func TestN_givesUp(t *testing.T) {
+func TestN_canceled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
@@ -212,14 +212,14 @@ func TestN_givesUp(t *testing.T) {
 		waiting(t, s, "gpus", 2+i)
 	}
 	s.Do(t, "CONFIG", "RESETSTAT")
-	began := time.Now()
+	start := time.Now()
 	cancel()
 	if err := many.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
 	}
 	kindtest.MustUnlock(t, few[0].Hold(t), few[1].Hold(t), h)
-	t.Logf("after %v", time.Since(began))
-	stands(t, s, "gpus", "3", 0)
+	t.Logf("after %v", time.Since(start))
+	wantState(t, s, "gpus", "3", 0)
 }
 
 // Invalid input is an error that names the operation and the semaphore, if possible before a command is sent, and never
@@ -237,7 +237,7 @@ func TestBadInput(t *testing.T) {
 	for what, bad := range map[string]struct {
 		l     lock.Locker
 		match error
-		says  string
+		text  string
 		sends bool
 	}{
 		"no permits at all":          {c.NewSemaphore("x", -1), nil, "-1 permits: must be", false},
@@ -255,7 +255,7 @@ func TestBadInput(t *testing.T) {
 		"a bad option":               {c.NewSemaphore("x", 3, lock.WithFixedLease(1)), nil, "WithFixedLease", false},
 		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermitCount, "semaphore has 5, handle wants 4", true},
 		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermitCount, "call wants 6", true},
-		"nobody knows how many":      {c.NewSemaphore("new", 0), semaphore.ErrNotInitialized, "no semaphore of that name", true},
+		"unknown number":             {c.NewSemaphore("new", 0), semaphore.ErrNotInitialized, "no semaphore of that name", true},
 		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrWrongType, "hash", true},
 		"a text":                     {c.NewSemaphore("text", 3), lock.ErrWrongType, "", true},
 		"a text for a zset":          {c.NewSemaphore("odd", 3), lock.ErrWrongType, "", true},
@@ -264,7 +264,7 @@ func TestBadInput(t *testing.T) {
 		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": bad.l.Lock, "trylock": bad.l.TryLock} {
 			_, err := call(t.Context())
 			var e *lock.Error
-			if !errors.As(err, &e) || e.Op != op || e.Name != bad.l.Name() || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.says) || errors.Is(err, lock.ErrNotAcquired) {
+			if !errors.As(err, &e) || e.Op != op || e.Name != bad.l.Name() || bad.match != nil && !errors.Is(err, bad.match) || !strings.Contains(err.Error(), bad.text) || errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("%s, %s: %v", what, op, err)
 			}
 		}
@@ -307,7 +307,7 @@ func TestBadInput(t *testing.T) {
 
 // A handle with 0 permits waits while the semaphore has none, as after Redisson's setPermits(0), and acquires a permit
 // when there are some again.
-func TestLock_whileThereAreNone(t *testing.T) {
+func TestLock_withoutPermits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
@@ -322,12 +322,12 @@ func TestLock_whileThereAreNone(t *testing.T) {
 		s.Do(t, "SET", "gpus", "2")
 		s.Do(t, "PUBLISH", "redisson_sc:{gpus}", "2")
 		kindtest.MustUnlock(t, waiter.Hold(t))
-		stands(t, s, "gpus", "2", 0)
+		wantState(t, s, "gpus", "2", 0)
 	}
 }
 
 // Held permits of Java's RSemaphore leave no trace except a smaller number. The error names this possible cause.
-func TestLock_besideASemaphoreWithoutLeases(t *testing.T) {
+func TestLock_permitsWithoutLeases(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
@@ -341,7 +341,7 @@ func TestLock_besideASemaphoreWithoutLeases(t *testing.T) {
 	if _, err := c.NewSemaphore("gpus", 1).TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermitCount) || strings.Contains(err.Error(), "RSemaphore") {
 		t.Errorf("of one: %v", err)
 	}
-	stands(t, s, "gpus", "2", 0)
+	wantState(t, s, "gpus", "2", 0)
 }
 
 // Resize affects waiters immediately: some acquire permits, and those that can never succeed get an error.
@@ -359,7 +359,7 @@ func TestResize(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := named.Err(t); !errors.Is(err, semaphore.ErrPermitCount) {
-		t.Errorf("the one that says 1: %v", err)
+		t.Errorf("the handle with 1 permit: %v", err)
 	}
 	second := open.Hold(t)
 	two := kindtest.Go(t.Context(), sem.N(2)) // this handle now uses 3
@@ -378,11 +378,11 @@ func TestResize(t *testing.T) {
 		t.Errorf("one more than there are: %v", err)
 	}
 	kindtest.MustUnlock(t, second)
-	stands(t, s, "gpus", "1", 0)
+	wantState(t, s, "gpus", "1", 0)
 	if err := a.NewSemaphore("new", 0).Resize(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	stands(t, s, "new", "2", 0)
+	wantState(t, s, "new", "2", 0)
 }
 
 // Waiting callers of a handle that resizes the semaphore use the new number.
@@ -412,7 +412,7 @@ func TestResize_ownWaiters(t *testing.T) {
 	waiting(t, s, "gpus", 1)
 	kindtest.MustUnlock(t, both)
 	kindtest.ServeAll(t, waits...)
-	stands(t, s, "gpus", "1", 0)
+	wantState(t, s, "gpus", "1", 0)
 }
 
 // A delayed duplicate of a Resize does not undo a newer Resize, whether the first one was repeated or gave up.
@@ -422,15 +422,15 @@ func TestResize_lateCopies(t *testing.T) {
 	p := redistest.NewProxy(t, s.Addr())
 	other := kindtest.NewClient(t, s.Client(t)).NewSemaphore("gpus", 1)
 	for n, c := range map[int]struct {
-		patience time.Duration
-		lose     redistest.Action
-		all      bool
-		want     error
+		waiterTimeout time.Duration
+		lose          redistest.Action
+		all           bool
+		want          error
 	}{
 		10: {7 * time.Second, redistest.Action{DropReply: true}, false, nil},
 		20: {kindtest.OpTimeout, redistest.Action{DropRequest: true}, true, lock.ErrUnavailable},
 	} {
-		sem := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(c.patience)).NewSemaphore("gpus", 1)
+		sem := kindtest.NewClient(t, s.Client(t, redistest.Via(p)), client.WithOpTimeout(c.waiterTimeout)).NewSemaphore("gpus", 1)
 		if err := other.Resize(t.Context(), n); err != nil { // loads the script
 			t.Fatal(err)
 		}
@@ -445,12 +445,12 @@ func TestResize_lateCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Do(t, copied()...)
-		stands(t, s, "gpus", strconv.Itoa(n+2), 0)
+		wantState(t, s, "gpus", strconv.Itoa(n+2), 0)
 	}
 }
 
 // A caller that is refused because of a new number waits for the running Resize of its handle.
-func TestResize_refusedBeforeItsAnswer(t *testing.T) {
+func TestResize_refusedBeforeItsReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
@@ -458,7 +458,7 @@ func TestResize_refusedBeforeItsAnswer(t *testing.T) {
 	if err := c.NewSemaphore("gpus", 1).Resize(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	answered := sem.Resizes(2)
+	reply := sem.Resizes(2)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := sem.TryLock(ctx); err == nil {
@@ -470,7 +470,7 @@ func TestResize_refusedBeforeItsAnswer(t *testing.T) {
 	for range 100 { // now it could return
 		runtime.Gosched()
 	}
-	answered()
+	reply()
 	kindtest.MustUnlock(t, stays.Hold(t))
 }
 
@@ -490,7 +490,7 @@ func TestInspect(t *testing.T) {
 	s.Do(t, "ZADD", "{gpus}:timeout", "922337203685477", "\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08") // of Redisson, without a lease
 	w := kindtest.Go(t.Context(), sem.N(2))
 	waiting(t, s, "gpus", 1)
-	kindtest.WaitFor(t, "the client has told who it is", func() bool { return len(kindtest.List(s.Do(t, "KEYS", "leasehold_client:*"))) == 1 })
+	kindtest.WaitFor(t, "the client has an entry", func() bool { return len(kindtest.List(s.Do(t, "KEYS", "leasehold_client:*"))) == 1 })
 	state, err := sem.Inspect(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -539,7 +539,7 @@ func TestRenewal(t *testing.T) {
 	s.Do(t, "ZREM", "{gpus}:timeout", ids[1])
 	s.Do(t, "INCR", "gpus")
 	kindtest.Lost(t, h)
-	soonStands(t, s, "gpus", "4", 1)
+	waitForState(t, s, "gpus", "4", 1)
 	if single.Err() != nil {
 		t.Errorf("another hold: %v", single.Err())
 	}
@@ -555,12 +555,12 @@ func TestFixedLease(t *testing.T) {
 	next := kindtest.MustLock(t, b.NewSemaphore("gpus", 1))
 	kindtest.Lost(t, h)
 	kindtest.MustUnlock(t, next)
-	soonStands(t, s, "gpus", "1", 0)
+	waitForState(t, s, "gpus", "1", 0)
 }
 
 // Clients of a process that died: their permits are free when the leases expire, even without waiters. A dead waiter
 // blocks others for at most its waiter timeout.
-func TestDead(t *testing.T) {
+func TestDeadProcess(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t))
@@ -576,7 +576,7 @@ func TestDead(t *testing.T) {
 	s.Do(t, "ZADD", "leasehold_semaphore_alive:{gpus}", now+"500", dead)
 	h := kindtest.MustLock(t, sem.N(9))
 	kindtest.MustUnlock(t, h)
-	soonStands(t, s, "gpus", "10", 0)
+	waitForState(t, s, "gpus", "10", 0)
 }
 
 // Ten thousand abandoned permits: Redisson's own calls fail from 8,000 on.
@@ -586,11 +586,11 @@ func TestManyExpired(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t))
 	const n = 10_000
 	for i := 0; i < n; i += 500 {
-		words := []string{"ZADD", "{gpus}:timeout"}
+		parts := []string{"ZADD", "{gpus}:timeout"}
 		for j := range 500 {
-			words = append(words, "1000", fmt.Sprintf("permit %09d", i+j))
+			parts = append(parts, "1000", fmt.Sprintf("permit %09d", i+j))
 		}
-		s.Do(t, words...)
+		s.Do(t, parts...)
 	}
 	s.Do(t, "SET", "gpus", "0")
 	sem := c.NewSemaphore("gpus", n)
@@ -605,7 +605,7 @@ func TestManyExpired(t *testing.T) {
 		}
 		holds = append(holds, h)
 	}
-	stands(t, s, "gpus", "0", n)
+	wantState(t, s, "gpus", "0", n)
 	w := kindtest.Go(t.Context(), sem)
 	waiting(t, s, "gpus", 1)
 	state, err := sem.Inspect(t.Context())
@@ -614,12 +614,12 @@ func TestManyExpired(t *testing.T) {
 	}
 	kindtest.MustUnlock(t, holds...)
 	kindtest.MustUnlock(t, w.Hold(t))
-	stands(t, s, "gpus", "10000", 0)
+	wantState(t, s, "gpus", "10000", 0)
 }
 
 // Several processes acquire different numbers of permits, and cancel at random. The total is never exceeded, counted
 // here and on the server, and finally nothing is left.
-func TestNeverMore(t *testing.T) {
+func TestPermits_neverExceeded(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	const total = 4
@@ -677,7 +677,7 @@ func TestNeverMore(t *testing.T) {
 	if most.Load() != total {
 		t.Errorf("at most %d of %d were held at once", most.Load(), total)
 	}
-	soonStands(t, s, "gpus", "4", 0)
+	waitForState(t, s, "gpus", "4", 0)
 }
 
 // Replies of each command are lost: each call has its effect exactly once.
@@ -696,12 +696,12 @@ func TestLostReplies(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s %d: %v: it was granted, only the reply was lost", name, i, err)
 			}
-			stands(t, s, "gpus", fmt.Sprint(5-max(want, 1)), max(want, 1))
+			wantState(t, s, "gpus", fmt.Sprint(5-max(want, 1)), max(want, 1))
 			lose()
 			if err := h.Unlock(t.Context()); err != nil {
-				t.Fatalf("%s %d, unlock: %v: it was carried out, only the reply was lost", name, i, err)
+				t.Fatalf("%s %d, unlock: %v: it was executed, only the reply was lost", name, i, err)
 			}
-			soonStands(t, s, "gpus", "5", 0)
+			waitForState(t, s, "gpus", "5", 0)
 		}
 	}
 	lose()
@@ -751,14 +751,14 @@ func TestCancelledMidway(t *testing.T) {
 					t.Error(err)
 				}
 				close(held)
-				soonStands(t, s, "gpus", fmt.Sprint(2-n), n)
+				waitForState(t, s, "gpus", fmt.Sprint(2-n), n)
 			})
 		}
 	}
 }
 
 // Waiters survive lost scripts and broken Pub/Sub connections.
-func TestBrokenWaits(t *testing.T) {
+func TestWaiters_surviveFaults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	holder, waiter := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
@@ -777,7 +777,7 @@ func TestBrokenWaits(t *testing.T) {
 			kindtest.ServeAll(t, waiters...)
 		}
 	})
-	stands(t, s, "gpus", "2", 0)
+	wantState(t, s, "gpus", "2", 0)
 }
 
 // The queue, or the entire semaphore, is deleted manually while owners wait.
@@ -801,13 +801,13 @@ func TestDeletedByHand(t *testing.T) {
 				kindtest.MustUnlock(t, h)
 			}
 			kindtest.ServeAll(t, w...)
-			soonStands(t, s, "gpus", "2", 0)
+			waitForState(t, s, "gpus", "2", 0)
 		})
 	}
 }
 
 // With a paused server each call returns in time, holders are notified at Until, and finally nothing is left.
-func TestFrozen(t *testing.T) {
+func TestServerPaused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
@@ -834,15 +834,15 @@ func TestFrozen(t *testing.T) {
 	until := h.Until()
 	<-h.Context().Done()
 	if early := time.Until(until); early > 0 {
-		t.Errorf("told %v before Until", early)
+		t.Errorf("notified %v before Until", early)
 	}
 	kindtest.Lost(t, h)
 	s.Thaw(t)
-	soonStands(t, s, "gpus", "3", 0)
+	waitForState(t, s, "gpus", "3", 0)
 }
 
 // The server restarts without its data: holders are notified at the next renewal, and waiters acquire permits.
-func TestRestartsEmpty(t *testing.T) {
+func TestServerRestartsEmpty(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
@@ -853,7 +853,7 @@ func TestRestartsEmpty(t *testing.T) {
 	s.Restart(t)
 	kindtest.MustUnlock(t, w.Hold(t))
 	kindtest.Lost(t, h)
-	soonStands(t, s, "gpus", "1", 0)
+	waitForState(t, s, "gpus", "1", 0)
 }
 
 // Close releases all permits, ends the waits, and removes their queue positions.
@@ -882,7 +882,7 @@ func TestClose(t *testing.T) {
 	if _, err := sem.Lock(t.Context()); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("Lock after Close: %v", err)
 	}
-	stands(t, s, "gpus", "3", 0)
+	wantState(t, s, "gpus", "3", 0)
 }
 
 // A script runs while the permits are held by the server's clock, and not after that.
@@ -944,7 +944,7 @@ func TestRun_cluster(t *testing.T) {
 }
 
 // A permit in a multi-lock: all or none, and the loss of one ends the entire hold.
-func TestInAMultilock(t *testing.T) {
+func TestMultilock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t), kindtest.Fast...), kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
@@ -952,8 +952,8 @@ func TestInAMultilock(t *testing.T) {
 		return multilock.New(c.NewSemaphore("gpus", 2).N(2), c.NewLock("orders"), c.NewSemaphore("licences", 1))
 	}
 	h := kindtest.MustLock(t, of(a))
-	stands(t, s, "gpus", "0", 2)
-	stands(t, s, "licences", "0", 1)
+	wantState(t, s, "gpus", "0", 2)
+	wantState(t, s, "licences", "0", 1)
 	w := kindtest.Go(t.Context(), of(b))
 	waiting(t, s, "gpus", 1)
 	kindtest.MustUnlock(t, h)
@@ -965,8 +965,8 @@ func TestInAMultilock(t *testing.T) {
 	if _, err := of(b).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("without the lock: %v", err)
 	}
-	soonStands(t, s, "gpus", "2", 0)
-	stands(t, s, "licences", "1", 0)
+	waitForState(t, s, "gpus", "2", 0)
+	wantState(t, s, "licences", "1", 0)
 	ctx, cancel := context.WithCancel(t.Context())
 	w = kindtest.Go(ctx, of(b))
 	kindtest.WaitFor(t, "it has its permits, and waits for the lock", func() bool { return kindtest.Text(s.Do(t, "GET", "gpus")) == "0" })
@@ -974,7 +974,7 @@ func TestInAMultilock(t *testing.T) {
 	if err := w.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) { // the lock may not have replied yet
 		t.Error(err)
 	}
-	soonStands(t, s, "gpus", "2", 0)
+	waitForState(t, s, "gpus", "2", 0)
 	kindtest.MustUnlock(t, orders)
 
 	// A permit is lost.
@@ -984,13 +984,13 @@ func TestInAMultilock(t *testing.T) {
 	if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrNotHeld) {
 		t.Errorf("unlock of what is lost: %v", err)
 	}
-	soonStands(t, s, "gpus", "2", 0)
-	soonStands(t, s, "licences", "1", 0)
+	waitForState(t, s, "gpus", "2", 0)
+	waitForState(t, s, "licences", "1", 0)
 	kindtest.MustUnlock(t, kindtest.MustLock(t, b.NewLock("orders")))
 }
 
 // Combinations that would deadlock, or exceed the number of permits, fail at the first call.
-func TestInAMultilock_refused(t *testing.T) {
+func TestMultilock_refused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	c, other := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
@@ -1004,7 +1004,7 @@ func TestInAMultilock_refused(t *testing.T) {
 		return multilock.NewQuorum(all)
 	}
 	s.ResetStats(t)
-	for says, l := range map[string]lock.Locker{
+	for text, l := range map[string]lock.Locker{
 		"use its method N":       multilock.New(gpus, c.NewLock("orders"), gpus.N(2)),
 		"of one semaphore":       multilock.New(multilock.New(gpus), c.NewSemaphore("gpus", 5)),
 		"semaphore of 2 permits": quorum(2),
@@ -1013,8 +1013,8 @@ func TestInAMultilock_refused(t *testing.T) {
 		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": l.Lock, "trylock": l.TryLock} {
 			_, err := call(t.Context())
 			var e *lock.Error
-			if !errors.As(err, &e) || e.Op != op || !strings.Contains(err.Error(), says) {
-				t.Errorf("%q, %s: %v", says, op, err)
+			if !errors.As(err, &e) || e.Op != op || !strings.Contains(err.Error(), text) {
+				t.Errorf("%q, %s: %v", text, op, err)
 			}
 		}
 	}
@@ -1031,12 +1031,12 @@ func TestMaxHoldAndExtend(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
 	short := kindtest.MustLock(t, c.NewSemaphore("gpus", 3, lock.WithMaxHold(kindtest.WatchdogTimeout*3/2)).N(2))
 	kept := kindtest.MustLock(t, c.NewSemaphore("gpus", 3))
-	began := time.Now()
+	start := time.Now()
 	kindtest.Lost(t, short, lock.ErrMaxHold)
-	if took := time.Since(began); took < kindtest.WatchdogTimeout {
-		t.Errorf("its end came after %v of %v", took, kindtest.WatchdogTimeout*3/2)
+	if took := time.Since(start); took < kindtest.WatchdogTimeout {
+		t.Errorf("it ended after %v of %v", took, kindtest.WatchdogTimeout*3/2)
 	}
-	soonStands(t, s, "gpus", "2", 1)
+	waitForState(t, s, "gpus", "2", 1)
 	if err := kept.Err(); err != nil {
 		t.Errorf("another hold: %v", err)
 	}
@@ -1113,8 +1113,8 @@ func TestSlots(t *testing.T) {
 	if _, err := one.Slots(t.Context(), first); !errors.Is(err, lock.ErrLost) || !errors.As(err, &e) || e.Op != "slots" || e.Name != "gpus" {
 		t.Errorf("of a permit that is lost: %v", err)
 	}
-	heir := kindtest.MustLock(t, other)
-	slots(other, heir, 0)
+	later := kindtest.MustLock(t, other)
+	slots(other, later, 0)
 	plain := kindtest.MustLock(t, a.NewLock("plain"))
 	if _, err := one.Slots(t.Context(), plain); err == nil || !strings.Contains(err.Error(), "is not a hold of this semaphore") {
 		t.Errorf("of another lock: %v", err)
@@ -1127,7 +1127,7 @@ func TestSlots(t *testing.T) {
 		}
 	}
 	_ = first.Unlock(t.Context())
-	kindtest.MustUnlock(t, last, next, another, heir, plain)
+	kindtest.MustUnlock(t, last, next, another, later, plain)
 }
 
 // Holders in several processes: no two of them have the same slot at the same time, all numbers are below the number of

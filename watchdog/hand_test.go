@@ -9,7 +9,7 @@ import (
 )
 
 // A lease is transferred to another subject if it is watched, is renewed, and has enough time left.
-func TestLease_hand(t *testing.T) {
+func TestHand(t *testing.T) {
 	for name, c := range map[string]struct {
 		alive, over bool
 		atLeast     time.Duration
@@ -32,7 +32,7 @@ func TestLease_hand(t *testing.T) {
 				}
 				l.Lose(watchdog.ErrGone)
 				if _, cause := next.lost(); errors.Is(cause, watchdog.ErrGone) != c.want {
-					t.Errorf("the next was told %v", cause)
+					t.Errorf("the next subject got the cause %v", cause)
 				}
 			})
 		})

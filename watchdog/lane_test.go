@@ -17,8 +17,8 @@ import (
 
 const interval = lease / 3
 
-// road is a renew function that takes some time, and counts the batches in flight.
-type road struct {
+// renewer is a renew function that takes some time, and counts the batches in flight.
+type renewer struct {
 	t     *testing.T
 	s     *server
 	takes func(batch []watchdog.Subject) time.Duration
@@ -27,30 +27,30 @@ type road struct {
 	under  map[watchdog.Group]int // batches in flight
 	most   map[watchdog.Group]int // the maximum number of batches in flight at the same time
 	sizes  []int
-	began  []time.Time                      // of each batch
+	sentAt []time.Time                      // of each batch
 	passes map[watchdog.Subject][]time.Time // when each renewal was sent
 }
 
-func newRoad(t *testing.T, takes func([]watchdog.Subject) time.Duration) *road {
-	return &road{
+func newRenewer(t *testing.T, takes func([]watchdog.Subject) time.Duration) *renewer {
+	return &renewer{
 		t: t, s: newServer(), takes: takes,
 		under: map[watchdog.Group]int{}, most: map[watchdog.Group]int{}, passes: map[watchdog.Subject][]time.Time{},
 	}
 }
 
-var errSilent = errors.New("no answer")
+var errNoReply = errors.New("no reply")
 
-func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
+func (r *renewer) renew(ctx context.Context, batch []watchdog.Subject) []error {
 	g := batch[0].Group()
 	r.mu.Lock()
 	r.under[g]++
 	r.most[g] = max(r.most[g], r.under[g])
 	r.sizes = append(r.sizes, len(batch))
-	r.began = append(r.began, time.Now())
+	r.sentAt = append(r.sentAt, time.Now())
 	for _, b := range batch {
 		r.passes[b] = append(r.passes[b], time.Now())
 		if b.Group() != g {
-			r.t.Errorf("a batch of %v carries one of %v", g, b.Group())
+			r.t.Errorf("a batch of group %v has a lease of group %v", g, b.Group())
 		}
 	}
 	r.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
 	if d > lease/4 {
 		errs := make([]error, len(batch))
 		for i := range errs {
-			errs[i] = errSilent
+			errs[i] = errNoReply
 		}
 		return errs
 	}
@@ -76,7 +76,7 @@ func (r *road) renew(ctx context.Context, batch []watchdog.Subject) []error {
 }
 
 // burst watches n leases of a group, all acquired now.
-func (r *road) burst(w *watchdog.Watchdog, g watchdog.Group, n int) (subs []*subject, leases []*watchdog.Lease) {
+func (r *renewer) burst(w *watchdog.Watchdog, g watchdog.Group, n int) (subs []*subject, leases []*watchdog.Lease) {
 	for range n {
 		sub := &subject{group: g}
 		r.s.grant(sub, lease)
@@ -85,7 +85,7 @@ func (r *road) burst(w *watchdog.Watchdog, g watchdog.Group, n int) (subs []*sub
 	return subs, leases
 }
 
-func (r *road) lost(subs []*subject) {
+func (r *renewer) lost(subs []*subject) {
 	r.t.Helper()
 	for i, sub := range subs {
 		if _, cause := sub.lost(); cause != nil {
@@ -99,7 +99,7 @@ func quick([]watchdog.Subject) time.Duration { return time.Millisecond }
 // However many leases are due, a batch is small, and the next one follows its reply.
 func TestLane_oneSmallBatchAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoad(t, quick)
+		r := newRenewer(t, quick)
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		subs, _ := r.burst(w, watchdog.Group{}, 5000)
@@ -113,7 +113,7 @@ func TestLane_oneSmallBatchAtATime(t *testing.T) {
 		r.lost(subs)
 		for _, n := range r.sizes {
 			if n > most {
-				t.Fatalf("a batch of %d, want %d at the most", n, most)
+				t.Fatalf("a batch of %d, want at most %d", n, most)
 			}
 		}
 		if n := r.most[watchdog.Group{}]; n != 1 {
@@ -124,10 +124,10 @@ func TestLane_oneSmallBatchAtATime(t *testing.T) {
 
 // Leases that were acquired together are due together only at first: after a few passes, the renewals
 // are spread over the interval. That adds almost no commands.
-func TestLane_aBurstIsSpread(t *testing.T) {
+func TestLane_spreadsABurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, parts = 10_000, 16
-		r := newRoad(t, quick)
+		r := newRenewer(t, quick)
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		subs, _ := r.burst(w, watchdog.Group{}, many)
@@ -136,7 +136,7 @@ func TestLane_aBurstIsSpread(t *testing.T) {
 		synctest.Wait()
 		r.lost(subs)
 		var per [20 * parts]int
-		for i, at := range r.began {
+		for i, at := range r.sentAt {
 			per[min(int(at.Sub(start)*parts/interval), len(per)-1)] += r.sizes[i]
 		}
 		worst := 0
@@ -151,7 +151,7 @@ func TestLane_aBurstIsSpread(t *testing.T) {
 			sent += n
 		}
 		if most := 21 * many; sent > most {
-			t.Errorf("%d renewals in 20 intervals, want %d at the most", sent, most)
+			t.Errorf("%d renewals in 20 intervals, want at most %d", sent, most)
 		}
 		if n := len(r.sizes); n > 22*many/most {
 			t.Errorf("%d batches, want not many more than %d", n, 20*many/most)
@@ -168,12 +168,12 @@ func TestLane_aBurstIsSpread(t *testing.T) {
 
 // A group without replies loses its leases, each at its own end, after a few attempts. Another group
 // is unaffected.
-func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
+func TestLane_unavailableGroupDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 3000
-		well, silent := watchdog.Group{At: 1}, watchdog.Group{At: 2}
-		r := newRoad(t, func(batch []watchdog.Subject) time.Duration {
-			if batch[0].Group() == silent {
+		well, unavailable := watchdog.Group{At: 1}, watchdog.Group{At: 2}
+		r := newRenewer(t, func(batch []watchdog.Subject) time.Duration {
+			if batch[0].Group() == unavailable {
 				return lease
 			}
 			return time.Millisecond
@@ -181,7 +181,7 @@ func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		wells, _ := r.burst(w, well, many)
-		silents, leases := r.burst(w, silent, many)
+		unavailables, leases := r.burst(w, unavailable, many)
 		var until []time.Time
 		for _, l := range leases {
 			until = append(until, l.Until())
@@ -196,17 +196,17 @@ func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 				}
 			}
 		}
-		for i, sub := range silents {
+		for i, sub := range unavailables {
 			at, cause := sub.lost()
 			if !errors.Is(cause, watchdog.ErrExpired) || !at.Equal(until[i]) {
-				t.Fatalf("lease %d of the silent group: lost by %v at %v, want %v", i, cause, at, until[i])
+				t.Fatalf("lease %d of the unavailable group: lost by %v at %v, want %v", i, cause, at, until[i])
 			}
 			if len(r.passes[sub]) == 0 {
-				t.Fatalf("lease %d of the silent group was never tried", i)
+				t.Fatalf("lease %d of the unavailable group was never tried", i)
 			}
 		}
-		if n := r.most[silent]; n > 4 {
-			t.Errorf("%d batches of the silent group at the same time, want 4 at the most", n)
+		if n := r.most[unavailable]; n > 4 {
+			t.Errorf("%d batches of the unavailable group at the same time, want at most 4", n)
 		}
 		if w.Len() != many {
 			t.Errorf("%d leases are left, want %d", w.Len(), many)
@@ -216,9 +216,9 @@ func TestLane_aSilentGroupDelaysNoOther(t *testing.T) {
 
 // The server is far away: sequential small batches would take twice the available time. Late leases
 // are therefore renewed together.
-func TestLane_whatIsLateGoesTogether(t *testing.T) {
+func TestLane_renewsLateLeasesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 200 * time.Millisecond })
+		r := newRenewer(t, func([]watchdog.Subject) time.Duration { return 200 * time.Millisecond })
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		subs, _ := r.burst(w, watchdog.Group{}, 15_000)
@@ -232,10 +232,10 @@ func TestLane_whatIsLateGoesTogether(t *testing.T) {
 }
 
 // A slow batch delays the other batches of its group only for a while.
-func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
+func TestLane_overtakesASlowBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hang *subject
-		r := newRoad(t, func(batch []watchdog.Subject) time.Duration {
+		r := newRenewer(t, func(batch []watchdog.Subject) time.Duration {
 			if batch[0] == watchdog.Subject(hang) {
 				return lease
 			}
@@ -257,9 +257,9 @@ func TestLane_aSlowBatchIsOvertaken(t *testing.T) {
 	})
 }
 
-// A lease waits for the batch before it, and has expired by the wall clock when that is answered. It
+// A lease waits for the batch before it, and has expired by the wall clock when its reply arrives. It
 // is not renewed.
-func TestLane_whatIsOverIsNotSent(t *testing.T) {
+func TestLane_expiredLeaseIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		skew := watchdog.NewSkew()
 		defer skew.Restore()
@@ -280,16 +280,16 @@ func TestLane_whatIsOverIsNotSent(t *testing.T) {
 			t.Errorf("%d renewals were sent, want that of the first lease", len(sent))
 		}
 		if n := w.Len(); n != 0 {
-			t.Errorf("%d leases are not over", n)
+			t.Errorf("%d leases have not expired", n)
 		}
 	})
 }
 
 // A slice begins while the slow batch of the previous slice is in flight. It does not use that batch.
-func TestLane_aBatchUnderWayIsNotUsed(t *testing.T) {
+func TestLane_doesNotUseABatchInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var batches atomic.Int32
-		r := newRoad(t, func([]watchdog.Subject) time.Duration {
+		r := newRenewer(t, func([]watchdog.Subject) time.Duration {
 			if batches.Add(1) == 2 {
 				return interval / 2
 			}
@@ -311,10 +311,10 @@ func TestLane_aBatchUnderWayIsNotUsed(t *testing.T) {
 
 // A lease whose group changes, for example because a shard takes over, is renewed with the new group
 // from the next renewal on.
-func TestLane_aLeaseChangesItsGroup(t *testing.T) {
+func TestLane_leaseChangesItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many = 1000
-		r := newRoad(t, quick) // reports a batch with two groups
+		r := newRenewer(t, quick) // reports a batch with two groups
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		subs, _ := r.burst(w, watchdog.Group{At: 1}, many)
@@ -340,7 +340,7 @@ func TestLane_aLeaseChangesItsGroup(t *testing.T) {
 func TestLane_stopDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 100 * time.Millisecond
-		r := newRoad(t, func([]watchdog.Subject) time.Duration { return takes })
+		r := newRenewer(t, func([]watchdog.Subject) time.Duration { return takes })
 		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
 		subs, leases := r.burst(w, watchdog.Group{}, most) // no more than one batch, so not renewed early
@@ -353,26 +353,26 @@ func TestLane_stopDuringAPass(t *testing.T) {
 		start := time.Now()
 		leases[len(leases)-1].Stop(t.Context())
 		if d := time.Since(start); d != 0 {
-			t.Errorf("Stop of one that waits took %v", d)
+			t.Errorf("Stop of a waiting lease took %v", d)
 		}
 		leases[0].Stop(t.Context())
 		if d := time.Since(start); d != takes/2 {
-			t.Errorf("Stop of one that is carried took %v, want the rest of its batch, %v", d, takes/2)
+			t.Errorf("Stop of a lease in flight took %v, want the rest of its batch, %v", d, takes/2)
 		}
 		time.Sleep(lease)
 		synctest.Wait()
 		if n := len(r.passes[subs[len(subs)-1]]); n != 0 {
-			t.Errorf("one that was stopped while it waited was sent %d times", n)
+			t.Errorf("a lease that was stopped while it waited was sent %d times", n)
 		}
 		if n := len(r.passes[subs[0]]); n != 1 {
-			t.Errorf("one that was stopped was sent %d times, want once", n)
+			t.Errorf("a stopped lease was sent %d times, want once", n)
 		}
 		r.lost(subs)
 	})
 }
 
 // late watches n leases that are due in 20 ms.
-func (r *road) late(w *watchdog.Watchdog, n int) (subs []*subject, leases []*watchdog.Lease) {
+func (r *renewer) late(w *watchdog.Watchdog, n int) (subs []*subject, leases []*watchdog.Lease) {
 	for range n {
 		sub := &subject{}
 		r.s.grant(sub, lease)
@@ -384,7 +384,7 @@ func (r *road) late(w *watchdog.Watchdog, n int) (subs []*subject, leases []*wat
 // After a Close in the middle of a pass, nothing is sent, and no subject is called.
 func TestLane_closeDuringAPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoad(t, func([]watchdog.Subject) time.Duration { return 100 * time.Millisecond })
+		r := newRenewer(t, func([]watchdog.Subject) time.Duration { return 100 * time.Millisecond })
 		w := watchdog.New(lease, most, r.renew)
 		subs, leases := r.burst(w, watchdog.Group{}, 5000)
 		time.Sleep(interval + 250*time.Millisecond)
@@ -393,7 +393,7 @@ func TestLane_closeDuringAPass(t *testing.T) {
 		start := time.Now()
 		w.Close()
 		if d := time.Since(start); d != 0 {
-			t.Errorf("Close took %v, although the renewals heed their context", d)
+			t.Errorf("Close took %v, although the renewals respect their context", d)
 		}
 		if w.Len() != 0 {
 			t.Errorf("%d leases are left", w.Len())
@@ -451,7 +451,7 @@ func TestWatchdog_endsInAnyOrder(t *testing.T) {
 		synctest.Wait()
 		for i, x := range all {
 			if at, cause := x.sub.lost(); x.until.IsZero() != (cause == nil) || !at.Equal(x.until) {
-				t.Fatalf("lease %d: told at %v by %v, want %v (seed %d)", i, at, cause, x.until, seed)
+				t.Fatalf("lease %d: notified at %v of %v, want %v (seed %d)", i, at, cause, x.until, seed)
 			}
 		}
 		if w.Len() != 0 {
@@ -484,7 +484,7 @@ func TestLane_allocatesLittle(t *testing.T) {
 
 // At its renewal, the lock of a lease is at another node. It is renewed only with the leases of that
 // node.
-func TestLane_aBatchIsOfOneGroup(t *testing.T) {
+func TestLane_oneGroupPerBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := watchdog.Group{What: "locks", At: 1}, watchdog.Group{What: "locks", At: 2}
 		var batches atomic.Int32

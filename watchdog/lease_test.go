@@ -8,7 +8,7 @@ import (
 
 // Check checks twice: without the mutex it may read the end from before a renewal, and then the
 // renewal counts.
-func TestLease_checkLooksTwice(t *testing.T) {
+func TestCheck_readsTheEndTwice(t *testing.T) {
 	start := time.Now()
 	checked := start.Add(time.Hour)
 	var l *Lease
@@ -31,20 +31,20 @@ func TestLease_checkLooksTwice(t *testing.T) {
 
 // IsTrusted compares both clocks with the end of the trust, from the start and after each
 // confirmation.
-func TestLease_theQuickLook(t *testing.T) {
+func TestIsTrusted(t *testing.T) {
 	w := New(time.Hour, 1, func(context.Context, []Subject) []error { return nil })
 	defer w.Close()
 	start := time.Now()
 	l := w.Watch(nil, start, time.Hour, false)
 	if !l.IsTrusted(start.Add(50*time.Minute)) || l.IsTrusted(start.Add(time.Hour)) {
-		t.Error("it does not know the end")
+		t.Error("IsTrusted does not use the end")
 	}
 	l.Extend(start, 2*time.Hour)
 	if !l.IsTrusted(start.Add(90*time.Minute)) || l.IsTrusted(start.Add(2*time.Hour)) {
-		t.Error("it does not know the end after it was extended")
+		t.Error("IsTrusted does not use the end after an extension")
 	}
 	l.Stop(t.Context())
 	if l.IsTrusted(start) {
-		t.Error("it does not know that the lease is over")
+		t.Error("IsTrusted is true after the end")
 	}
 }

@@ -28,31 +28,31 @@ const (
 
 // The events of plain.pml that concern a lease, by their numbers there.
 const (
-	tellStart         = 1
-	tellAsk           = 2
-	tellTake          = 3
-	tellUnlock        = 5
-	tellRun           = 6
-	tellAnswerAsk     = 7
-	tellAnswerRelease = 8
-	tellBreak         = 9
-	tellLose          = 12
-	tellSettle        = 13
-	tellExpire        = 14
-	tellRenew         = 15
-	tellAnswerRenewal = 16
-	tellTicks         = 17
-	tellTrust         = 18
+	eventStart          = 1
+	eventRequest        = 2
+	eventClaim          = 3
+	eventUnlock         = 5
+	eventExecute        = 6
+	eventReplyToRequest = 7
+	eventReplyToRelease = 8
+	eventDisconnect     = 9
+	eventLose           = 12
+	eventReconcile      = 13
+	eventExpire         = 14
+	eventRenew          = 15
+	eventReplyToRenewal = 16
+	eventTicks          = 17
+	eventTrust          = 18
 
-	toldNone   = 255 // no owner
-	toldPassed = 254 // to the next waiter of the process
+	noOwner   = 255 // no owner
+	handedOff = 254 // to the next waiter of the process
 
-	toldGrant   = 1
-	toldFreed   = 3
-	toldNothing = 6
+	granted  = 1
+	freed    = 3
+	noEffect = 6
 )
 
-type telling [5]int
+type traceEvent [5]int
 
 // Histories of the leases of a process. proof/model/check.sh has SPIN follow them in the model of the
 // plain lock. TestTraces writes them to the file "leases" of the directory that LEASEHOLD_TRACES
@@ -90,28 +90,28 @@ func TestTraces(t *testing.T) {
 // history is a process that acquires a lock repeatedly, and a server.
 type history struct {
 	*rand.Rand
-	dog    *watchdog.Watchdog
-	caller int     // the owner, or the caller that requests the lock; the next one has the other number
-	tenure *tenure // the latest; nil before the first
-	flying []*flight
-	named  int
-	sent   int
+	dog         *watchdog.Watchdog
+	caller      int          // the owner, or the caller that requests the lock; the next one has the other number
+	acquisition *acquisition // the latest; nil before the first
+	flying      []*flight
+	named       int
+	sent        int
 
 	holder, left int // the server's state: an owner string, and the remaining ticks of its lease
 
-	mu   sync.Mutex
-	told []telling
-	news []told // by the goroutines of the watchdog
+	mu      sync.Mutex
+	events  []traceEvent
+	pending []timedEvent // by the goroutines of the watchdog
 }
 
-// told is a telling at a time.
-type told struct {
+// timedEvent is an event with its time.
+type timedEvent struct {
 	at time.Time
-	telling
+	traceEvent
 }
 
-// tenure is an acquisition of the lock: a subject of the watchdog.
-type tenure struct {
+// acquisition is a subject of the watchdog.
+type acquisition struct {
 	h     *history
 	name  int
 	lease *watchdog.Lease
@@ -120,97 +120,97 @@ type tenure struct {
 
 // flight is a command in flight.
 type flight struct {
-	what   int // tellAsk, tellUnlock or tellRenew
-	t      *tenure
+	what   int // eventRequest, eventUnlock or eventRenew
+	t      *acquisition
 	number int
 	sent   time.Time
-	answer int        // 0 before it was executed
-	heard  chan error // for a renewal: the call that waits for the reply; nil if none does
+	result int        // 0 before it was executed
+	reply  chan error // for a renewal: the call that waits for the reply; nil if none does
 	copy   bool
 }
 
 var errBroke = errors.New("the connection broke")
 
-func anyHistory(r *rand.Rand) []telling {
-	h := &history{Rand: r, caller: 1, holder: toldNone}
+func anyHistory(r *rand.Rand) []traceEvent {
+	h := &history{Rand: r, caller: 1, holder: noOwner}
 	h.dog = watchdog.New(traceLease, most, h.renew)
-	for len(h.told) < 100 && h.sent < 30 && h.named < 16 {
+	for len(h.events) < 100 && h.sent < 30 && h.named < 16 {
 		h.step()
 		synctest.Wait()
-		h.tell()
-		h.tellTrust()
+		h.flush()
+		h.recordTrust()
 	}
 	for _, f := range h.flying {
-		if f.heard != nil {
-			f.heard <- errBroke
+		if f.reply != nil {
+			f.reply <- errBroke
 		}
 	}
 	h.dog.Close()
-	return h.told
+	return h.events
 }
 
-func (h *history) says(verb int, args ...int) {
-	e := telling{verb}
+func (h *history) record(verb int, args ...int) {
+	e := traceEvent{verb}
 	copy(e[1:], args)
-	h.told = append(h.told, e)
+	h.events = append(h.events, e)
 }
 
-// tell tells what the watchdog did.
-func (h *history) tell() {
+// flush records what the watchdog did.
+func (h *history) flush() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, e := range h.news {
-		h.told = append(h.told, e.telling)
+	for _, e := range h.pending {
+		h.events = append(h.events, e.traceEvent)
 	}
-	h.news = nil
+	h.pending = nil
 }
 
-// tellTrust tells how many ticks the latest tenure is trusted.
-func (h *history) tellTrust() {
-	if h.tenure == nil {
+// recordTrust records for how many ticks the latest acquisition is trusted.
+func (h *history) recordTrust() {
+	if h.acquisition == nil {
 		return
 	}
 	trust := 0
-	if h.tenure.lease.Check() == nil {
-		trust = int((time.Until(h.tenure.lease.Until()) + traceTick - 1) / traceTick)
+	if h.acquisition.lease.Check() == nil {
+		trust = int((time.Until(h.acquisition.lease.Until()) + traceTick - 1) / traceTick)
 	}
-	h.tell()
-	h.says(tellTrust, h.tenure.name, trust)
+	h.flush()
+	h.record(eventTrust, h.acquisition.name, trust)
 }
 
 // renew is the watchdog's Renew function.
 func (h *history) renew(_ context.Context, batch []watchdog.Subject) []error {
-	t := batch[0].(*tenure) // all earlier ones have ended
+	t := batch[0].(*acquisition) // all earlier ones have ended
 	h.mu.Lock()
-	f := h.send(tellRenew, t)
-	f.heard = make(chan error)
-	h.news = append(h.news, told{time.Now(), telling{tellRenew, t.name}})
+	f := h.send(eventRenew, t)
+	f.reply = make(chan error)
+	h.pending = append(h.pending, timedEvent{time.Now(), traceEvent{eventRenew, t.name}})
 	h.mu.Unlock()
-	return []error{<-f.heard}
+	return []error{<-f.reply}
 }
 
-func (h *history) send(what int, t *tenure) *flight {
+func (h *history) send(what int, t *acquisition) *flight {
 	f := &flight{what: what, t: t, number: h.sent, sent: time.Now()}
 	h.sent++
 	h.flying = append(h.flying, f)
 	return f
 }
 
-// Lost tells of a loss, unless the reply to a renewal was the cause, which has its own telling.
-func (t *tenure) Lost(cause error) {
+// Lost records a loss, unless the reply to a renewal was the cause: that has its own event.
+func (t *acquisition) Lost(cause error) {
 	t.h.mu.Lock()
 	defer t.h.mu.Unlock()
 	if t.owes = true; !errors.Is(cause, watchdog.ErrGone) {
-		t.h.news = append(t.h.news, told{time.Now(), telling{tellLose, t.name}})
+		t.h.pending = append(t.h.pending, timedEvent{time.Now(), traceEvent{eventLose, t.name}})
 	}
 }
 
-func (t *tenure) Renewed(time.Time, time.Duration) {}
-func (t *tenure) Unrenewed(error, time.Duration)   {}
-func (t *tenure) Due()                             {}
-func (t *tenure) Group() watchdog.Group            { return watchdog.Group{} }
+func (t *acquisition) Renewed(time.Time, time.Duration) {}
+func (t *acquisition) Unrenewed(error, time.Duration)   {}
+func (t *acquisition) Due()                             {}
+func (t *acquisition) Group() watchdog.Group            { return watchdog.Group{} }
 
-func (t *tenure) holds() bool { return t != nil && t.lease.Check() == nil }
+func (t *acquisition) holds() bool { return t != nil && t.lease.Check() == nil }
 
 // step makes one thing happen.
 func (h *history) step() {
@@ -218,36 +218,36 @@ func (h *history) step() {
 		h.command(h.flying[h.IntN(len(h.flying))])
 		return
 	}
-	t, asking := h.tenure, slices.ContainsFunc(h.flying, func(f *flight) bool { return f.what != tellRenew })
+	t, requesting := h.acquisition, slices.ContainsFunc(h.flying, func(f *flight) bool { return f.what != eventRenew })
 	switch n := h.IntN(12); {
 	case t.holds() && n == 0:
 		t.lease.End()
-		h.says(tellUnlock, h.caller, toldNone)
-		h.send(tellUnlock, t)
+		h.record(eventUnlock, h.caller, noOwner)
+		h.send(eventUnlock, t)
 	case t.holds() && n == 1:
-		next := &tenure{h: h, name: t.name, lease: t.lease}
+		next := &acquisition{h: h, name: t.name, lease: t.lease}
 		if t.lease.Hand(next, 0) {
-			h.says(tellStart, 1-h.caller)
-			h.says(tellUnlock, h.caller, toldPassed)
+			h.record(eventStart, 1-h.caller)
+			h.record(eventUnlock, h.caller, handedOff)
 			h.caller = 1 - h.caller
-			h.says(tellTake, h.caller, t.name)
-			h.tenure = next
+			h.record(eventClaim, h.caller, t.name)
+			h.acquisition = next
 		}
 	case t.holds() && n == 2:
 		t.lease.Lose(errBroke)
-	case h.holder != toldNone && n == 3:
-		h.holder = toldNone // an operator deletes the key
-		h.says(tellExpire)
+	case h.holder != noOwner && n == 3:
+		h.holder = noOwner // an operator deletes the key
+		h.record(eventExpire)
 	case t != nil && t.owes && n < 7:
 		if t.owes = false; h.holder == t.name {
-			h.holder = toldNone
+			h.holder = noOwner
 		}
-		h.says(tellSettle, t.name)
-	case !asking && !t.holds() && h.holder == toldNone && n > 6:
+		h.record(eventReconcile, t.name)
+	case !requesting && !t.holds() && h.holder == noOwner && n > 6:
 		h.caller = 1 - h.caller
-		h.says(tellStart, h.caller)
-		h.says(tellAsk, h.caller, h.named)
-		h.send(tellAsk, &tenure{h: h, name: h.named})
+		h.record(eventStart, h.caller)
+		h.record(eventRequest, h.caller, h.named)
+		h.send(eventRequest, &acquisition{h: h, name: h.named})
 		h.named++
 	default:
 		h.tick()
@@ -257,7 +257,7 @@ func (h *history) step() {
 // tick lets time pass.
 func (h *history) tick() {
 	for _, f := range h.flying {
-		if f.what == tellAsk && time.Since(f.sent) > traceLease-3*traceTick {
+		if f.what == eventRequest && time.Since(f.sent) > traceLease-3*traceTick {
 			h.command(f)
 			return
 		}
@@ -268,19 +268,19 @@ func (h *history) tick() {
 		synctest.Wait()
 		now := time.Now()
 		h.mu.Lock()
-		for len(h.news) > 0 && h.news[0].at.Before(now) { // a lost tenure
-			h.told = append(h.told, h.news[0].telling)
-			h.news = h.news[1:]
+		for len(h.pending) > 0 && h.pending[0].at.Before(now) { // a lost acquisition
+			h.events = append(h.events, h.pending[0].traceEvent)
+			h.pending = h.pending[1:]
 		}
 		h.mu.Unlock()
-		if last := len(h.told) - 1; last >= 0 && h.told[last][0] == tellTicks {
-			h.told[last][1]++
+		if last := len(h.events) - 1; last >= 0 && h.events[last][0] == eventTicks {
+			h.events[last][1]++
 		} else {
-			h.says(tellTicks, 1)
+			h.record(eventTicks, 1)
 		}
-		h.tell()
+		h.flush()
 		if h.left--; h.left == 0 {
-			h.holder = toldNone
+			h.holder = noOwner
 		}
 	}
 }
@@ -288,18 +288,18 @@ func (h *history) tick() {
 // command makes something happen to a command.
 func (h *history) command(f *flight) {
 	switch n := h.IntN(6); {
-	case f.answer == 0 && f.what == tellRenew && !f.copy && n == 0:
+	case f.result == 0 && f.what == eventRenew && !f.copy && n == 0:
 		f.copy = h.IntN(2) == 0
-		h.says(tellBreak, f.number, map[bool]int{true: 1}[f.copy])
+		h.record(eventDisconnect, f.number, map[bool]int{true: 1}[f.copy])
 		if !f.copy {
 			h.over(f)
 		}
-		h.hears(f, errBroke)
-	case f.what == tellRenew && f.heard != nil && n == 1:
-		h.hears(f, errBroke) // it stops waiting, and the reply comes later
-	case f.answer == 0:
-		f.answer = h.carryOut(f)
-		h.says(tellRun, f.number, f.answer)
+		h.deliver(f, errBroke)
+	case f.what == eventRenew && f.reply != nil && n == 1:
+		h.deliver(f, errBroke) // it stops waiting, and the reply comes later
+	case f.result == 0:
+		f.result = h.execute(f)
+		h.record(eventExecute, f.number, f.result)
 		if f.copy {
 			h.over(f)
 		}
@@ -313,49 +313,49 @@ func (h *history) over(f *flight) {
 	h.flying = slices.DeleteFunc(h.flying, func(other *flight) bool { return other == f })
 }
 
-// carryOut executes a command on the server.
-func (h *history) carryOut(f *flight) int {
+// execute executes a command on the server.
+func (h *history) execute(f *flight) int {
 	switch {
-	case f.what == tellAsk:
+	case f.what == eventRequest:
 		h.holder, h.left = f.t.name, int(traceLease/traceTick)
 	case h.holder != f.t.name:
-		return toldNothing
-	case f.what == tellUnlock:
-		h.holder = toldNone
-		return toldFreed
+		return noEffect
+	case f.what == eventUnlock:
+		h.holder = noOwner
+		return freed
 	default:
 		h.left = int(traceLease / traceTick)
 	}
-	return toldGrant
+	return granted
 }
 
 // answered delivers the reply to a command.
 func (h *history) answered(f *flight) {
 	switch f.what {
-	case tellAsk:
-		h.says(tellAnswerAsk, f.number, h.caller)
-		h.tenure = f.t
+	case eventRequest:
+		h.record(eventReplyToRequest, f.number, h.caller)
+		h.acquisition = f.t
 		f.t.lease = h.dog.Watch(f.t, f.sent, traceLease, true)
-	case tellUnlock:
-		h.says(tellAnswerRelease, f.number)
-	case tellRenew:
-		h.says(tellAnswerRenewal, f.number)
+	case eventUnlock:
+		h.record(eventReplyToRelease, f.number)
+	case eventRenew:
+		h.record(eventReplyToRenewal, f.number)
 		var err error
-		if f.answer == toldNothing {
+		if f.result == noEffect {
 			err = watchdog.ErrGone
 		}
-		if !h.hears(f, err) {
+		if !h.deliver(f, err) {
 			f.t.lease.Answered(f.sent, err)
 		}
 	}
 }
 
-// hears ends the call that waits for the reply to a renewal. It reports whether there was one.
-func (h *history) hears(f *flight, err error) bool {
-	if f.heard == nil {
+// deliver ends the call that waits for the reply to a renewal. It reports whether there was one.
+func (h *history) deliver(f *flight, err error) bool {
+	if f.reply == nil {
 		return false
 	}
-	f.heard <- err
-	f.heard = nil
+	f.reply <- err
+	f.reply = nil
 	return true
 }

@@ -144,8 +144,8 @@ func (s *subject) Unrenewed(err error, left time.Duration) {
 	s.left = left
 }
 
-// toldUntil returns the end passed to the latest Renewed; the zero time before the first.
-func (s *subject) toldUntil() time.Time {
+// renewedUntil returns the end passed to the latest Renewed; the zero time before the first.
+func (s *subject) renewedUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.until
@@ -188,7 +188,7 @@ func (s *server) watch(w *watchdog.Watchdog, d time.Duration, alive bool) (*subj
 	return sub, w.Watch(sub, sent, d, alive)
 }
 
-func TestLease_isTrustedFromTheSendWithAMargin(t *testing.T) {
+func TestLease_countsFromTheSendWithAMargin(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub := &subject{}
 		sent := time.Now()
@@ -201,11 +201,11 @@ func TestLease_isTrustedFromTheSendWithAMargin(t *testing.T) {
 		}
 		time.Sleep(time.Until(want) - 1)
 		if l.Check() != nil {
-			t.Error("Check says lost one ns before Until")
+			t.Error("Check reports a loss 1 ns before Until")
 		}
 		time.Sleep(time.Nanosecond)
 		if l.Check() == nil {
-			t.Error("Check says held at Until")
+			t.Error("Check reports no loss at Until")
 		}
 		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || !at.Equal(want) {
 			t.Errorf("lost by %v at %v, want ErrExpired at %v", cause, at.Sub(sent), want.Sub(sent))
@@ -213,7 +213,7 @@ func TestLease_isTrustedFromTheSendWithAMargin(t *testing.T) {
 	})
 }
 
-func TestLease_endsByTheTimerWithoutALook(t *testing.T) {
+func TestLease_endsByTheTimer(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, time.Second, false)
 		until := l.Until()
@@ -222,12 +222,12 @@ func TestLease_endsByTheTimerWithoutALook(t *testing.T) {
 			t.Errorf("lost by %v at %v, want ErrExpired at %v", cause, at, until)
 		}
 		if sub.losses != 1 {
-			t.Errorf("told %d times", sub.losses)
+			t.Errorf("notified %d times", sub.losses)
 		}
 	})
 }
 
-func TestWatchdog_renewsEveryThird(t *testing.T) {
+func TestWatchdog_renewsAfterAThird(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		start := time.Now()
 		sub, l := s.watch(w, lease, true)
@@ -246,7 +246,7 @@ func TestWatchdog_renewsEveryThird(t *testing.T) {
 	})
 }
 
-func TestWatchdog_aFixedLeaseIsNotRenewed(t *testing.T) {
+func TestWatchdog_fixedLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, _ := s.watch(w, lease, false)
 		time.Sleep(2 * lease)
@@ -276,7 +276,7 @@ func TestWatchdog_gone(t *testing.T) {
 	})
 }
 
-func TestWatchdog_aFailedRenewalIsNoLoss(t *testing.T) {
+func TestWatchdog_failedRenewalIsNoLoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		down := errors.New("connection refused")
 		s.fail = func(call int) error {
@@ -294,7 +294,7 @@ func TestWatchdog_aFailedRenewalIsNoLoss(t *testing.T) {
 	})
 }
 
-func TestWatchdog_theWindowsEndIsALossWithItsCause(t *testing.T) {
+func TestWatchdog_lossHasTheLastError(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		down := errors.New("connection refused")
 		s.fail = func(int) error { return down }
@@ -318,7 +318,7 @@ func TestWatchdog_theWindowsEndIsALossWithItsCause(t *testing.T) {
 
 // A renewal without a reply hides neither the end of its own lease, nor delays the renewals of other
 // leases.
-func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
+func TestWatchdog_hangingRenewalDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		stuck := make(chan struct{})
@@ -338,10 +338,10 @@ func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 
 		time.Sleep(5 * lease)
 		if at, _ := hang.lost(); !at.Equal(until) {
-			t.Errorf("the hanging one was told at %v, want %v", at, until)
+			t.Errorf("the hanging lease was lost at %v, want %v", at, until)
 		}
 		if _, cause := other.lost(); cause != nil {
-			t.Errorf("the other one lost it: %v", cause)
+			t.Errorf("the other lease was lost: %v", cause)
 		}
 		close(stuck)
 		synctest.Wait()
@@ -351,13 +351,13 @@ func TestWatchdog_aHangingRenewalDelaysNobody(t *testing.T) {
 	})
 }
 
-func TestLease_stopWaitsForTheRenewalThatCarriesIt(t *testing.T) {
+func TestStop_waitsForTheRenewalInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		sent, answer := make(chan struct{}), make(chan struct{})
+		sent, reply := make(chan struct{}), make(chan struct{})
 		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 			close(sent)
-			<-answer
+			<-reply
 			return s.renew(ctx, batch)
 		})
 		defer w.Close()
@@ -368,25 +368,25 @@ func TestLease_stopWaitsForTheRenewalThatCarriesIt(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-stopped:
-			t.Fatal("Stop returned while a renewal of the lease was under way")
+			t.Fatal("Stop returned while a renewal of the lease was in flight")
 		default:
 		}
 		s.free(sub) // its reply must not reach the subject
-		close(answer)
+		close(reply)
 		<-stopped
 		time.Sleep(lease)
 		if sub.losses != 0 || s.renewals() != 1 {
-			t.Errorf("after Stop: %d losses told, %d renewals, want 0 and 1", sub.losses, s.renewals())
+			t.Errorf("after Stop: got %d losses and %d renewals, want 0 and 1", sub.losses, s.renewals())
 		}
 	})
 }
 
-func TestLease_stopGivesUpWithItsContext(t *testing.T) {
+func TestStop_canceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		answer := make(chan struct{})
+		reply := make(chan struct{})
 		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
-			<-answer
+			<-reply
 			return s.renew(ctx, batch)
 		})
 		defer w.Close()
@@ -399,11 +399,11 @@ func TestLease_stopGivesUpWithItsContext(t *testing.T) {
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("Stop took %v, want its context's second", took)
 		}
-		close(answer)
+		close(reply)
 	})
 }
 
-func TestLease_keepAliveTurnsRenewalsOnAndOff(t *testing.T) {
+func TestKeepAlive(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, 10*lease, false) // a long fixed lease
 		l.KeepAlive(true)
@@ -439,7 +439,7 @@ func TestLease_neverShortened(t *testing.T) {
 	})
 }
 
-func TestLease_loseIsFinalAndToldOnce(t *testing.T) {
+func TestLose_isFinalAndNotifiedOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, lease, true)
 		why := errors.New("by force")
@@ -450,23 +450,23 @@ func TestLease_loseIsFinalAndToldOnce(t *testing.T) {
 		wg.Wait()
 		l.Extend(time.Now(), lease)
 		if _, cause := sub.lost(); l.Check() == nil || sub.losses != 1 || !errors.Is(cause, why) {
-			t.Errorf("check %v, told %d times, cause %v", l.Check(), sub.losses, cause)
+			t.Errorf("Check: %v; notified %d times, cause %v", l.Check(), sub.losses, cause)
 		}
 		if l.Stop(t.Context()) {
-			t.Error("Stop says it was still watched")
+			t.Error("Stop reports that the lease was still watched")
 		}
 	})
 }
 
 // On a machine that slept, the wall clock continued, and the monotonic clock did not.
-func TestLease_believesTheClockThatSaysLater(t *testing.T) {
+func TestLease_usesTheLaterClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew()
 		defer skew.Restore()
 		sub, l := s.watch(w, lease, false)
 		skew.Set(-time.Hour) // the wall clock was moved backward: the monotonic one counts
 		if l.Check() != nil {
-			t.Error("lost by a wall clock that went back")
+			t.Error("lost by a wall clock that moved backward")
 		}
 		time.Sleep(watchdog.Trusted(lease) - 1)
 		if l.Check() != nil {
@@ -477,7 +477,7 @@ func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 		sub, l = s.watch(w, lease, true)
 		skew.Set(time.Hour)
 		if l.Check() == nil {
-			t.Error("an hour of sleep went unnoticed")
+			t.Error("an hour of sleep was not detected")
 		}
 		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) {
 			t.Errorf("cause %v", cause)
@@ -487,13 +487,13 @@ func TestLease_believesTheClockThatSaysLater(t *testing.T) {
 
 // Without a renewal, Until returns the same end every time, on the real clocks. After a renewal it
 // returns the end that the subject was notified of.
-func TestLease_untilStandsStill(t *testing.T) {
+func TestLease_untilIsStable(t *testing.T) {
 	w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error { return nil })
 	defer w.Close()
 	for _, alive := range []bool{false, true} {
 		sub := &subject{}
 		l := w.Watch(sub, time.Now().Add(-lease/3), lease, alive) // its renewal is due
-		for alive && sub.toldUntil().IsZero() {
+		for alive && sub.renewedUntil().IsZero() {
 			runtime.Gosched()
 		}
 		first, moved := l.Until(), 0
@@ -503,16 +503,16 @@ func TestLease_untilStandsStill(t *testing.T) {
 			}
 		}
 		if moved > 0 {
-			t.Errorf("renewed %v: it was another instant in %d of 1000 looks", alive, moved)
+			t.Errorf("renewed %v: Until changed in %d of 1000 calls", alive, moved)
 		}
-		if told := sub.toldUntil(); alive && told != first {
-			t.Errorf("the subject was told %v, and a look sees %v", told, first)
+		if notified := sub.renewedUntil(); alive && notified != first {
+			t.Errorf("the subject got %v, and Until returns %v", notified, first)
 		}
 	}
 }
 
 // Until follows a clock that is changed.
-func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
+func TestLease_untilFollowsAClockChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew()
 		defer skew.Restore()
@@ -521,7 +521,7 @@ func TestLease_untilFollowsAClockThatIsSet(t *testing.T) {
 		for _, by := range []time.Duration{time.Minute, time.Second, 0, -time.Minute} {
 			skew.Set(by)
 			if got, want := before.Sub(l.Until()), max(by, 0); got != want {
-				t.Errorf("the wall clock is set by %v: Until comes %v earlier, want %v", by, got, want)
+				t.Errorf("the wall clock is set by %v: Until is %v earlier, want %v", by, got, want)
 			}
 		}
 	})
@@ -547,7 +547,7 @@ func TestLease_untilFollowsASmallChange(t *testing.T) {
 }
 
 // The trust counts from the send of a renewal, even if its reply is slow.
-func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
+func TestWatchdog_slowRenewalCountsFromItsSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		var sent time.Time
@@ -571,7 +571,7 @@ func TestWatchdog_aSlowRenewalCountsFromItsSend(t *testing.T) {
 
 // The trust expired while a renewal was in flight, and no call has detected it yet: the confirmation
 // still comes too late.
-func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
+func TestWatchdog_confirmationAfterTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		skew := watchdog.NewSkew()
@@ -592,17 +592,17 @@ func TestWatchdog_aConfirmationAfterTheEndIsTooLate(t *testing.T) {
 
 // The renew function returns before the server has replied. A later reply still counts, from the send
 // of that renewal.
-func TestLease_answeredLate(t *testing.T) {
+func TestAnswered_late(t *testing.T) {
 	for name, c := range map[string]struct {
-		answer error
+		result error
 		after  time.Duration // when the renewal is sent
 		lost   error
 		until  time.Duration // after the grant
 		next   time.Duration // after the grant: when it is renewed again
 	}{
-		"confirmed":           {nil, 3500 * time.Millisecond, nil, lease/3 + lease - lease/100 - 2*time.Millisecond, 2 * lease / 3},
-		"gone":                {watchdog.ErrGone, 3500 * time.Millisecond, watchdog.ErrGone, lease/3 + 3500*time.Millisecond, 0},
-		"no answer after all": {errors.New("EOF"), 3100 * time.Millisecond, nil, lease - lease/100 - 2*time.Millisecond, lease/3 + 3*time.Second + time.Second},
+		"confirmed":          {nil, 3500 * time.Millisecond, nil, lease/3 + lease - lease/100 - 2*time.Millisecond, 2 * lease / 3},
+		"gone":               {watchdog.ErrGone, 3500 * time.Millisecond, watchdog.ErrGone, lease/3 + 3500*time.Millisecond, 0},
+		"no reply after all": {errors.New("EOF"), 3100 * time.Millisecond, nil, lease - lease/100 - 2*time.Millisecond, lease/3 + 3*time.Second + time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -610,22 +610,22 @@ func TestLease_answeredLate(t *testing.T) {
 				w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
 					sent = append(sent, time.Now())
 					time.Sleep(3 * time.Second)
-					return []error{errSilent}
+					return []error{errNoReply}
 				})
 				defer w.Close()
 				sub, start := &subject{}, time.Now()
 				l := w.Watch(sub, start, lease, true)
 				time.Sleep(lease/3 + c.after)
 				synctest.Wait()
-				l.Answered(sent[0], c.answer)
+				l.Answered(sent[0], c.result)
 				if _, cause := sub.lost(); !errors.Is(cause, c.lost) {
 					t.Errorf("lost by %v, want %v", cause, c.lost)
 				}
 				if got := l.Until().Sub(start); got != c.until {
 					t.Errorf("trusted until %v after the grant, want %v", got, c.until)
 				}
-				if told := sub.renewed == 1; told != (c.answer == nil) {
-					t.Errorf("told %d times of a renewal", sub.renewed)
+				if notified := sub.renewed == 1; notified != (c.result == nil) {
+					t.Errorf("notified of %d renewals", sub.renewed)
 				}
 				if c.next == 0 {
 					return
@@ -642,7 +642,7 @@ func TestLease_answeredLate(t *testing.T) {
 
 // A subject is notified of the remaining lease time when its renewal fails, succeeds, or is confirmed
 // late.
-func TestWatchdog_tellsWhatIsLeft(t *testing.T) {
+func TestWatchdog_reportsTheRemainingTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		refused := errors.New("refused")
 		s.fail = func(call int) error {
@@ -666,7 +666,7 @@ func TestWatchdog_tellsWhatIsLeft(t *testing.T) {
 		synctest.Wait()
 		wantLeft("failed", lease/3, 1, 0)
 		if len(sub.failed) == 1 && sub.failed[0] != refused {
-			t.Errorf("told of %v", sub.failed[0])
+			t.Errorf("notified of %v", sub.failed[0])
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -680,7 +680,7 @@ func TestWatchdog_tellsWhatIsLeft(t *testing.T) {
 }
 
 // A confirmation after the end does not revive the lease, whether or not a call has detected the end.
-func TestLease_answeredTooLate(t *testing.T) {
+func TestAnswered_tooLate(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			skew := watchdog.NewSkew()
@@ -696,20 +696,20 @@ func TestLease_answeredTooLate(t *testing.T) {
 			}
 			l.Answered(sent, nil)
 			if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || l.Check() == nil || sub.renewed != 0 {
-				t.Errorf("seen %v: lost by %v, Check says %v, %d renewals", seen, cause, l.Check(), sub.renewed)
+				t.Errorf("detected %v: lost by %v, Check returns %v, %d renewals", seen, cause, l.Check(), sub.renewed)
 			}
 		})
 	}
 }
 
 // A Check during the notification of the subject reports the loss, too.
-func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
+func TestLease_lossIsVisibleToAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		w := watchdog.New(lease, most, s.renew)
 		defer w.Close()
-		told := make(chan struct{})
-		slow := &slowSubject{told: told}
+		release := make(chan struct{})
+		slow := &slowSubject{release: release}
 		s.grant(&slow.subject, lease)
 		l := w.Watch(slow, time.Now(), lease, false)
 		go l.Check()
@@ -717,25 +717,25 @@ func TestLease_isOverForEverybodyAtOnce(t *testing.T) {
 		go l.Check() // this Check notifies the subject, which is slow
 		synctest.Wait()
 		if err := l.Check(); !errors.Is(err, watchdog.ErrExpired) {
-			t.Errorf("Check says %v while the subject is being told", err)
+			t.Errorf("Check returns %v while the subject is being notified", err)
 		}
-		close(told)
+		close(release)
 	})
 }
 
 type slowSubject struct {
 	subject
-	told chan struct{}
+	release chan struct{}
 }
 
 func (s *slowSubject) Lost(cause error) {
-	<-s.told
+	<-s.release
 	s.subject.Lost(cause)
 }
 
 // A step of the wall clock must not make the watchdog spin: work that is due by one clock is done,
 // and other work is waited for.
-func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
+func TestWatchdog_doesNotSpinAfterAClockStep(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, 12 * time.Second} {
 		t.Run(by.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
@@ -760,7 +760,7 @@ func TestWatchdog_doesNotSpinWhenTheClocksRunApart(t *testing.T) {
 
 // Most leases end before anything is due. They must not wake the watchdog one after the other, and it
 // must not wake up in vain after they have ended.
-func TestWatchdog_sleepsOnThroughShortWatches(t *testing.T) {
+func TestWatchdog_sleepsThroughShortLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		for range 100 {
 			_, l := s.watch(w, lease, true)
@@ -773,12 +773,12 @@ func TestWatchdog_sleepsOnThroughShortWatches(t *testing.T) {
 		}
 		time.Sleep(100 * lease)
 		if turns := w.Turns(); turns > 6 {
-			t.Errorf("%d turns, most of them for nothing", turns)
+			t.Errorf("%d turns, most of them without work", turns)
 		}
 	})
 }
 
-func TestWatchdog_renewalsDueTogetherTravelTogether(t *testing.T) {
+func TestWatchdog_batchesRenewals(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		const many = 10_000
 		before := runtime.NumGoroutine()
@@ -806,7 +806,7 @@ func TestWatchdog_renewalsDueTogetherTravelTogether(t *testing.T) {
 	})
 }
 
-func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
+func TestClose_notifiesNoOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		w := watchdog.New(lease, most, s.renew)
@@ -818,7 +818,7 @@ func TestWatchdog_closeEndsEverythingSilently(t *testing.T) {
 		late, l := s.watch(w, lease, true)
 		time.Sleep(2 * lease)
 		if l.Check() == nil || late.losses != 0 || s.renewals() != 0 {
-			t.Error("a watch after Close lives")
+			t.Error("a lease watched after Close is trusted")
 		}
 		w.Close() // again
 	})
@@ -832,7 +832,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 		t.Run(fmt.Sprintf("rate %v", rate), func(t *testing.T) {
 			seed := rand.Uint64()
 			synctest.Test(t, func(t *testing.T) {
-				faults, looker := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
+				faults, checker := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
 				s := newServer()
 				s.rate = rate
 				var burst int // remaining failures
@@ -867,11 +867,11 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 				}
 				sub, l := s.watch(w, lease, true)
 				end := time.Now().AddDate(0, 0, days)
-				looks := 0
+				checks := 0
 				for time.Now().Before(end) {
-					time.Sleep(time.Duration(looker.Int64N(int64(2 * time.Minute))))
+					time.Sleep(time.Duration(checker.Int64N(int64(2 * time.Minute))))
 					synctest.Wait()
-					looks++
+					checks++
 					if l.Check() == nil && !s.held(sub) {
 						t.Fatalf("missed loss at %v (seed %d)", time.Now(), seed)
 					}
@@ -893,7 +893,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 				if at, cause := sub.lost(); !errors.Is(cause, down) || at.After(until.Add(lease/3)) {
 					t.Errorf("the outage ended it by %v at %v, trusted until %v", cause, at, until)
 				}
-				t.Logf("%d looks, %d renewals, seed %d", looks, s.renewals(), seed)
+				t.Logf("%d looks, %d renewals, seed %d", checks, s.renewals(), seed)
 			})
 		})
 	}
@@ -901,7 +901,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 
 // Due is called once at the time of CallAt, even while the lease is renewed. The renewals continue as
 // before.
-func TestLease_callAt(t *testing.T) {
+func TestCallAt(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 			start := time.Now()
@@ -944,7 +944,7 @@ func TestLease_callAt(t *testing.T) {
 }
 
 // An event that passed is handled at the next turn, and the end of the lease before all others.
-func TestLease_callAtAfterTheEnd(t *testing.T) {
+func TestCallAt_afterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, time.Second, false)
 		l.CallAt(time.Now().Add(2 * time.Second))
@@ -957,29 +957,29 @@ func TestLease_callAtAfterTheEnd(t *testing.T) {
 
 // A reply for a lease that was stopped or lost calls no subject: the subject was notified, or called
 // Stop.
-func TestLease_answeredWhenOver(t *testing.T) {
-	for _, answer := range []error{nil, watchdog.ErrGone} {
+func TestAnswered_afterTheEnd(t *testing.T) {
+	for _, reply := range []error{nil, watchdog.ErrGone} {
 		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 			sent := time.Now()
 			stopped, l := s.watch(w, lease, true)
 			l.Stop(t.Context())
-			l.Answered(sent, answer)
+			l.Answered(sent, reply)
 			if stopped.losses != 0 || stopped.renewed != 0 || l.Check() != watchdog.ErrStopped {
-				t.Errorf("%v, when stopped: %d losses, %d renewals, and then %v", answer, stopped.losses, stopped.renewed, l.Check())
+				t.Errorf("%v, when stopped: %d losses, %d renewals, and then %v", reply, stopped.losses, stopped.renewed, l.Check())
 			}
 			lost, l := s.watch(w, lease, true)
 			l.Lose(errors.New("taken"))
 			until := l.Until()
-			l.Answered(sent, answer)
+			l.Answered(sent, reply)
 			if lost.losses != 1 || lost.renewed != 0 || !l.Until().Equal(until) || w.Len() != 0 {
-				t.Errorf("%v, when lost: %d losses, %d renewals, until %v after %v, %d leases", answer, lost.losses, lost.renewed, l.Until(), until, w.Len())
+				t.Errorf("%v, when lost: %d losses, %d renewals, until %v after %v, %d leases", reply, lost.losses, lost.renewed, l.Until(), until, w.Len())
 			}
 		})
 	}
 }
 
 // A failed renewal is no longer the cause of an end once a later reply has confirmed the lease.
-func TestLease_answeredAfterAFailure(t *testing.T) {
+func TestAnswered_afterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent time.Time
 		refused := errors.New("refused")
@@ -1006,7 +1006,7 @@ func TestLease_answeredAfterAFailure(t *testing.T) {
 }
 
 // Turning the renewals of an ended lease on or off does not revive it.
-func TestLease_keepAliveWhenOver(t *testing.T) {
+func TestKeepAlive_onAnEndedLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		for _, alive := range []bool{true, false} {
 			sub, l := s.watch(w, lease, alive)
@@ -1027,7 +1027,7 @@ func TestLease_keepAliveWhenOver(t *testing.T) {
 
 // The first renewal is due an interval after renewals are turned on. Turning them on again does not
 // postpone it.
-func TestLease_keepAliveBegins(t *testing.T) {
+func TestKeepAlive_firstRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		_, l := s.watch(w, 10*lease, false)
 		time.Sleep(lease)
@@ -1035,13 +1035,13 @@ func TestLease_keepAliveBegins(t *testing.T) {
 		time.Sleep(lease/3 - time.Millisecond)
 		synctest.Wait()
 		if n := s.renewals(); n != 0 {
-			t.Errorf("%d renewals before the interval is over", n)
+			t.Errorf("%d renewals before the interval has passed", n)
 		}
 		l.KeepAlive(true)
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if n := s.renewals(); n != 1 {
-			t.Errorf("%d renewals when the interval is over, want 1", n)
+			t.Errorf("%d renewals when the interval has passed, want 1", n)
 		}
 	})
 }
@@ -1072,7 +1072,7 @@ func TestGroup_within(t *testing.T) {
 }
 
 // CallAt on an ended lease calls nothing, and does not revive the lease.
-func TestLease_callAtWhenOver(t *testing.T) {
+func TestCallAt_onAnEndedLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, lease, true)
 		l.Stop(t.Context())
@@ -1090,7 +1090,7 @@ func TestLease_callAtWhenOver(t *testing.T) {
 
 // A renewal failed, and the next one is confirmed. When the lease ends later, the failure is not the
 // cause.
-func TestWatchdog_aRenewalAfterAFailure(t *testing.T) {
+func TestWatchdog_renewalAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused, sent := errors.New("refused"), 0
 		w := watchdog.New(lease, most, func(_ context.Context, batch []watchdog.Subject) []error {

@@ -32,7 +32,7 @@ func topologies() []string {
 	return []string{"standalone", "sentinel", "cluster", "quorum"}
 }
 
-// setting reads a variable of the environment.
+// setting reads an environment variable.
 func setting[T any](t *testing.T, name string, or T, parse func(string) (T, error)) T {
 	t.Helper()
 	given := os.Getenv(name)
@@ -48,7 +48,7 @@ func setting[T any](t *testing.T, name string, or T, parse func(string) (T, erro
 
 func number(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }
 
-// result is what a round came to. Results of many rounds make up docs/evidence/reliability.md.
+// result is the result of a round. The results of many rounds make up docs/evidence/reliability.md.
 type result struct {
 	Seed      uint64
 	Round     int
@@ -73,7 +73,7 @@ type result struct {
 	Wrong     []string
 }
 
-// TestChaos runs rounds until DURATION is over; without DURATION, one short round.
+// TestChaos runs rounds until DURATION has passed; without DURATION, one short round.
 func TestChaos(t *testing.T) {
 	if !redistest.Installed() {
 		redistest.Start(t) // says what is missing
@@ -87,17 +87,17 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("SEED=%d  commit %s  %s  rueidis %s  %s, %d processors", seed, commit(), runtime.Version(), rueidisVersion(), runtime.GOARCH, runtime.NumCPU())
 	var sum sums
-	began := time.Now()
+	start := time.Now()
 	for round := max(0, only); !t.Failed(); round++ {
 		sum.add(play(t, newPlan(seed, round, each)))
-		if only >= 0 || time.Since(began) >= length {
+		if only >= 0 || time.Since(start) >= length {
 			break
 		}
 	}
 	t.Log(sum.String())
 }
 
-// TestSeeds plays the rounds that once failed; they are in testdata/seeds.
+// TestSeeds runs the rounds that once failed; they are in testdata/seeds.
 func TestSeeds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("each of them takes half a minute")
@@ -125,18 +125,18 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// play plays a round, and checks it.
+// play runs a round, and checks it.
 func play(t *testing.T, p plan) result { return playWith(t, p, (*scene).run) }
 
-// playWith plays a round in which run does what goes wrong, and checks it.
+// playWith runs a round whose faults are done by run, and checks it.
 func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 	t.Run(fmt.Sprintf("%d-%d-%s-%s", p.Seed, p.Round, p.Topology, p.Temper), func(t *testing.T) {
 		dir := t.TempDir()
-		began := time.Now()
+		start := time.Now()
 		s := newScene(t, p, dir)
 		r = result{
 			Seed: p.Seed, Round: p.Round, Topology: p.Topology, Temper: p.Temper, Commit: commit(), Server: version(t, s.servers[0]),
-			Go: runtime.Version(), Rueidis: rueidisVersion(), When: began.UTC(), Granted: map[string]int{},
+			Go: runtime.Version(), Rueidis: rueidisVersion(), When: start.UTC(), Granted: map[string]int{},
 		}
 		if os.Getenv("LEASEHOLD_CHAOS_VERBOSE") != "" {
 			t.Log(p)
@@ -153,7 +153,7 @@ func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 		r.Report = s.finish()
 		s.visit()
 		s.judge(&r)
-		r.Seconds = time.Since(began).Seconds()
+		r.Seconds = time.Since(start).Seconds()
 		redisson := ""
 		if r.Redisson != "" {
 			redisson = ", Redisson " + r.Redisson
@@ -168,7 +168,7 @@ func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 	return r
 }
 
-// judge checks what the processes wrote down.
+// judge checks the records of the processes.
 func (s *scene) judge(r *result) {
 	pasts := make([]past, len(s.plan.Places))
 	s.pasts = pasts
@@ -247,7 +247,7 @@ func (s *scene) judge(r *result) {
 	debug.FreeOSMemory()
 }
 
-// keep copies all that is needed to look at a failed round to a directory that stays.
+// keep copies everything that is needed to examine a failed round to a permanent directory.
 func (s *scene) keep(r result) {
 	under := os.Getenv("LEASEHOLD_FAILURES")
 	if under == "" {
@@ -318,7 +318,7 @@ func (s *scene) history() []byte {
 	return b.Bytes()
 }
 
-// Is all there that is needed to look at a failed round?
+// keep stores everything that is needed to examine a failed round.
 func TestKeep(t *testing.T) {
 	under := t.TempDir()
 	t.Setenv("LEASEHOLD_FAILURES", under)
@@ -379,7 +379,7 @@ func store(t *testing.T, r result) {
 	}
 }
 
-// sums is what several rounds came to.
+// sums is the result of several rounds.
 type sums struct {
 	rounds, wrong, overlaps, lost, killed, checked, porcupine int
 	granted, faults                                           map[string]int
@@ -430,7 +430,7 @@ var commit = sync.OnceValue(func() string {
 	return name
 })
 
-// rueidisVersion is that of the client library below. A test binary does not know of its modules.
+// rueidisVersion is the version of rueidis. A test binary does not contain its module versions.
 func rueidisVersion() string {
 	text, err := os.ReadFile("../go.mod")
 	if err == nil {

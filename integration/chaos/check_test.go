@@ -19,8 +19,8 @@ type hold struct {
 	End     int64  // until when it was certainly believed
 }
 
-// ends returns until when the holder believed in the hold. A process that was killed believed in it as
-// long as it lived, and the promise lasted.
+// ends returns until when the holder considered the hold valid. A killed process did so as long as it lived, and until
+// Until.
 func (r record) ends(killed int64) int64 {
 	if killed != 0 && r.Release == 0 && r.Flags&flagSeenLost == 0 {
 		return max(r.Look, min(killed, max(r.Until, r.LookUntil)))
@@ -28,7 +28,7 @@ func (r record) ends(killed int64) int64 {
 	return r.Look
 }
 
-// lease is for how long the server keeps what it was told last.
+// lease is for how long the server keeps the latest lease.
 func (h hold) lease() time.Duration {
 	if h.Flags&flagFixed != 0 {
 		return longest
@@ -48,7 +48,7 @@ type event struct {
 	Others   bool   `json:",omitempty"` // it is about a lock that several calls take together with this one
 }
 
-// wrong is what the checker found.
+// wrong is a finding of the checker.
 type wrong struct {
 	What  string
 	Place string
@@ -85,10 +85,10 @@ type tally struct {
 	Behind   time.Duration // the longest time from the fault until the last forgotten hold was over
 }
 
-// most is how many findings of one sort are told of.
+// most is the maximum number of reported findings of one sort.
 const most = 5
 
-// check looks for what must not be.
+// check searches for violations.
 func (p *past) check() (found []wrong, sum tally) {
 	slices.SortFunc(p.holds, func(a, b hold) int { return cmp.Compare(a.Granted, b.Granted) })
 	switch p.place.Kind {
@@ -97,40 +97,40 @@ func (p *past) check() (found []wrong, sum tally) {
 	case "waitgroup":
 		return p.waitGroup()
 	}
-	began := p.tenures()
-	found = append(found, p.overlaps(began, &sum)...)
+	start := p.tenures()
+	found = append(found, p.overlaps(start, &sum)...)
 	found = append(found, p.tokens()...)
-	found = append(found, p.taken(began, &sum)...)
+	found = append(found, p.taken(start, &sum)...)
 	if p.calm && p.place.Kind == "fair" {
 		found = append(found, p.order()...)
 	}
 	return found, sum
 }
 
-// tenure is what the holds have in common that one grant of the server stands for.
-type tenure struct {
+// acquisition is what the holds of one grant have in common.
+type acquisition struct {
 	process string
 	owner   int64
 }
 
-// tenures returns when the first question of each tenure was asked. What the server knew of it before is
-// not older than that.
-func (p *past) tenures() map[tenure]int64 {
-	began := make(map[tenure]int64, len(p.holds))
+// tenures returns when the first request of each acquisition was sent. Anything that the server had of it before is not
+// older.
+func (p *past) tenures() map[acquisition]int64 {
+	start := make(map[acquisition]int64, len(p.holds))
 	for _, h := range p.holds {
-		t := tenure{h.Process, h.Owner}
-		if at, ok := began[t]; !ok || h.Call < at {
-			began[t] = h.Call
+		t := acquisition{h.Process, h.Owner}
+		if at, ok := start[t]; !ok || h.Call < at {
+			start[t] = h.Call
 		}
 	}
-	return began
+	return start
 }
 
-// excused reports whether a fault explains that h was forgotten, or forgotten holds were believed, at
-// the instant at: the tenure began before the fault was over, and no lease has passed since.
-func (p *past) excused(h hold, began map[tenure]int64, at int64) (by event, ok bool) {
+// excused reports whether a fault explains that h was forgotten, or that forgotten holds were considered valid, at the
+// instant at: the acquisition began before the end of the fault, and no lease has passed since.
+func (p *past) excused(h hold, start map[acquisition]int64, at int64) (by event, ok bool) {
 	for _, e := range p.events {
-		if e.Forgets && at >= e.From && at <= e.To+int64(h.lease()) && began[tenure{h.Process, h.Owner}] <= e.To {
+		if e.Forgets && at >= e.From && at <= e.To+int64(h.lease()) && start[acquisition{h.Process, h.Owner}] <= e.To {
 			return e, true
 		}
 	}
@@ -148,8 +148,8 @@ func (p *past) excludes(a, b hold) bool {
 	return true
 }
 
-// overlaps looks for holds that were valid at once. p.holds are sorted by their grants.
-func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
+// overlaps searches for holds that were valid at once. p.holds are sorted by their grants.
+func (p *past) overlaps(start map[acquisition]int64, sum *tally) (found []wrong) {
 	var live []hold
 	for _, h := range p.holds {
 		if h.End < h.Granted {
@@ -163,9 +163,9 @@ func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
 			if !p.excludes(l, h) {
 				continue
 			}
-			e, ok := p.excused(l, began, h.Granted)
+			e, ok := p.excused(l, start, h.Granted)
 			if !ok {
-				e, ok = p.excused(h, began, h.Granted)
+				e, ok = p.excused(h, start, h.Granted)
 			}
 			if ok {
 				sum.Overlaps++
@@ -177,7 +177,7 @@ func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
 			}
 		}
 		if p.place.Kind == "semaphore" && used > permits {
-			forgotten := slices.ContainsFunc(append(before, h), func(l hold) bool { _, ok := p.excused(l, began, h.Granted); return ok })
+			forgotten := slices.ContainsFunc(append(before, h), func(l hold) bool { _, ok := p.excused(l, start, h.Granted); return ok })
 			if forgotten {
 				sum.Overlaps++
 			} else if len(found) < most {
@@ -189,8 +189,8 @@ func (p *past) overlaps(began map[tenure]int64, sum *tally) (found []wrong) {
 	return found
 }
 
-// falls are the times in which the tokens of the place can fall. Holds of tenures that began before count
-// with them for a lease.
+// falls are the periods in which the tokens of the place can decrease. Holds of acquisitions that began before count for
+// another lease.
 func (p *past) falls() (all []event) {
 	for _, e := range p.events {
 		if e.Lost || e.Falls && !p.place.Fenced {
@@ -200,7 +200,7 @@ func (p *past) falls() (all []event) {
 	return all
 }
 
-// tokens looks for a token that is not larger than that of a hold which was granted before it was asked for.
+// tokens searches for a token that is not larger than the token of a hold granted before its request.
 func (p *past) tokens() (found []wrong) {
 	var all []hold // by their grants
 	for _, h := range p.holds {
@@ -242,8 +242,8 @@ func (p *past) tokens() (found []wrong) {
 	return found
 }
 
-// taken looks for holds that were lost although their lease lasted, and nothing had taken the lock away.
-func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
+// taken searches for holds that were lost before their lease expired, without a fault that removed the lock.
+func (p *past) taken(start map[acquisition]int64, sum *tally) (found []wrong) {
 	for _, h := range p.holds {
 		if h.Outcome == outcomeExpired || h.Outcome == outcomeGone {
 			sum.Lost++
@@ -256,7 +256,7 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 		}
 		// The hold can have been forgotten long before its holder learns of it.
 		explained := slices.ContainsFunc(p.events, func(e event) bool {
-			return (e.Forgets || e.Takes || e.Others && h.Flags&flagMulti != 0) && began[tenure{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
+			return (e.Forgets || e.Takes || e.Others && h.Flags&flagMulti != 0) && start[acquisition{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
 		})
 		if !explained && len(found) < most {
 			found = append(found, wrong{"the server did not have it any more, while its lease lasted", p.place.Name, h.Release, []hold{h}})
@@ -265,8 +265,8 @@ func (p *past) taken(began map[tenure]int64, sum *tally) (found []wrong) {
 	return found
 }
 
-// order looks for a hold that was granted before another one whose caller had been refused before the
-// caller of the first one asked.
+// order searches for a hold that was granted before another one whose caller had been refused before the first one's
+// request.
 func (p *past) order() (found []wrong) {
 	byToken := slices.DeleteFunc(slices.Clone(p.holds), func(h hold) bool { return h.Token == 0 }) // Redisson's
 	slices.SortFunc(byToken, func(a, b hold) int { return cmp.Compare(b.Token, a.Token) })         // the latest first
@@ -285,7 +285,7 @@ func (p *past) order() (found []wrong) {
 // mostForPorcupine is how many holds of a place Porcupine checks; its memory grows with the square.
 const mostForPorcupine = 4000
 
-// porcupine has Porcupine look for a legal order, if the history is not too long, and no fault excuses anything. It
+// porcupine makes Porcupine search for a legal order, if the history is not too long, and no fault excuses anything. It
 // reports whether it did so.
 func (p *past) porcupine(file string) (did bool, err error) {
 	forgets := slices.ContainsFunc(p.events, func(e event) bool { return e.Forgets || e.Falls })
@@ -327,7 +327,7 @@ func (p *past) porcupine(file string) (did bool, err error) {
 	return true, err
 }
 
-// Can the checker fail? Each history was made by hand.
+// The checker detects each kind of violation. Each history was made manually.
 func TestCheck(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	// one is a hold of a process that was asked for, granted, believed and unlocked at these milliseconds.

@@ -25,11 +25,11 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// javaThreads is how many threads of Redisson take the same locks.
+// javaThreads is how many threads of Redisson acquire the same locks.
 const javaThreads = 4
 
-// java is a driver process (redisson/src/main/java/leasehold/interop/Driver.java), and what its threads held. It is
-// connected past the proxies: what a broken network does to Redisson's own retries is not the subject.
+// java is a driver process (redisson/src/main/java/leasehold/interop/Driver.java), and the holds of its threads. It
+// bypasses the proxies: the effect of a broken network on Redisson's own retries is not tested.
 type java struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -53,14 +53,14 @@ type javaReply struct {
 	Err   string          `json:"err"`
 }
 
-// javaDid is the answer of a thread; the times are by history.Monotonic.
+// javaDid is the reply of a thread; the times are by history.Monotonic.
 type javaDid struct {
 	Result           any
 	Called, Returned int64
 }
 
-// javaJar returns the driver's jar, "" where there is no Java. With LEASEHOLD_REQUIRE_JAVA=1 it is built, and must be there;
-// otherwise a jar that make interop has built is used.
+// javaJar returns the driver's jar, "" without Java. With LEASEHOLD_REQUIRE_JAVA=1 it is built, and must exist; otherwise a
+// jar built by make interop is used.
 func javaJar(tb testing.TB) string {
 	tb.Helper()
 	required := os.Getenv("LEASEHOLD_REQUIRE_JAVA") == "1"
@@ -82,7 +82,7 @@ func javaJar(tb testing.TB) string {
 	return jar
 }
 
-// startJava starts the driver and its threads, where there is Java and the topology suits.
+// startJava starts the driver and its threads, if there is Java and the topology is suitable.
 func (s *scene) startJava() *java {
 	if s.plan.Topology == "quorum" || os.Getenv("LEASEHOLD_CHAOS_JAVA") == "off" {
 		return nil
@@ -170,7 +170,7 @@ func (j *java) read(out io.Reader) {
 	}
 }
 
-// call has the process carry out a command.
+// call makes the process execute a command.
 func (j *java) call(command map[string]any) javaReply {
 	c := make(chan javaReply, 1)
 	j.mu.Lock()
@@ -189,7 +189,7 @@ func (j *java) call(command map[string]any) javaReply {
 	return <-c
 }
 
-// thread has a thread of it call a method of a lock.
+// thread makes a thread call a method of a lock.
 func (j *java) thread(name string, p place, kind, method string, more map[string]any) (did javaDid, err error) {
 	command := map[string]any{"do": method, "client": "chaos", "thread": name, "kind": kind, "name": p.Name}
 	for k, v := range more {
@@ -202,8 +202,8 @@ func (j *java) thread(name string, p place, kind, method string, more map[string
 	return did, json.Unmarshal(r.Value, &did)
 }
 
-// once takes a lock or a permit, and gives it back. Redisson promises nothing about a hold that it renews, so
-// End is when the first lease ends at the latest.
+// once acquires a lock or a permit, and releases it. Redisson guarantees nothing about a hold that it renews, so End is
+// when the first lease ends at the latest.
 func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 	at := r.IntN(len(s.plan.Places))
 	p := s.plan.Places[at]
@@ -273,7 +273,7 @@ func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 	j.holds[at] = append(j.holds[at], h)
 }
 
-// takes reports whether a call took what it was to take, for a time, and notes in h when that was.
+// takes reports whether a call acquired what it was to acquire, for a time, and records in h when that was.
 func (j *java) takes(h *hold, least time.Duration, call func() (javaDid, error)) bool {
 	took, err := call()
 	if err == nil && took.Result != false {
@@ -290,7 +290,7 @@ func (j *java) takes(h *hold, least time.Duration, call func() (javaDid, error))
 	return false
 }
 
-// permit calls a method of a semaphore. The driver does not say when it did, so the times are those around the call.
+// permit calls a method of a semaphore. The driver does not report when it did, so the times are those around the call.
 func (j *java) permit(p place, method string, more map[string]any) (did javaDid, err error) {
 	command := map[string]any{"do": "permit." + method, "client": "chaos", "name": p.Name}
 	maps.Copy(command, more)
@@ -303,7 +303,7 @@ func (j *java) permit(p place, method string, more map[string]any) (did javaDid,
 	return did, json.Unmarshal(r.Value, &did.Result)
 }
 
-// ids are the permits of an answer.
+// ids are the permits of a reply.
 func (d javaDid) ids() (all []string, err error) {
 	some, ok := d.Result.([]any)
 	if !ok {
@@ -319,16 +319,16 @@ func (d javaDid) ids() (all []string, err error) {
 	return all, nil
 }
 
-// stop has its threads take no further lock.
+// stop makes its threads acquire no further lock.
 func (j *java) stop() {
 	if j != nil {
 		j.enough.Store(true)
 	}
 }
 
-// finish waits until its threads are done. Nobody else takes the locks any more: a thread of Redisson hears nothing of a channel
-// whose slot has moved, and asks only when the lease ends that it was told. Where others take the lock all the time, it finds
-// the lock free by chance.
+// finish waits until its threads are done. No other client acquires the locks any more: a thread of Redisson receives no
+// message of a channel whose slot was migrated, and sends a request only when the lease in its reply expires. Where others
+// acquire the lock continuously, it finds the lock free by chance.
 func (j *java) finish(tb testing.TB) {
 	if j == nil {
 		return

@@ -15,12 +15,13 @@ import (
 	"github.com/leasehold-go/leasehold/latch"
 )
 
-// parts is the count of each round of a latch: each process counts one part of its own.
+// parts is the count of each round of a latch: each process counts its own part.
 const parts = 3
 
-// meetings are what the goroutines do that wait for other processes, again and again until they have done enough. One
-// counts the latches down in turn; so no round of a latch begins before all processes are through the earlier one, unless a
-// process was killed, or the server forgot something. One waits for latches and counts nothing. One joins the wait group, and one waits for it.
+// meetings are the goroutines that wait for other processes, repeatedly until they have done enough. One counts the latches
+// down in turn; no round of a latch therefore begins before all processes have finished the earlier one, unless a process
+// was killed, or the server lost data. One waits for latches and counts nothing. One joins the wait group, and one waits
+// for it.
 func (w *worker) meetings() (all []func(*rand.Rand)) {
 	var latches []*taker
 	for i := range w.takers {
@@ -51,15 +52,16 @@ func (w *worker) meetings() (all []func(*rand.Rand)) {
 		})
 }
 
-// part is what a process counts in a round of a latch. Its name is that of no other part.
+// part is what a process counts in a round of a latch. Its name is unique.
 type part struct {
 	*taker
 	name string
 	*record
 }
 
-// counts makes a latch, counts its part, sometimes twice, and waits for the others. In every pause of the wait it repeats its part, and the
-// one before, as the documentation asks of those who want to survive a server that forgets: another process may still need that one.
+// counts creates a latch, counts its part, sometimes twice, and waits for the others. In every pause of the wait it repeats
+// its part, and the one before, as documented for users who want to survive a server that loses data: another process may
+// still need that one.
 func (w *worker) counts(t *taker, before *part, round int, r *rand.Rand) *part {
 	p := &part{t, fmt.Sprintf("%s/%d", filepath.Base(w.File), round), w.records.add(record{
 		Side: callPart, Place: int16(t.number), Token: uint64(round), Call: history.Monotonic(), Granted: history.Monotonic(), Until: math.MaxInt64,
@@ -81,7 +83,7 @@ func (w *worker) counts(t *taker, before *part, round int, r *rand.Rand) *part {
 	return p
 }
 
-// sets makes a latch, if it is open or unknown.
+// sets creates a latch, if it is released or unknown.
 func (w *worker) sets(t *taker) {
 	for !w.enough.Load() {
 		one := record{Side: callSet, Place: int16(t.number), Call: history.Monotonic()}
@@ -97,7 +99,7 @@ func (w *worker) sets(t *taker) {
 	}
 }
 
-// count counts a part, and repeats that until there is an answer.
+// count counts a part, and repeats that until there is a reply.
 func (w *worker) count(p *part) {
 	for !w.enough.Load() {
 		one := record{Side: callNone, Place: int16(p.number), Call: history.Monotonic()}
@@ -121,8 +123,9 @@ func (w *worker) count(p *part) {
 	}
 }
 
-// awaitsLatch waits for a latch, and reports whether it opened. Now and then it does something meanwhile. When the processes have done enough, it
-// gives up if the latch is closed, as the others have left. If the latch is open and Wait hangs, so does this process, and its parent says so.
+// awaitsLatch waits for a latch, and reports whether it was released. Now and then it does other work in the meantime. When
+// the processes have done enough, it gives up if the latch is not released, because the others have left. If the latch is
+// released and Wait hangs, so does this process, and its parent reports that.
 func (w *worker) awaitsLatch(t *taker, meanwhile func()) (opened bool) {
 	one := record{Side: callWait, Place: int16(t.number), Call: history.Monotonic()}
 	err := w.awaits(func(ctx context.Context) error {
@@ -151,7 +154,7 @@ func (w *worker) awaitsLatch(t *taker, meanwhile func()) (opened bool) {
 	return false
 }
 
-// awaits calls wait, and another function every now and then until that returns, or says that it is time to give up.
+// awaits calls wait, and another function every now and then until that returns, or reports that it is time to give up.
 func (w *worker) awaits(wait func(context.Context) error, now func(context.Context) (giveUp bool)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -171,12 +174,12 @@ func (w *worker) awaits(wait func(context.Context) error, now func(context.Conte
 	}
 }
 
-// failing is a member that is not done when it leaves.
+// failing is a worker that is not done when it leaves.
 type failing struct{ *latch.Worker }
 
 func (m failing) Unlock(ctx context.Context) error { return m.Fail(ctx) }
 
-// joins is a worker of the wait group for a while, mostly not for long: so there are moments without one.
+// joins is a worker of the wait group for a while, usually not for long, so that there are moments without one.
 func (w *worker) joins(t *taker, r *rand.Rand) {
 	time.Sleep(time.Duration(r.IntN(int(40 * time.Millisecond))))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -213,7 +216,7 @@ func (w *worker) awaitsWaitGroup(t *taker) {
 	}
 }
 
-// awaitWaitGroup has wait call Wait, and writes down what came of it. It dismisses the workers that are lost.
+// awaitWaitGroup makes wait call Wait, and records the result. It dismisses the workers that are lost.
 func awaitWaitGroup(c *latch.WaitGroup, number int, wait func(func(context.Context) error) error, write func(record)) error {
 	one := record{Side: callWait, Place: int16(number), Call: history.Monotonic()}
 	err := wait(func(ctx context.Context) error {
@@ -240,7 +243,7 @@ func awaitWaitGroup(c *latch.WaitGroup, number int, wait func(func(context.Conte
 	return err
 }
 
-// outlives reports whether a member has a lease that no member was given: the server's clock was set back.
+// outlives reports whether a worker has a lease that no worker was given: the server's clock was moved backward.
 func outlives(ctx context.Context, c *latch.WaitGroup) bool {
 	state, err := c.Inspect(ctx)
 	for _, left := range state.Left {
@@ -251,7 +254,7 @@ func outlives(ctx context.Context, c *latch.WaitGroup) bool {
 	return false
 }
 
-// visitLatch sees that a latch can be made anew, counted down and waited for.
+// visitLatch checks that a latch can be created again, counted down and waited for.
 func (s *scene) visitLatch(p place) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -272,7 +275,8 @@ func (s *scene) visitLatch(p place) {
 	}
 }
 
-// visitWaitGroup waits for the wait group once more, when all its workers have left: so a lost one has been named by now, or is named here.
+// visitWaitGroup waits for the wait group again, when all its workers have left: a lost one has been named by now, or is
+// named here.
 func (s *scene) visitWaitGroup(p place, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// late is for how long a copy of a command that had no answer may still come. rueidis, which has taken it, dials for 5 s, and waits for 10 s for
-// the answer to HELLO; then it sends it. The rest is the network's.
+// late is for how long a duplicate of a command without a reply may still arrive. rueidis, which has accepted it, dials for
+// 5 s, and waits for 10 s for the reply to HELLO; then it sends it. The rest is the network's.
 const late = int64(15*time.Second + 2*lease)
 
-// forgotten reports whether the server can have forgotten by then what it was told at since or later, or since when it knew it.
+// forgotten reports whether the server can have lost by then what it was sent at since or later, or had since then.
 func (p *past) forgotten(since, by int64) bool {
 	return slices.ContainsFunc(p.events, func(e event) bool { return e.Forgets && e.From <= by && e.To >= since })
 }
@@ -33,7 +33,7 @@ func (p *past) first(side byte) map[int64]hold {
 	return all
 }
 
-// made is the latest of these that was there for certain at that time.
+// made is the latest of these that certainly existed at that time.
 func made(all []hold, at int64) (latest hold, ok bool) {
 	i, _ := slices.BinarySearchFunc(all, at, func(h hold, at int64) int { return cmp.Compare(h.Granted, at) })
 	if i == 0 {
@@ -42,11 +42,12 @@ func made(all []hold, at int64) (latest hold, ok bool) {
 	return all[i-1], true
 }
 
-// latch looks for a wait that ended before all parts of its round were counted, and for a latch that was made and is unknown.
+// latch searches for a wait that ended before all parts of its round were counted, and for a latch that was created and is
+// unknown.
 //
-// Wait returns without an error only if the latch is open at some instant of the call. Let the latch be made by a call that
-// had returned before the wait began: that round, or a later one, came to 0, and each of its parts was counted between the begin of
-// that call and the end of the wait.
+// Wait returns without an error only if the latch is released at some instant of the call. Let the latch be created by a
+// call that had returned before the wait began: that round, or a later one, came to 0, and each of its parts was counted
+// between the start of that call and the end of the wait.
 func (p *past) latch() (found []wrong) {
 	sets, all := p.calls(callSet), p.calls(callPart)
 	for _, w := range p.calls(callWait) {
@@ -68,7 +69,7 @@ func (p *past) latch() (found []wrong) {
 	return append(found, p.unknown(sets)...)
 }
 
-// unknown looks for an answer that nothing is known of a latch or a wait group that had been made, and was not forgotten.
+// unknown searches for a reply that a latch or a wait group does not exist which had been created, and was not lost.
 func (p *past) unknown(sets []hold) (found []wrong) {
 	for _, u := range p.calls(callNone) {
 		if set, ok := made(sets, u.Call); ok && !p.forgotten(set.Call, u.Granted) && len(found) < most {
@@ -78,8 +79,8 @@ func (p *past) unknown(sets []hold) (found []wrong) {
 	return found
 }
 
-// waitGroup looks for a wait that ended while there was a worker that was not done, for a worker that was named as lost and was not, and for
-// what must not be of any hold.
+// waitGroup searches for a wait that ended while there was a worker that was not done, for a worker that was named as lost
+// and was not, and for violations of any hold.
 func (p *past) waitGroup() (found []wrong, sum tally) {
 	members := past{place: p.place, holds: p.calls(0), events: p.events}
 	found = members.taken(members.tenures(), &sum)
@@ -129,7 +130,7 @@ func (p *past) waitGroup() (found []wrong, sum tally) {
 	return append(found, p.unknown(slices.DeleteFunc(members.holds, func(m hold) bool { _, ok := dropped[m.Owner]; return ok }))...), sum
 }
 
-// Can the checker of latches fail? Each history was made by hand.
+// The checker of latches detects each kind of violation. Each history was made manually.
 func TestCheck_latch(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	call := func(side byte, from, to int64) hold {
@@ -174,8 +175,8 @@ func TestCheck_latch(t *testing.T) {
 	}
 }
 
-// Can the checker of wait groups fail?
-func TestCheck_crew(t *testing.T) {
+// The checker of wait groups detects each kind of violation.
+func TestCheck_waitGroup(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	call := func(side byte, owner, from, to int64) hold {
 		return hold{record: record{Side: side, Owner: owner, Call: from * ms, Granted: to * ms}}

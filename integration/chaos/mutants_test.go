@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// mutant is a lock, a latch or a wait group that somebody broke.
+// mutant is a lock, a latch or a wait group with a bug.
 type mutant struct {
 	name     string
 	file     string
@@ -89,8 +89,8 @@ var mutants = []mutant{
 	},
 }
 
-// Does the checker see that a lock is broken? LEASEHOLD_MUTANTS=1 breaks it in each of these ways, in a copy,
-// and plays rounds until one is red; make chaos-mutants does so. Each of these must still be a place in the source.
+// The checker detects each bug. LEASEHOLD_MUTANTS=1 applies each of them to a copy, and runs rounds until one fails; make
+// chaos-mutants does so. Each of these must still be a place in the source.
 func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// page is what the page shows: the history of one lock around something that was wrong.
+// page is the contents of the page: the history of one lock around a finding.
 type page struct {
 	Title, Text string
 	Width       int
@@ -52,7 +52,7 @@ type tick struct {
 	Text string
 }
 
-// row is a hold that is wrong. Times are since the instant of the finding.
+// row is a hold with a finding. Times are since the instant of the finding.
 type row struct{ Who, Asked, Granted, Believed, Unlocked, Token, Outcome string }
 
 var outcomes = []string{outcomeNone: "not unlocked", outcomeOK: "given back", outcomeExpired: "lost: lease expired", outcomeGone: "lost: the server did not have it", outcomeUnknown: "not confirmed"}
@@ -170,7 +170,7 @@ i { display: inline-block; width: 1em; height: .8em; margin: 0 .3em 0 1em }
 {{end}}</table></body></html>
 `))
 
-// draw writes pages that show the history around what was wrong, and the history itself.
+// draw writes pages that show the history around the findings, and the history itself.
 func (s *scene) draw(p *past, found []wrong) {
 	for i, w := range found {
 		page := newPage(p, w)
@@ -186,7 +186,7 @@ func (s *scene) draw(p *past, found []wrong) {
 	}
 }
 
-// Does the page show what was wrong, who else was there, and the fault?
+// The page shows the finding, the other owners, and the fault.
 func TestPage(t *testing.T) {
 	ms := int64(time.Millisecond)
 	holds := []hold{

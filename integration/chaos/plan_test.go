@@ -18,8 +18,8 @@ const (
 	longest   = 2 * lease // the longest lease that a lock is given
 )
 
-// plan is one round: what runs, and what goes wrong when. It depends on the seed and the number
-// of the round alone, and on how long the round is.
+// plan is one round: the processes, and the faults with their times. It depends only on the seed, the number of the round,
+// and its length.
 type plan struct {
 	Seed                  uint64
 	Round                 int
@@ -35,7 +35,8 @@ type plan struct {
 	Old func(slot, life int) *oldWorker `json:"-"` // the older version of this life of a process, nil for today's; nil if there are none
 }
 
-// place is a lock that the goroutines of all processes take, or a latch or a wait group by which they wait for each other.
+// place is a lock that the goroutines of all processes acquire, or a latch or a wait group with which they wait for each
+// other.
 type place struct {
 	Name    string
 	Kind    string   // plain, fair, rw, semaphore, multi, quorum, latch or wait group
@@ -48,7 +49,7 @@ type place struct {
 // permits is how many a semaphore has.
 const permits = 3
 
-// fault is one of them.
+// fault is one fault.
 type fault struct {
 	At  time.Duration // after the begin of the round, or when the one before is over
 	Do  string
@@ -177,7 +178,7 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 	return p
 }
 
-// together reports whether some calls take both locks at once.
+// together reports whether some calls acquire both locks at once.
 func (p plan) together(a, b string) bool {
 	return slices.ContainsFunc(p.Places, func(m place) bool { return slices.Contains(m.Members, a) && slices.Contains(m.Members, b) })
 }
@@ -228,8 +229,7 @@ func (p plan) String() string {
 	return b.String()
 }
 
-// Does the same seed give the same schedule, and another seed another one? And is every kind of fault
-// drawn at some time?
+// The same seed gives the same schedule, and another seed another one. Every kind of fault is drawn at some time.
 func TestPlan(t *testing.T) {
 	drawn := map[string]bool{}
 	for seed := range uint64(20) {

@@ -69,7 +69,7 @@ const (
 // calls are their names.
 var calls = map[byte]string{callSet: "TrySetCount", callPart: "CountDownOnce", callWait: "Wait", callNone: "unknown", callNamed: "called lost", callDrop: "Dismiss"}
 
-// isHold reports whether the record counts as an acquisition of a place of that kind: of a latch the waits that it ended.
+// isHold reports whether the record counts as an acquisition of a place of that kind: for a latch, the waits that it ended.
 func (r record) isHold(kind string) bool {
 	switch kind {
 	case "latch":
@@ -83,7 +83,7 @@ func (r record) isHold(kind string) bool {
 // recordSize is the size of a record.
 const recordSize = int(unsafe.Sizeof(record{}))
 
-// mostRecords is how many records a process writes; then it takes no more locks.
+// mostRecords is how many records a process writes; then it acquires no more locks.
 const mostRecords = 3_000_000
 
 // recorder hands out the records of a file.

@@ -224,7 +224,7 @@ func (s *scene) during(e event) (end func()) {
 
 // run carries out the plan, and returns when nothing is wrong any more.
 func (s *scene) run() {
-	began := time.Now()
+	start := time.Now()
 	var wg sync.WaitGroup
 	for _, hand := range []struct {
 		faults []fault
@@ -232,8 +232,8 @@ func (s *scene) run() {
 	}{{s.plan.Network, s.network}, {s.plan.Servers, s.server}} {
 		wg.Go(func() {
 			for _, f := range hand.faults {
-				time.Sleep(time.Until(began.Add(f.At)))
-				if time.Since(began) > s.plan.For || s.Failed() {
+				time.Sleep(time.Until(start.Add(f.At)))
+				if time.Since(start) > s.plan.For || s.Failed() {
 					return // earlier faults took longer than planned, as failovers do
 				}
 				hand.do(f)
@@ -244,7 +244,7 @@ func (s *scene) run() {
 		})
 	}
 	wg.Wait()
-	time.Sleep(time.Until(began.Add(s.plan.For)))
+	time.Sleep(time.Until(start.Add(s.plan.For)))
 }
 
 // network carries out a fault of a process, or between it and the servers.

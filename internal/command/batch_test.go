@@ -21,26 +21,26 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// far is a simulated server for a batcher, including the client library.
-type far struct {
+// distantServer is a simulated server for a batcher, including the client library.
+type distantServer struct {
 	rueidis.Client
 	mode    rueidis.ClientMode
 	trip    func() time.Duration
 	refuses func(c *luascripts.Change) error // nil refuses nothing
 
-	mu      sync.Mutex
-	sizes   []int // of each batch
-	carried map[string]int
-	order   []string
-	under   int
-	most    int // the maximum number of batches in flight at the same time
+	mu       sync.Mutex
+	sizes    []int // of each batch
+	executed map[string]int
+	order    []string
+	inFlight int
+	most     int // the maximum number of batches in flight at the same time
 }
 
-func (f *far) Mode() rueidis.ClientMode { return f.mode }
+func (f *distantServer) Mode() rueidis.ClientMode { return f.mode }
 
 // sender returns a sender on f.
-func (f *far) sender(t *testing.T) *Sender {
-	f.carried = make(map[string]int)
+func (f *distantServer) sender(t *testing.T) *Sender {
+	f.executed = make(map[string]int)
 	s := New(f, Config{Timeout: timeout, Idle: Idlers})
 	s.change = f.change
 	t.Cleanup(func() {
@@ -57,15 +57,15 @@ func (f *far) sender(t *testing.T) *Sender {
 }
 
 // change executes changes after half of a round trip, and replies after the other half.
-func (f *far) change(_ context.Context, _ rueidis.CoreClient, changes []*luascripts.Change, _ int) {
+func (f *distantServer) change(_ context.Context, _ rueidis.CoreClient, changes []*luascripts.Change, _ int) {
 	trip := time.Duration(0)
 	if f.trip != nil {
 		trip = f.trip()
 	}
 	f.mu.Lock()
 	f.sizes = append(f.sizes, len(changes))
-	f.under++
-	f.most = max(f.most, f.under)
+	f.inFlight++
+	f.most = max(f.most, f.inFlight)
 	f.mu.Unlock()
 	time.Sleep(trip / 2)
 	f.mu.Lock()
@@ -75,23 +75,23 @@ func (f *far) change(_ context.Context, _ rueidis.CoreClient, changes []*luascri
 				continue
 			}
 		}
-		f.carried[c.Request.Owner]++
+		f.executed[c.Request.Owner]++
 		f.order = append(f.order, c.Request.Owner)
 		c.Acquired.Token, _ = strconv.ParseUint(c.Request.Owner, 10, 64)
 	}
 	f.mu.Unlock()
 	time.Sleep(trip - trip/2)
 	f.mu.Lock()
-	f.under--
+	f.inFlight--
 	f.mu.Unlock()
 }
 
 // step is a change of a plain lock, with its own number.
 type step struct {
-	number uint64
-	slot   uint16
-	gives  bool
-	late   func(token uint64, err error)
+	number    uint64
+	slot      uint16
+	isRelease bool
+	late      func(token uint64, err error)
 }
 
 func (step) Send(context.Context) (uint64, error) { panic("a change is sent alone") }
@@ -103,12 +103,12 @@ func (c step) Late(token uint64, err error) {
 }
 
 func (c step) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
-	change.Request.Owner, change.IsRelease, change.Slot = strconv.FormatUint(c.number, 10), c.gives, c.slot
+	change.Request.Owner, change.IsRelease, change.Slot = strconv.FormatUint(c.number, 10), c.isRelease, c.slot
 	return func(change *luascripts.Change) uint64 { return change.Acquired.Token }
 }
 
-// await is Send by a caller that is counted.
-func await(ctx context.Context, s *Sender, limit time.Duration, c step) (token uint64, answered bool, err error) {
+// sendCounted is Send by a caller that is counted.
+func sendCounted(ctx context.Context, s *Sender, limit time.Duration, c step) (token uint64, replied bool, err error) {
 	s.Add()
 	defer s.Done()
 	return Send[uint64](ctx, s, limit, c)
@@ -116,12 +116,12 @@ func await(ctx context.Context, s *Sender, limit time.Duration, c step) (token u
 
 // With a distant server, a change waits only for a fraction of a round trip before it is sent,
 // however many others there are. Few batches are in flight.
-func TestTogether_nobodyWaitsForLong(t *testing.T) {
+func TestBatch_waitIsShort(t *testing.T) {
 	for _, trip := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond} {
 		for _, callers := range []int{1, 2, 3, 64, 700} {
 			t.Run(fmt.Sprintf("%v/%d", trip, callers), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					f := &far{trip: func() time.Duration { return trip }}
+					f := &distantServer{trip: func() time.Duration { return trip }}
 					s := f.sender(t)
 					var longest atomic.Int64
 					var all sync.WaitGroup
@@ -129,13 +129,13 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 						all.Go(func() {
 							for i := range 20 {
 								number := uint64(n*100 + i + 1)
-								began := time.Now()
-								token, answered, err := await(t.Context(), s, timeout, step{number: number})
-								if !answered || err != nil || token != number {
-									t.Errorf("%d: %d, %t, %v", number, token, answered, err)
+								start := time.Now()
+								token, replied, err := sendCounted(t.Context(), s, timeout, step{number: number})
+								if !replied || err != nil || token != number {
+									t.Errorf("%d: %d, %t, %v", number, token, replied, err)
 								}
 								if i > 0 { // nothing is measured for the first ones
-									longest.Store(max(longest.Load(), int64(time.Since(began))))
+									longest.Store(max(longest.Load(), int64(time.Since(start))))
 								}
 								time.Sleep(rand.N(trip))
 							}
@@ -143,7 +143,7 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 					}
 					all.Wait()
 					if got := time.Duration(longest.Load()); got > trip+trip/2 {
-						t.Errorf("a change waits for %v, and the way to the server and back takes %v", got, trip)
+						t.Errorf("a change waits for %v, with a round trip of %v", got, trip)
 					}
 					if f.most > 2+2*paceParts {
 						t.Errorf("%d batches at a time", f.most)
@@ -156,38 +156,38 @@ func TestTogether_nobodyWaitsForLong(t *testing.T) {
 
 // However many changes there are, the size and the number of batches are bounded, and each change is
 // sent once.
-func TestTogether_isBounded(t *testing.T) {
+func TestBatch_isBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &far{trip: func() time.Duration { return time.Second }}
+		f := &distantServer{trip: func() time.Duration { return time.Second }}
 		s := f.sender(t)
 		const callers = batchMost * (batchesMost + 8)
 		var all sync.WaitGroup
 		for n := range callers {
 			all.Go(func() {
-				if token, answered, err := await(t.Context(), s, 0, step{number: uint64(n)}); token != uint64(n) || !answered || err != nil {
-					t.Errorf("%d: %d, %t, %v", n, token, answered, err)
+				if token, replied, err := sendCounted(t.Context(), s, 0, step{number: uint64(n)}); token != uint64(n) || !replied || err != nil {
+					t.Errorf("%d: %d, %t, %v", n, token, replied, err)
 				}
 			})
 		}
 		all.Wait()
-		if slices.Max(f.sizes) > batchMost || f.most > batchesMost || len(f.carried) != callers {
-			t.Errorf("%d changes in a batch, %d batches at a time, %d changes of %d", slices.Max(f.sizes), f.most, len(f.carried), callers)
+		if slices.Max(f.sizes) > batchMost || f.most > batchesMost || len(f.executed) != callers {
+			t.Errorf("%d changes in a batch, %d batches at a time, %d changes of %d", slices.Max(f.sizes), f.most, len(f.executed), callers)
 		}
 	})
 }
 
-// Callers leave at any time, some just as the reply arrives. Each change is answered once, to its
+// Callers leave at any time, some just as the reply arrives. Each change gets one reply, to its
 // caller or to Late, with its own reply. An abandoned acquire is not sent, but a release is.
-func TestTogether_callersLeave(t *testing.T) {
+func TestBatch_abandonedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const trip, callers = 10, 3000
 		ms := func(n int) time.Duration { return time.Duration(rand.IntN(n)) * time.Millisecond } // coarse, so that several things happen at the same time
-		f := &far{trip: func() time.Duration { return 2 * ms(trip) }}
+		f := &distantServer{trip: func() time.Duration { return 2 * ms(trip) }}
 		s := f.sender(t)
-		var answered, late, unsent, left atomic.Int64
+		var replied, late, unsent, left atomic.Int64
 		var all sync.WaitGroup
 		for n := range callers {
-			number, gives := uint64(n+1), n%3 == 0
+			number, isRelease := uint64(n+1), n%3 == 0
 			all.Go(func() {
 				time.Sleep(ms(20 * trip))
 				ctx, cancel := context.WithTimeout(t.Context(), ms(3*trip))
@@ -196,34 +196,34 @@ func TestTogether_callersLeave(t *testing.T) {
 				if n%2 == 0 {
 					limit = ms(3*trip) + time.Millisecond
 				}
-				token, heard, err := await(ctx, s, limit, step{number: number, gives: gives, late: func(token uint64, err error) {
+				token, ok, err := sendCounted(ctx, s, limit, step{number: number, isRelease: isRelease, late: func(token uint64, err error) {
 					late.Add(1)
 					switch {
-					case err == ErrUnsent && !gives:
+					case err == ErrUnsent && !isRelease:
 						unsent.Add(1)
 					case err != nil || token != number:
-						t.Errorf("%d hears late: %d, %v", number, token, err)
+						t.Errorf("Late for %d: got %d, %v", number, token, err)
 					}
 				}})
 				switch {
-				case !heard && err != nil:
+				case !ok && err != nil:
 					left.Add(1)
-				case !heard || err != nil || token != number:
-					t.Errorf("%d: %d, %t, %v", number, token, heard, err)
+				case !ok || err != nil || token != number:
+					t.Errorf("%d: %d, %t, %v", number, token, ok, err)
 				default:
-					answered.Add(1)
+					replied.Add(1)
 				}
 			})
 		}
 		all.Wait()
 		time.Sleep(10 * timeout)
-		if answered.Load()+late.Load() != callers || late.Load() != left.Load() {
-			t.Errorf("of %d changes %d were answered, %d late, and %d callers left", callers, answered.Load(), late.Load(), left.Load())
+		if replied.Load()+late.Load() != callers || late.Load() != left.Load() {
+			t.Errorf("of %d changes %d got a reply, %d got a late one, and %d callers left", callers, replied.Load(), late.Load(), left.Load())
 		}
-		if got := int64(len(f.carried)); got != callers-unsent.Load() || answered.Load() == 0 || late.Load() == 0 || unsent.Load() == 0 {
-			t.Errorf("%d changes were sent, %d not; %d answers, %d late", got, unsent.Load(), answered.Load(), late.Load())
+		if got := int64(len(f.executed)); got != callers-unsent.Load() || replied.Load() == 0 || late.Load() == 0 || unsent.Load() == 0 {
+			t.Errorf("%d changes were sent, %d were not; got %d replies, %d late ones", got, unsent.Load(), replied.Load(), late.Load())
 		}
-		for owner, times := range f.carried {
+		for owner, times := range f.executed {
 			if times != 1 {
 				t.Errorf("%s was sent %d times", owner, times)
 			}
@@ -232,11 +232,11 @@ func TestTogether_callersLeave(t *testing.T) {
 }
 
 // A server that stops replying delays no caller beyond its limit. When it replies again, each change
-// is answered once.
-func TestTogether_aSilentServer(t *testing.T) {
+// gets one reply.
+func TestBatch_unavailableServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		f := &far{trip: func() time.Duration { return max(5*timeout-time.Since(began), time.Millisecond) }}
+		start := time.Now()
+		f := &distantServer{trip: func() time.Duration { return max(5*timeout-time.Since(start), time.Millisecond) }}
 		s := f.sender(t)
 		var late atomic.Int64
 		var all sync.WaitGroup
@@ -249,8 +249,8 @@ func TestTogether_aSilentServer(t *testing.T) {
 				}
 				time.Sleep(rand.N(timeout))
 				came := time.Now()
-				_, answered, err := await(t.Context(), s, limit, step{number: uint64(n), gives: true, late: func(uint64, error) { late.Add(1) }})
-				if answered || !errors.As(err, new(NoReply)) || time.Since(came) > limit || time.Since(came) < limit-timeout/8 {
+				_, replied, err := sendCounted(t.Context(), s, limit, step{number: uint64(n), isRelease: true, late: func(uint64, error) { late.Add(1) }})
+				if replied || !errors.As(err, new(NoReply)) || time.Since(came) > limit || time.Since(came) < limit-timeout/8 {
 					t.Errorf("%v after %v of %v", err, time.Since(came), limit)
 				}
 			})
@@ -260,26 +260,26 @@ func TestTogether_aSilentServer(t *testing.T) {
 			t.Errorf("%d batches", f.most)
 		}
 		time.Sleep(10 * timeout)
-		if late.Load() != callers || len(f.carried) != callers {
-			t.Errorf("%d of %d changes are heard late, and %d were carried out", late.Load(), callers, len(f.carried))
+		if late.Load() != callers || len(f.executed) != callers {
+			t.Errorf("got late replies to %d of %d changes, and %d were executed", late.Load(), callers, len(f.executed))
 		}
-		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
-			t.Errorf("afterwards: %t, %v", answered, err)
+		if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
+			t.Errorf("afterwards: %t, %v", replied, err)
 		}
 	})
 }
 
 // On a cluster the changes of a slot are adjacent, and those of a lock stay in order.
-func TestTogether_staysInOrder(t *testing.T) {
+func TestBatch_keepsTheOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return time.Second }}
+		f := &distantServer{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return time.Second }}
 		s := f.sender(t)
 		var all sync.WaitGroup
 		const changes = 200
 		for number := range uint64(changes) {
 			all.Go(func() {
-				if _, answered, err := await(t.Context(), s, 0, step{number: number, slot: uint16(number % 5)}); !answered || err != nil {
-					t.Errorf("%t, %v", answered, err)
+				if _, replied, err := sendCounted(t.Context(), s, 0, step{number: number, slot: uint16(number % 5)}); !replied || err != nil {
+					t.Errorf("%t, %v", replied, err)
 				}
 			})
 			if number >= batchesNear { // the first ones are sent immediately
@@ -291,7 +291,7 @@ func TestTogether_staysInOrder(t *testing.T) {
 		for _, owner := range f.order {
 			number, _ := strconv.Atoi(owner)
 			if before, later := latest[number%5]; later && before > number && before >= batchesNear {
-				t.Errorf("%d goes before %d", before, number)
+				t.Errorf("%d is sent before %d", before, number)
 			}
 			latest[number%5] = number
 		}
@@ -302,11 +302,11 @@ func TestTogether_staysInOrder(t *testing.T) {
 }
 
 // An immediate failure does not make the server seem near.
-func TestTogether_measuresAnswers(t *testing.T) {
+func TestBatch_measuresReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const trip = 80 * time.Millisecond
 		fails := false
-		f := &far{mode: rueidis.ClientModeCluster}
+		f := &distantServer{mode: rueidis.ClientModeCluster}
 		f.trip = func() time.Duration {
 			if fails {
 				return 0
@@ -322,34 +322,34 @@ func TestTogether_measuresAnswers(t *testing.T) {
 		s := f.sender(t)
 		for number := range uint64(10) {
 			fails = number%2 == 1
-			_, _, _ = await(t.Context(), s, timeout, step{number: number})
+			_, _, _ = sendCounted(t.Context(), s, timeout, step{number: number})
 		}
 		synctest.Wait()
 		if got := s.batcherOf(0).pause.trip; got != trip {
-			t.Errorf("the way to the server and back takes %v, and not %v", got, trip)
+			t.Errorf("got a round trip of %v, want %v", got, trip)
 		}
 	})
 }
 
 // A request is reused. A caller has its own limit, whatever the limit of the earlier caller.
-func TestTogether_hasItsOwnTime(t *testing.T) {
+func TestBatch_limitPerCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trip := time.Duration(0)
-		f := &far{trip: func() time.Duration { return trip }}
+		f := &distantServer{trip: func() time.Duration { return trip }}
 		s := f.sender(t)
-		if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
-			t.Fatalf("%t, %v", answered, err)
+		if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
+			t.Fatalf("%t, %v", replied, err)
 		}
 		time.Sleep(timeout)
 		trip = timeout / 4
-		if _, answered, err := await(t.Context(), s, timeout/3, step{number: 2}); !answered || err != nil {
-			t.Errorf("%t, %v", answered, err)
+		if _, replied, err := sendCounted(t.Context(), s, timeout/3, step{number: 2}); !replied || err != nil {
+			t.Errorf("%t, %v", replied, err)
 		}
 	})
 }
 
 // Each node of a cluster has its own batcher, and keeps it.
-func TestBatcher_oneForEachNode(t *testing.T) {
+func TestBatcher_onePerNode(t *testing.T) {
 	s := New(nil, Config{Timeout: timeout, Node: func(slot uint16) uint16 { return slot / 3 }})
 	all := make(map[*Batcher[luascripts.Change]]uint16)
 	for range 3 {
@@ -367,10 +367,10 @@ func TestBatcher_oneForEachNode(t *testing.T) {
 }
 
 // The memory of a change is reused. It starts without the earlier reply or error.
-func TestTogether_beginsEmpty(t *testing.T) {
+func TestBatch_reusedRequestIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broke := errors.New("broke")
-		f := &far{}
+		f := &distantServer{}
 		f.refuses = func(c *luascripts.Change) error {
 			if c.Err != nil || c.Acquired.Token != 0 {
 				t.Errorf("%s begins with %d, %v", c.Request.Owner, c.Acquired.Token, c.Err)
@@ -386,8 +386,8 @@ func TestTogether_beginsEmpty(t *testing.T) {
 			if number%2 == 0 {
 				want = broke
 			}
-			if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != want {
-				t.Errorf("%d: %t, %v", number, answered, err)
+			if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: number}); !replied || err != want {
+				t.Errorf("%d: %t, %v", number, replied, err)
 			}
 		}
 	})
@@ -395,40 +395,40 @@ func TestTogether_beginsEmpty(t *testing.T) {
 
 // Each caller has its full limit, even after a pause or with a reused request, and leaves when it has
 // passed.
-func TestTogether_countsFromTheStart(t *testing.T) {
+func TestBatch_limitCountsFromTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trip := time.Duration(0)
-		f := &far{trip: func() time.Duration { return trip }}
+		f := &distantServer{trip: func() time.Duration { return trip }}
 		s := f.sender(t)
 		for number := range uint64(10) {
 			trip = timeout * 3 / 4
-			began := time.Now()
-			if _, answered, err := await(t.Context(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != trip {
-				t.Errorf("%t, %v after %v", answered, err, time.Since(began))
+			start := time.Now()
+			if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: number}); !replied || err != nil || time.Since(start) != trip {
+				t.Errorf("%t, %v after %v", replied, err, time.Since(start))
 			}
 			time.Sleep(time.Duration(number) * timeout)
 		}
 		trip = 10 * timeout
-		if _, answered, err := await(t.Context(), s, 0, step{number: 11}); !answered || err != nil {
-			t.Errorf("without a limit: %t, %v", answered, err)
+		if _, replied, err := sendCounted(t.Context(), s, 0, step{number: 11}); !replied || err != nil {
+			t.Errorf("without a limit: %t, %v", replied, err)
 		}
-		began := time.Now()
-		if _, answered, err := await(t.Context(), s, timeout, step{number: 10}); answered || !errors.As(err, new(NoReply)) || time.Since(began) > timeout {
-			t.Errorf("a silent server: %t, %v after %v", answered, err, time.Since(began))
+		start := time.Now()
+		if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 10}); replied || !errors.As(err, new(NoReply)) || time.Since(start) > timeout {
+			t.Errorf("an unavailable server: %t, %v after %v", replied, err, time.Since(start))
 		}
 	})
 }
 
 // The measured round trip drops to a shorter one immediately, and grows slowly towards a longer one.
-func TestTogether_measuresTheShortest(t *testing.T) {
+func TestBatch_measuresTheShortest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const near, far1 = 20 * time.Millisecond, 80 * time.Millisecond
 		trip := far1
-		f := &far{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return trip }}
+		f := &distantServer{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return trip }}
 		s := f.sender(t)
 		send := func() time.Duration {
-			if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
-				t.Errorf("%t, %v", answered, err)
+			if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
+				t.Errorf("%t, %v", replied, err)
 			}
 			synctest.Wait()
 			return s.batcherOf(0).pause.trip
@@ -449,11 +449,11 @@ func TestTogether_measuresTheShortest(t *testing.T) {
 
 // A change without a reply keeps its batch in flight. Changes that come in the meantime are in the
 // next batches, and none is sent alone.
-func TestTogether_behindASlowBatch(t *testing.T) {
+func TestBatch_behindASlowBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const callers = 40
 		first := true
-		f := &far{trip: func() time.Duration {
+		f := &distantServer{trip: func() time.Duration {
 			if first {
 				first = false
 				return timeout / 2
@@ -463,48 +463,48 @@ func TestTogether_behindASlowBatch(t *testing.T) {
 		s := f.sender(t)
 		var all sync.WaitGroup
 		all.Go(func() {
-			if _, answered, err := await(t.Context(), s, timeout, step{number: callers}); !answered || err != nil {
-				t.Errorf("the slow one: %t, %v", answered, err)
+			if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: callers}); !replied || err != nil {
+				t.Errorf("the slow one: %t, %v", replied, err)
 			}
 		})
 		synctest.Wait()
 		for number := range uint64(callers) {
-			began := time.Now()
-			if _, answered, err := await(context.Background(), s, timeout, step{number: number}); !answered || err != nil || time.Since(began) != 10*time.Millisecond {
-				t.Errorf("%d: %t, %v after %v", number, answered, err, time.Since(began))
+			start := time.Now()
+			if _, replied, err := sendCounted(context.Background(), s, timeout, step{number: number}); !replied || err != nil || time.Since(start) != 10*time.Millisecond {
+				t.Errorf("%d: %t, %v after %v", number, replied, err, time.Since(start))
 			}
 		}
 		all.Wait()
 	})
 }
 
-// leaving is the context of a caller that leaves as its reply arrives: when the caller checks it,
+// leavingContext is the context of a caller that leaves as its reply arrives: when the caller checks it,
 // both have happened.
-type leaving struct{ context.Context }
+type leavingContext struct{ context.Context }
 
-func (leaving) Done() <-chan struct{} {
+func (leavingContext) Done() <-chan struct{} {
 	time.Sleep(time.Millisecond)
 	ended := make(chan struct{})
 	close(ended)
 	return ended
 }
 
-func (leaving) Err() error { return context.Canceled }
+func (leavingContext) Err() error { return context.Canceled }
 
 // A reply arrives as its caller leaves. The caller receives it, and nothing of it is left for the
 // next change.
-func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
+func TestBatch_replyAsTheCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trip := time.Duration(0)
-		f := &far{trip: func() time.Duration { return trip }}
+		f := &distantServer{trip: func() time.Duration { return trip }}
 		s := f.sender(t)
 		for number := range uint64(100) {
 			ctx := t.Context()
 			if trip = time.Second; number%2 == 0 {
-				ctx, trip = leaving{ctx}, 0
+				ctx, trip = leavingContext{ctx}, 0
 			}
-			if token, answered, err := await(ctx, s, timeout, step{number: number}); token != number || !answered || err != nil {
-				t.Fatalf("%d: %d, %t, %v", number, token, answered, err)
+			if token, replied, err := sendCounted(ctx, s, timeout, step{number: number}); token != number || !replied || err != nil {
+				t.Fatalf("%d: %d, %t, %v", number, token, replied, err)
 			}
 		}
 	})
@@ -512,17 +512,17 @@ func TestTogether_anAnswerAsTheCallerLeaves(t *testing.T) {
 
 // Few batches are in flight: the next one follows a pace after the latest. It is not sent earlier
 // because of a reply, or because a batch was sent after the pacer was set.
-func TestTogether_followsInItsTime(t *testing.T) {
+func TestBatch_pace(t *testing.T) {
 	const trip, pace, ms = 80 * time.Millisecond, 80 * time.Millisecond / paceParts, time.Millisecond
 	type change struct{ comes, sent time.Duration }
 	for what, changes := range map[string][]change{
-		"one is answered": {
+		"one has a reply": {
 			{0, 0}, {1, 1}, // up to the maximum in flight at any time
 			{2, 1 + pace},
 			{77 * ms, 77 * ms},
 			{79 * ms, 77*ms + pace}, // not at the first reply, after 80 ms
 		},
-		"one goes before the pacer looks": {
+		"one is sent before the pacer checks": {
 			{0, 0}, {1, 1},
 			{78 * ms, 78 * ms},
 			{79 * ms, 80*ms + 1}, // only one is in flight now
@@ -531,17 +531,17 @@ func TestTogether_followsInItsTime(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &far{trip: func() time.Duration { return trip }}
+				f := &distantServer{trip: func() time.Duration { return trip }}
 				s := f.sender(t)
 				s.batcherOf(0).pause.trip = trip
 				var all sync.WaitGroup
 				for i, change := range changes {
 					all.Go(func() {
 						time.Sleep(change.comes)
-						began := time.Now()
-						_, answered, err := await(t.Context(), s, timeout, step{number: uint64(i)})
-						if sent := change.comes + time.Since(began) - trip; !answered || err != nil || sent != change.sent {
-							t.Errorf("change %d: %t, %v, sent after %v, and not %v", i, answered, err, sent, change.sent)
+						start := time.Now()
+						_, replied, err := sendCounted(t.Context(), s, timeout, step{number: uint64(i)})
+						if sent := change.comes + time.Since(start) - trip; !replied || err != nil || sent != change.sent {
+							t.Errorf("change %d: %t, %v, sent after %v, and not %v", i, replied, err, sent, change.sent)
 						}
 					})
 				}
@@ -553,10 +553,10 @@ func TestTogether_followsInItsTime(t *testing.T) {
 
 // On a cluster the changes of a slot are adjacent in their batch, because they share a script.
 // Elsewhere they stay in order of arrival.
-func TestTogether_slotsSideBySide(t *testing.T) {
+func TestBatch_groupsSlots(t *testing.T) {
 	for mode, runs := range map[rueidis.ClientMode]int{rueidis.ClientModeCluster: 5, rueidis.ClientModeStandalone: 50} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &far{mode: mode, trip: func() time.Duration { return time.Second }}
+			f := &distantServer{mode: mode, trip: func() time.Duration { return time.Second }}
 			s := f.sender(t)
 			pieces, change := 0, s.change
 			s.change = func(ctx context.Context, rdb rueidis.CoreClient, changes []*luascripts.Change, perCall int) {
@@ -572,15 +572,15 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 			var all sync.WaitGroup
 			for number := range uint64(50 + batchesNear) {
 				all.Go(func() {
-					if _, answered, err := await(t.Context(), s, timeout, step{number: number, slot: uint16(number % 5)}); !answered || err != nil {
-						t.Errorf("%d: %t, %v", number, answered, err)
+					if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: number, slot: uint16(number % 5)}); !replied || err != nil {
+						t.Errorf("%d: %t, %v", number, replied, err)
 					}
 				})
 				synctest.Wait() // the first ones are sent immediately, the others together
 			}
 			all.Wait()
 			if pieces != runs {
-				t.Errorf("mode %v: the slots stand in %d pieces, and not in %d", mode, pieces, runs)
+				t.Errorf("mode %v: got %d runs of equal slots, want %d", mode, pieces, runs)
 			}
 		})
 	}
@@ -588,15 +588,15 @@ func TestTogether_slotsSideBySide(t *testing.T) {
 
 // The only caller of a batch leaves before its request is sent. Late is notified of that, and the
 // next batches are sent.
-func TestTogether_nothingToSend(t *testing.T) {
+func TestBatch_nothingToSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &far{trip: func() time.Duration { return time.Second }}
+		f := &distantServer{trip: func() time.Duration { return time.Second }}
 		s := f.sender(t)
 		var all sync.WaitGroup
 		send := func() {
 			all.Go(func() {
-				if _, answered, err := await(t.Context(), s, timeout, step{number: 1}); !answered || err != nil {
-					t.Errorf("%t, %v", answered, err)
+				if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
+					t.Errorf("%t, %v", replied, err)
 				}
 			})
 		}
@@ -607,17 +607,17 @@ func TestTogether_nothingToSend(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), paceNear/2)
 		defer cancel()
 		late := make(chan error, 2)
-		if _, answered, err := await(ctx, s, timeout, step{number: 2, late: func(_ uint64, err error) { late <- err }}); answered || err != ctx.Err() {
-			t.Errorf("%t, %v", answered, err)
+		if _, replied, err := sendCounted(ctx, s, timeout, step{number: 2, late: func(_ uint64, err error) { late <- err }}); replied || err != ctx.Err() {
+			t.Errorf("%t, %v", replied, err)
 		}
 		time.Sleep(paceNear)
 		if len(late) != 1 || !errors.Is(<-late, ErrUnsent) {
-			t.Error("nobody hears that it was not sent")
+			t.Error("Late was not called for the unsent request")
 		}
 		send()
 		all.Wait()
-		if len(f.sizes) != batchesNear+1 || f.carried["2"] != 0 {
-			t.Errorf("batches of %v; %v were carried out", f.sizes, f.carried)
+		if len(f.sizes) != batchesNear+1 || f.executed["2"] != 0 {
+			t.Errorf("batches of %v; %v were executed", f.sizes, f.executed)
 		}
 	})
 }
@@ -633,7 +633,7 @@ func (c locked) Batch(change *luascripts.Change) func(*luascripts.Change) uint64
 }
 
 // A sender sends its changes to the server, and each caller receives the reply for its own lock.
-func TestTogether_reachesTheServer(t *testing.T) {
+func TestBatch_reachesTheServer(t *testing.T) {
 	m := redistest.NewMini(t)
 	s := New(m.Client(t), Config{Timeout: timeout})
 	defer s.Wait()
@@ -643,25 +643,25 @@ func TestTogether_reachesTheServer(t *testing.T) {
 		all.Go(func() {
 			s.Add()
 			defer s.Done()
-			_, answered, err := Send[uint64](t.Context(), s, 0, locked{step{number: number}})
-			if key := "lock" + strconv.FormatUint(number, 10); !answered || err != nil || !m.Exists(key) {
-				t.Errorf("%s: %t, %v; it is there: %t", key, answered, err, m.Exists(key))
+			_, replied, err := Send[uint64](t.Context(), s, 0, locked{step{number: number}})
+			if key := "lock" + strconv.FormatUint(number, 10); !replied || err != nil || !m.Exists(key) {
+				t.Errorf("%s: %t, %v; it is there: %t", key, replied, err, m.Exists(key))
 			}
 		})
 	}
 	all.Wait()
 }
 
-// doubled is a request for the double of a number.
-type doubled struct{ n, double int }
+// double is a request for the double of a number.
+type double struct{ n, double int }
 
-// doubling is a simulated server that doubles numbers. A batch takes a second.
-type doubling struct {
+// doublingServer is a simulated server that doubles numbers. A batch takes a second.
+type doublingServer struct {
 	mu      sync.Mutex
 	batches [][]int // guarded by mu
 }
 
-func (d *doubling) exec(batch []*doubled) (replied bool) {
+func (d *doublingServer) exec(batch []*double) (replied bool) {
 	var numbers []int
 	for _, q := range batch {
 		numbers = append(numbers, q.n)
@@ -676,7 +676,7 @@ func (d *doubling) exec(batch []*doubled) (replied bool) {
 	return true
 }
 
-func (d *doubling) sent() [][]int {
+func (d *doublingServer) sent() [][]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.batches)
@@ -684,11 +684,11 @@ func (d *doubling) sent() [][]int {
 
 // inBatches runs f with a batcher whose batches have size 10 at most; the size of a request is its
 // number.
-func inBatches(t *testing.T, f func(t *testing.T, d *doubling, b *Batcher[doubled])) {
+func inBatches(t *testing.T, f func(t *testing.T, d *doublingServer, b *Batcher[double])) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s, d := New(one, Config{Timeout: time.Minute}), new(doubling)
-		f(t, d, NewBatcher(s, d.exec, func(q *doubled) int { return q.n }, 10, func(*doubled) bool { return true }))
+		s, d := New(one, Config{Timeout: time.Minute}), new(doublingServer)
+		f(t, d, NewBatcher(s, d.exec, func(q *double) int { return q.n }, 10, func(*double) bool { return true }))
 		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -699,19 +699,19 @@ func inBatches(t *testing.T, f func(t *testing.T, d *doubling, b *Batcher[double
 // order of arrival, as many together as fit. Those that do not fit follow after a pause, and do not
 // wait for a reply.
 func TestBatcher_size(t *testing.T) {
-	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
-		began := time.Now()
+	inBatches(t, func(t *testing.T, d *doublingServer, b *Batcher[double]) {
+		start := time.Now()
 		var callers sync.WaitGroup
 		for _, n := range []int{1, 2, 3, 4, 5, 11, 6} {
 			callers.Go(func() {
-				if q, err := b.Ask(t.Context(), doubled{n: n}); q.double != 2*n || err != nil {
+				if q, err := b.Ask(t.Context(), double{n: n}); q.double != 2*n || err != nil {
 					t.Errorf("%d: %d, %v", n, q.double, err)
 				}
 			})
 			synctest.Wait()
 		}
 		callers.Wait()
-		if took, got := time.Since(began), fmt.Sprint(d.sent()); got != "[[1] [2] [3 4] [5] [11] [6]]" || took != time.Second+4*paceNear {
+		if took, got := time.Since(start), fmt.Sprint(d.sent()); got != "[[1] [2] [3 4] [5] [11] [6]]" || took != time.Second+4*paceNear {
 			t.Errorf("sent %v in %v", got, took)
 		}
 	})
@@ -719,21 +719,21 @@ func TestBatcher_size(t *testing.T) {
 
 // The request of a caller that leaves before it is sent is dropped. The reply for a caller that
 // leaves later is, too.
-func TestBatcher_leaves(t *testing.T) {
-	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
+func TestBatcher_callerLeaves(t *testing.T) {
+	inBatches(t, func(t *testing.T, d *doublingServer, b *Batcher[double]) {
 		ctx, cancel := context.WithTimeout(t.Context(), paceNear/2)
 		defer cancel()
 		var callers sync.WaitGroup
 		for n := range 4 {
 			callers.Go(func() {
-				if _, err := b.Ask(ctx, doubled{n: n}); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := b.Ask(ctx, double{n: n}); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%d: %v", n, err)
 				}
 			})
 			synctest.Wait()
 		}
 		callers.Wait()
-		if q, err := b.Ask(t.Context(), doubled{n: 5}); q.double != 10 || err != nil {
+		if q, err := b.Ask(t.Context(), double{n: 5}); q.double != 10 || err != nil {
 			t.Errorf("%d, %v", q.double, err)
 		}
 		if got := fmt.Sprint(d.sent()); got != "[[0] [1] [5]]" {
@@ -744,16 +744,16 @@ func TestBatcher_leaves(t *testing.T) {
 
 // No caller waits longer than the timeout. Shutting the sender ends the wait, and Close waits for the
 // batches in flight.
-func TestBatcher_silence(t *testing.T) {
+func TestBatcher_timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: time.Minute})
-		answer := make(chan struct{})
-		b := NewBatcher(s, func([]*doubled) bool {
-			<-answer
+		reply := make(chan struct{})
+		b := NewBatcher(s, func([]*double) bool {
+			<-reply
 			return false
-		}, func(*doubled) int { return 1 }, 10, func(*doubled) bool { return true })
+		}, func(*double) int { return 1 }, 10, func(*double) bool { return true })
 		start := time.Now()
-		if _, err := b.Ask(t.Context(), doubled{n: 1}); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) != time.Minute {
+		if _, err := b.Ask(t.Context(), double{n: 1}); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) != time.Minute {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		closed := make(chan struct{})
@@ -765,28 +765,28 @@ func TestBatcher_silence(t *testing.T) {
 			if err := s.Close(ctx); err == nil {
 				t.Error("Close does not wait for the requests in flight")
 			}
-			close(answer)
+			close(reply)
 			if err := s.Close(context.Background()); err != nil {
 				t.Error(err)
 			}
 		}()
-		if _, err := b.Ask(t.Context(), doubled{n: 2}); !errors.Is(err, lock.ErrClosed) {
+		if _, err := b.Ask(t.Context(), double{n: 2}); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("while it closes: %v", err)
 		}
 		<-closed
-		if _, err := b.Ask(t.Context(), doubled{n: 3}); !errors.Is(err, lock.ErrClosed) {
+		if _, err := b.Ask(t.Context(), double{n: 3}); !errors.Is(err, lock.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	})
 }
 
 // A caller whose context is canceled sends no request, even if a batch could start.
-func TestBatcher_ended(t *testing.T) {
-	inBatches(t, func(t *testing.T, d *doubling, b *Batcher[doubled]) {
+func TestBatcher_canceled(t *testing.T) {
+	inBatches(t, func(t *testing.T, d *doublingServer, b *Batcher[double]) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 20 {
-			if _, err := b.Ask(ctx, doubled{n: 1}); !errors.Is(err, context.Canceled) {
+			if _, err := b.Ask(ctx, double{n: 1}); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 			synctest.Wait()

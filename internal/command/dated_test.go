@@ -72,10 +72,10 @@ func TestDated_histories(t *testing.T) {
 					}
 					time.Sleep(10 * time.Millisecond)
 				}
-				answered := time.Since(start)
+				replied := time.Since(start)
 				d.Over(t.Context())
-				if took := time.Since(start); took > max(answered, min(answered+copyLives, within)) || !pending && took > answered {
-					t.Errorf("seed %d: it returns after %v; %v, the last answer came after %v", seed, took, err, answered)
+				if took := time.Since(start); took > max(replied, min(replied+copyLives, within)) || !pending && took > replied {
+					t.Errorf("seed %d: returned after %v; %v, the last reply came after %v", seed, took, err, replied)
 				}
 				mu.Lock()
 				returned = true
@@ -96,7 +96,7 @@ func TestDated_histories(t *testing.T) {
 
 // A call whose caller has left, or whose client closes, sends nothing more. Over does not wait longer
 // than its caller.
-func TestDated_left(t *testing.T) {
+func TestDated_callerLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		d, sent := New(nil, Config{Timeout: time.Minute}).Dated(), 0

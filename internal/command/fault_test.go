@@ -18,16 +18,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// known is a client with these nodes. It sends nothing.
-type known struct {
+// fixedNodes is a client with these nodes. It sends nothing.
+type fixedNodes struct {
 	rueidis.Client
 	mode  rueidis.ClientMode
 	addrs []string
 }
 
-func (k known) Mode() rueidis.ClientMode { return k.mode }
+func (k fixedNodes) Mode() rueidis.ClientMode { return k.mode }
 
-func (k known) Nodes() map[string]rueidis.Client {
+func (k fixedNodes) Nodes() map[string]rueidis.Client {
 	nodes := make(map[string]rueidis.Client)
 	for _, addr := range k.addrs {
 		nodes[addr] = k
@@ -36,15 +36,15 @@ func (k known) Nodes() map[string]rueidis.Client {
 }
 
 // one is a client of one server.
-var one = known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1"}}
+var one = fixedNodes{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1"}}
 
-// counted counts the commands sent with a client.
-type counted struct {
+// countingClient counts the commands sent with a client.
+type countingClient struct {
 	rueidis.Client
 	times atomic.Int64
 }
 
-func (c *counted) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+func (c *countingClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	c.times.Add(1)
 	return c.Client.Do(ctx, cmd)
 }
@@ -53,14 +53,14 @@ func (c *counted) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRe
 // have more later.
 func TestAddress(t *testing.T) {
 	for _, c := range []struct {
-		rdb  known
+		rdb  fixedNodes
 		want string
 	}{
 		{one, "a:1"},
-		{known{mode: rueidis.ClientModeSentinel, addrs: []string{"a:1"}}, "a:1"},
-		{known{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1", "b:1"}}, ""},
-		{known{mode: rueidis.ClientModeStandalone}, ""},
-		{known{mode: rueidis.ClientModeCluster, addrs: []string{"a:1"}}, ""},
+		{fixedNodes{mode: rueidis.ClientModeSentinel, addrs: []string{"a:1"}}, "a:1"},
+		{fixedNodes{mode: rueidis.ClientModeStandalone, addrs: []string{"a:1", "b:1"}}, ""},
+		{fixedNodes{mode: rueidis.ClientModeStandalone}, ""},
+		{fixedNodes{mode: rueidis.ClientModeCluster, addrs: []string{"a:1"}}, ""},
 	} {
 		if got := New(c.rdb, Config{}).Address(); got != c.want {
 			t.Errorf("%+v: %q, and not %q", c.rdb, got, c.want)
@@ -115,7 +115,7 @@ func TestExplain(t *testing.T) {
 
 // A caller's context is canceled before a reply arrives. The error is the context's, not
 // ErrUnavailable.
-func TestCutOff(t *testing.T) {
+func TestFailed_canceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: timeout})
 		const text = "no reply from Redis after 2s"
@@ -137,21 +137,21 @@ func TestCutOff(t *testing.T) {
 				t.Errorf("%v, and the call ended by %v", err, cause)
 			}
 			if err := s.Failed(ctx, sent, Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
-				t.Errorf("%v, and the server answered", err)
+				t.Errorf("got %v, although the server replied", err)
 			}
 		}
 		if err := s.Abandoned(NoReply{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("%v, and the command was overdue", err)
 		}
 		if err := s.Abandoned(Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
-			t.Errorf("%v, and the server answered", err)
+			t.Errorf("got %v, although the server replied", err)
 		}
 	})
 }
 
 // The error of an unavailable server says whether the server replied, the longest known duration, and
 // the last error once, however often it is wrapped. A context error is not included.
-func TestSilent(t *testing.T) {
+func TestUnavailable(t *testing.T) {
 	s := New(one, Config{Timeout: timeout})
 	for _, c := range []struct {
 		err  error
@@ -190,7 +190,7 @@ func TestSilent(t *testing.T) {
 func TestMayPass(t *testing.T) {
 	readOnly, loading, full := refusal(t, "READONLY You can't write"), refusal(t, "LOADING Redis is loading"), refusal(t, "OOM command not allowed")
 	for _, mode := range []rueidis.ClientMode{rueidis.ClientModeStandalone, rueidis.ClientModeSentinel, rueidis.ClientModeCluster} {
-		s := New(known{mode: mode}, Config{})
+		s := New(fixedNodes{mode: mode}, Config{})
 		if s.MayPass(readOnly) == (mode == rueidis.ClientModeStandalone) || !s.MayPass(loading) || !s.MayPass(io.EOF) || s.MayPass(full) {
 			t.Errorf("mode %v: a replica %t, loading %t, a break %t, a full server %t", mode, s.MayPass(readOnly), s.MayPass(loading), s.MayPass(io.EOF), s.MayPass(full))
 		}
@@ -223,7 +223,7 @@ func TestForeign_verdict(t *testing.T) {
 
 // The error for a key of the wrong type says what the key holds. If the key is gone, the server
 // denies the query, or the caller has left, the error is unchanged.
-func TestForeign_saysWhat(t *testing.T) {
+func TestForeign_namesTheContent(t *testing.T) {
 	m := redistest.NewMini(t)
 	_, _ = m.Lpush("list", "x")
 	_ = m.Set("string", "x")
@@ -265,8 +265,8 @@ func TestForeign_saysWhat(t *testing.T) {
 		{ended, "list", foreign, "", ""},
 	} {
 		m.SetError(c.refuses)
-		asked := &counted{Client: rdb}
-		s := New(asked, Config{Timeout: timeout})
+		counting := &countingClient{Client: rdb}
+		s := New(counting, Config{Timeout: timeout})
 		s.Add()
 		err := s.Foreign(c.ctx, c.key, c.err)
 		s.Done()
@@ -275,31 +275,31 @@ func TestForeign_saysWhat(t *testing.T) {
 		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q, %v: %v", c.key, c.err, err)
 		}
-		if asks := c.err == foreign && c.ctx != ended; asked.times.Load() > 0 != asks {
-			t.Errorf("%q, %v: it asks %d times", c.key, c.err, asked.times.Load())
+		if queried := c.err == foreign && c.ctx != ended; counting.times.Load() > 0 != queried {
+			t.Errorf("%q, %v: got %d queries", c.key, c.err, counting.times.Load())
 		}
 	}
 }
 
 // Only an error of a client that may be closed sends another command.
-func TestSure_asksOnce(t *testing.T) {
+func TestDetectClosed_onePing(t *testing.T) {
 	for _, c := range []struct {
-		err  error
-		asks int64
+		err   error
+		pings int64
 	}{{nil, 0}, {io.EOF, 0}, {rueidis.ErrClosing, 1}} {
-		rdb := &counted{Client: redistest.NewMini(t).Client(t)}
+		rdb := &countingClient{Client: redistest.NewMini(t).Client(t)}
 		if got := DetectClosed(t.Context(), rdb, c.err); got != c.err {
 			t.Errorf("%v becomes %v", c.err, got)
 		}
-		if asks := rdb.times.Load(); asks != c.asks {
-			t.Errorf("%v: it asks %d times", c.err, asks)
+		if pings := rdb.times.Load(); pings != c.pings {
+			t.Errorf("%v: got %d PINGs", c.err, pings)
 		}
 	}
 }
 
 // A server repeats the arguments of an unknown command. The owner string among them is in no error
 // that callers get.
-func TestExplain_keepsOwnersToItself(t *testing.T) {
+func TestExplain_hidesOwners(t *testing.T) {
 	err := New(one, Config{}).Explain(refusal(t, "ERR unknown command 'EVALSHA', with args beginning with: 'owner'"))
 	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || retry.FaultOf(err).Passes {
 		t.Errorf("%v is %+v", err, retry.FaultOf(err))
@@ -324,14 +324,14 @@ func TestExplain_deniedInAScript(t *testing.T) {
 	}
 }
 
-// switched is a client whose connections rueidis closes until a command has failed, as a Sentinel
+// failoverClient is a client whose connections rueidis closes until a command has failed, as a Sentinel
 // client's when another server was promoted.
-type switched struct {
+type failoverClient struct {
 	rueidis.Client
 	old rueidis.Client // nil once a command has failed
 }
 
-func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+func (s *failoverClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	if old := s.old; old != nil {
 		s.old = nil
 		return old.Do(ctx, cmd)
@@ -341,12 +341,12 @@ func (s *switched) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 
 // rueidis closes a connection when another server was promoted, with the same error as for a closed
 // client. Only a closed client ends a call.
-func TestSure(t *testing.T) {
+func TestDetectClosed(t *testing.T) {
 	m := redistest.NewMini(t)
 	closed := m.Client(t)
 	closed.Close()
 	for _, what := range []string{"alone", "together"} {
-		for _, rdb := range []rueidis.Client{&switched{m.Client(t), closed}, closed} {
+		for _, rdb := range []rueidis.Client{&failoverClient{m.Client(t), closed}, closed} {
 			get := func(ctx context.Context) (string, error) {
 				return rdb.Do(ctx, rdb.B().Get().Key("k").Build()).ToString()
 			}
@@ -356,7 +356,7 @@ func TestSure(t *testing.T) {
 			}
 			var err error
 			if what == "together" {
-				_, _, err = await(t.Context(), s, timeout, step{})
+				_, _, err = sendCounted(t.Context(), s, timeout, step{})
 			} else {
 				_, _, err = Send[string](t.Context(), s, timeout, Func[string](get))
 			}
@@ -373,23 +373,23 @@ func TestSure(t *testing.T) {
 	}
 }
 
-// asked counts the commands that a closed client is to send.
-type asked struct {
+// pingCounter counts the commands that a closed client is to send.
+type pingCounter struct {
 	rueidis.Client
 	times int
 }
 
-func (a *asked) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+func (a *pingCounter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	a.times++
 	if _, ok := ctx.Deadline(); !ok {
-		panic("all that travel together wait for this without an end")
+		panic("the whole batch waits for this without a timeout")
 	}
 	return a.Client.Do(ctx, cmd)
 }
 
 // For a batch the sender sends one PING, with a timeout. Changes with a reply keep it.
-func TestSure_batch(t *testing.T) {
-	rdb := &asked{Client: redistest.NewMini(t).Client(t)}
+func TestDetectClosed_batch(t *testing.T) {
+	rdb := &pingCounter{Client: redistest.NewMini(t).Client(t)}
 	rdb.Close()
 	s := New(rdb, Config{Timeout: timeout})
 	changes := []*luascripts.Change{{}, {Err: rueidis.ErrClosing}, {Err: io.EOF}, {Err: rueidis.ErrClosing}}
@@ -401,7 +401,7 @@ func TestSure_batch(t *testing.T) {
 		}
 	}
 	if rdb.times != 1 {
-		t.Errorf("it asked %d times", rdb.times)
+		t.Errorf("got %d PINGs, want 1", rdb.times)
 	}
 }
 
@@ -418,10 +418,10 @@ func TestRefused(t *testing.T) {
 		"ERR syntax error": false,
 	} {
 		if got := Refused(refusal(t, text)); got != want {
-			t.Errorf("%q is a refusal: %t", text, got)
+			t.Errorf("%q: refused %t", text, got)
 		}
 	}
 	if Refused(nil) || Refused(io.EOF) {
-		t.Error("a refusal, and nobody refused anything")
+		t.Error("got a refusal without an error")
 	}
 }

@@ -55,9 +55,9 @@ func TestWait(t *testing.T) {
 		s := New(nil, Config{Timeout: timeout})
 		s.Add()
 		time.AfterFunc(timeout/2, s.Done)
-		began := time.Now()
+		start := time.Now()
 		s.Wait()
-		if took := time.Since(began); took != timeout/2 {
+		if took := time.Since(start); took != timeout/2 {
 			t.Errorf("after %v", took)
 		}
 	})
@@ -72,20 +72,20 @@ func refusal(t *testing.T, text string) error {
 }
 
 // A command without a limit waits as long as the server takes.
-func TestAwait_answers(t *testing.T) {
+func TestSend_waitsWithoutALimit(t *testing.T) {
 	refused := refusal(t, "ERR no")
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		for _, failed := range []error{nil, refused, io.EOF} {
-			value, answered, err := Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
+			value, replied, err := Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
 				if n := s.Load().Sending; n != 1 {
 					t.Errorf("%d on the way", n)
 				}
 				time.Sleep(10 * timeout)
 				return 7, failed
 			}})
-			if value != 7 || !answered || err != failed {
-				t.Errorf("%d, %t, %v, and not %v", value, answered, err, failed)
+			if value != 7 || !replied || err != failed {
+				t.Errorf("%d, %t, %v, and not %v", value, replied, err, failed)
 			}
 		}
 	})
@@ -93,29 +93,29 @@ func TestAwait_answers(t *testing.T) {
 
 // A caller leaves when its context is canceled or its limit has passed. The command continues, and
 // Late receives its reply.
-func TestAwait_callersLeave(t *testing.T) {
-	for why, limit := range map[string]time.Duration{"its context ended": 0, "its time is over": timeout / 2} {
+func TestSend_callersLeave(t *testing.T) {
+	for why, limit := range map[string]time.Duration{"its context is canceled": 0, "its time has passed": timeout / 2} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSender(t)
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			late, began := make(chan error, 1), time.Now()
-			_, answered, err := Send[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
+			late, start := make(chan error, 1), time.Now()
+			_, replied, err := Send[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
 				time.Sleep(2 * timeout)
 				return 7, io.EOF
 			}})
-			if timedOut := errors.As(err, new(NoReply)); answered || timedOut != (limit > 0) || !timedOut && err != ctx.Err() {
-				t.Errorf("%s: %t, %v", why, answered, err)
+			if timedOut := errors.As(err, new(NoReply)); replied || timedOut != (limit > 0) || !timedOut && err != ctx.Err() {
+				t.Errorf("%s: %t, %v", why, replied, err)
 			}
-			if err := <-late; err != io.EOF || time.Since(began) != 2*timeout {
-				t.Errorf("%s: Late hears %v after %v", why, err, time.Since(began))
+			if err := <-late; err != io.EOF || time.Since(start) != 2*timeout {
+				t.Errorf("%s: Late got %v after %v", why, err, time.Since(start))
 			}
 		})
 	}
 }
 
 // A goroutine that has sent a command is reused for the next one. Only a few wait for that.
-func TestAwait_goroutinesWait(t *testing.T) {
+func TestSend_reusesGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		send := func() {
@@ -143,7 +143,7 @@ func TestAwait_goroutinesWait(t *testing.T) {
 // SendWithRetry retries a command if that may help, within its limit, and reports whether the server
 // may have executed two copies. In the table, send returns the outcome of a copy that is sent that
 // long after the start.
-func TestInsist(t *testing.T) {
+func TestSendWithRetry(t *testing.T) {
 	var (
 		ended   = errors.New("the end")
 		dial    = retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}}
@@ -166,34 +166,34 @@ func TestInsist(t *testing.T) {
 		send   func(copy int, since time.Duration) (takes time.Duration, err error)
 
 		err      error // nil if there is a reply
-		answered bool
+		replied  bool
 		copies   int           // 0 if random
 		took     time.Duration // -1 if random
 		repeated bool
 	}{
-		"an answer":                     {timeout, 0, quickly(0, nil), nil, true, 1, 0, false},
-		"an answer after a second":      {timeout, 0, func(int, time.Duration) (time.Duration, error) { return resentAfter, nil }, nil, true, 1, resentAfter, true},
-		"nothing was sent":              {timeout, 0, quickly(2, dial), nil, true, 3, -1, false},
-		"refused once":                  {timeout, 0, quickly(1, refused), nil, true, 2, -1, false},
-		"refused twice":                 {timeout, 0, quickly(2, refused), refused, true, 2, -1, false},
-		"refused, no limit":             {0, 0, quickly(20, refused), nil, true, 21, -1, false},
-		"it passes, but hardly soon":    {timeout, 0, quickly(2, full), full, true, 1, 0, false},
-		"it passes late, no limit":      {0, 0, quickly(3, full), nil, true, 4, -1, true},
-		"nothing was sent, no limit":    {0, 0, quickly(20, dial), nil, true, 21, -1, false},
-		"the connection broke":          {timeout, 0, quickly(1, io.EOF), nil, true, 2, -1, true},
-		"it broke, and more went wrong": {timeout, 0, func(copy int, _ time.Duration) (time.Duration, error) { return 0, []error{io.EOF, dial, nil}[copy-1] }, nil, true, 3, -1, true},
-		"it would not help":             {timeout, 0, quickly(1, Final{ended}), ended, true, 1, 0, false},
-		"down for all of the time":      {timeout, 0, down, dial, true, 0, -1, false},
-		"down, then silent": {timeout, 0, func(_ int, since time.Duration) (time.Duration, error) {
+		"a reply":                         {timeout, 0, quickly(0, nil), nil, true, 1, 0, false},
+		"a reply after a second":          {timeout, 0, func(int, time.Duration) (time.Duration, error) { return resentAfter, nil }, nil, true, 1, resentAfter, true},
+		"nothing was sent":                {timeout, 0, quickly(2, dial), nil, true, 3, -1, false},
+		"refused once":                    {timeout, 0, quickly(1, refused), nil, true, 2, -1, false},
+		"refused twice":                   {timeout, 0, quickly(2, refused), refused, true, 2, -1, false},
+		"refused, no limit":               {0, 0, quickly(20, refused), nil, true, 21, -1, false},
+		"transient, but not soon":         {timeout, 0, quickly(2, full), full, true, 1, 0, false},
+		"transient for a while, no limit": {0, 0, quickly(3, full), nil, true, 4, -1, true},
+		"nothing was sent, no limit":      {0, 0, quickly(20, dial), nil, true, 21, -1, false},
+		"the connection broke":            {timeout, 0, quickly(1, io.EOF), nil, true, 2, -1, true},
+		"it broke, then more errors":      {timeout, 0, func(copy int, _ time.Duration) (time.Duration, error) { return 0, []error{io.EOF, dial, nil}[copy-1] }, nil, true, 3, -1, true},
+		"it would not help":               {timeout, 0, quickly(1, Final{ended}), ended, true, 1, 0, false},
+		"down for all of the time":        {timeout, 0, down, dial, true, 0, -1, false},
+		"down, then no reply": {timeout, 0, func(_ int, since time.Duration) (time.Duration, error) {
 			if since < timeout/4 {
 				return 0, dial
 			}
 			return never, nil
 		}, NoReply{After: timeout, before: dial}, false, 0, timeout, true},
-		"the caller leaves in a pause":       {0, timeout, down, dial, true, 0, timeout, false},
-		"the caller leaves before an answer": {0, timeout, func(int, time.Duration) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, false, 1, timeout, true},
+		"the caller leaves in a pause":     {0, timeout, down, dial, true, 0, timeout, false},
+		"the caller leaves before a reply": {0, timeout, func(int, time.Duration) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, false, 1, timeout, true},
 		// A command that timed out by itself has used all of its time.
-		"it ends by itself": {0, timeout/2 + 12*time.Millisecond, func(copy int, _ time.Duration) (time.Duration, error) {
+		"the command times out by itself": {0, timeout/2 + 12*time.Millisecond, func(copy int, _ time.Duration) (time.Duration, error) {
 			if copy == 1 {
 				return 0, io.EOF
 			}
@@ -209,13 +209,13 @@ func TestInsist(t *testing.T) {
 					defer cancel()
 				}
 				var sends atomic.Int64
-				began := time.Now()
-				o := SendWithRetry[int](ctx, s, began, c.within, sent{send: func(context.Context) (int, error) {
+				start := time.Now()
+				o := SendWithRetry[int](ctx, s, start, c.within, sent{send: func(context.Context) (int, error) {
 					copy := int(sends.Add(1))
 					if copy > 1000 {
 						return 0, Final{errors.New("it does not end, or makes no pauses")}
 					}
-					takes, err := c.send(copy, time.Since(began))
+					takes, err := c.send(copy, time.Since(start))
 					if takes == never {
 						<-s.Closing()
 					} else {
@@ -223,8 +223,8 @@ func TestInsist(t *testing.T) {
 					}
 					return copy, err
 				}})
-				took, copies := time.Since(began), int(sends.Load())
-				if o.Answered != c.answered || o.Repeated != c.repeated || !errors.Is(o.Err, c.err) || o.Err == nil && o.Value != copies {
+				took, copies := time.Since(start), int(sends.Load())
+				if o.Answered != c.replied || o.Repeated != c.repeated || !errors.Is(o.Err, c.err) || o.Err == nil && o.Value != copies {
 					t.Errorf("%+v", o)
 				}
 				if c.copies > 0 && copies != c.copies || c.took >= 0 && took != c.took || c.within > 0 && took > c.within {
@@ -246,7 +246,7 @@ func TestDown(t *testing.T) {
 	}{
 		"the first copy":             {one, nil, refused, false},
 		"again":                      {one, refused, retry.Undialled{Err: refused}, true},
-		"behind Sentinels":           {known{mode: rueidis.ClientModeSentinel}, refused, refused, true},
+		"behind Sentinels":           {fixedNodes{mode: rueidis.ClientModeSentinel}, refused, refused, true},
 		"a connection ended before":  {one, io.EOF, refused, false},
 		"a time-out":                 {one, refused, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false},
 		"a connection that is reset": {one, refused, &net.OpError{Op: "read", Err: syscall.ECONNREFUSED}, false},
@@ -266,25 +266,25 @@ const timeout = 3 * time.Second
 
 // A server that refuses connections at first and does not reply in the end: the error includes the
 // refusal, and matches that of a missing reply.
-func TestInsist_saysWhatCameBefore(t *testing.T) {
+func TestSendWithRetry_reportsTheEarlierError(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("CLUSTERDOWN The cluster is down")
-		silent := make(chan struct{})
+		unavailable := make(chan struct{})
 		s := New(rdb, Config{Timeout: timeout})
 		defer s.Wait()
 		defer s.Shut()
-		defer close(silent)
+		defer close(unavailable)
 		for _, c := range []struct {
 			refuses time.Duration
 			want    string
 		}{{timeout / 2, " has not responded for 3s: dial: " + down.Error()}, {0, " has not responded for 3s"}} {
-			began := time.Now()
-			o := SendWithRetry[int](t.Context(), s, began, timeout, Func[int](func(context.Context) (int, error) {
-				if time.Since(began) < c.refuses {
+			start := time.Now()
+			o := SendWithRetry[int](t.Context(), s, start, timeout, Func[int](func(context.Context) (int, error) {
+				if time.Since(start) < c.refuses {
 					return 0, &net.OpError{Op: "dial", Err: down}
 				}
-				<-silent
+				<-unavailable
 				return 0, nil
 			}))
 			err := s.Unavailable(0, o.Err)
@@ -303,15 +303,15 @@ func TestInsist_saysWhatCameBefore(t *testing.T) {
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: time.Minute})
-		answer := make(chan struct{})
-		defer close(answer)
+		reply := make(chan struct{})
+		defer close(reply)
 		var mu sync.Mutex
 		var under []context.Context // guarded by mu
 		slow := func(ctx context.Context) (int, error) {
 			mu.Lock()
 			under = append(under, ctx)
 			mu.Unlock()
-			<-answer
+			<-reply
 			return 1, ctx.Err()
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -321,7 +321,7 @@ func TestAsk(t *testing.T) {
 			t.Errorf("a context that ends: %v after %v", err, time.Since(start))
 		}
 		if _, err := Ask(t.Context(), s, time.Minute, slow); !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "1m0s") {
-			t.Errorf("no patience any more: %v", err)
+			t.Errorf("after the timeout: %v", err)
 		}
 		if n, err := Ask(t.Context(), s, time.Minute, func(context.Context) (int, error) { return 7, nil }); n != 7 || err != nil {
 			t.Errorf("%d, %v", n, err)
@@ -333,7 +333,7 @@ func TestAsk(t *testing.T) {
 			short, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := s.Close(short); err == nil {
-				t.Error("Close did not wait for the command under way")
+				t.Error("Close did not wait for the command in flight")
 			}
 		}()
 		if _, err := Ask(t.Context(), s, time.Hour, slow); !errors.Is(err, lock.ErrClosed) {
@@ -410,10 +410,10 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// tardy is a canceled context that reports it only when everything else is blocked.
-type tardy struct{ context.Context }
+// lateContext is a canceled context that reports it only when everything else is blocked.
+type lateContext struct{ context.Context }
 
-func (c tardy) Done() <-chan struct{} {
+func (c lateContext) Done() <-chan struct{} {
 	synctest.Wait()
 	return c.Context.Done()
 }
@@ -425,7 +425,7 @@ func TestClose_justInTime(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 100 { // repeated, because it is random which of the two Close sees
-			if err := s.Close(tardy{ctx}); err != nil {
+			if err := s.Close(lateContext{ctx}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -433,7 +433,7 @@ func TestClose_justInTime(t *testing.T) {
 }
 
 // A caller whose context is canceled sends nothing.
-func TestAsk_ended(t *testing.T) {
+func TestAsk_canceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: time.Minute})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -20,18 +20,18 @@ func testConfig(sharded bool) Config {
 	return Config{Timeout: 3 * time.Second, Look: 50 * time.Millisecond, Sharded: sharded}
 }
 
-// ear is a listener.
-type ear struct {
+// listener is a listener.
+type listener struct {
 	sub       *Subscription
-	said      chan string
+	messages  chan string
 	confirmed chan struct{}
 }
 
-func listen(t *testing.T, h *Hub, channel string) *ear {
+func listen(t *testing.T, h *Hub, channel string) *listener {
 	t.Helper()
-	e := &ear{said: make(chan string, 100), confirmed: make(chan struct{}, 100)}
+	e := &listener{messages: make(chan string, 100), confirmed: make(chan struct{}, 100)}
 	var already bool
-	e.sub, already = h.Subscribe(channel, func(message string) { e.said <- message }, func() { e.confirmed <- struct{}{} })
+	e.sub, already = h.Subscribe(channel, func(message string) { e.messages <- message }, func() { e.confirmed <- struct{}{} })
 	if already {
 		e.confirmed <- struct{}{}
 	}
@@ -60,11 +60,11 @@ func counted(t *testing.T, command string, server *redistest.Server, channel str
 func count(t *testing.T, command string, server *redistest.Server, channel string) int64 {
 	t.Helper()
 	reply := server.Do(t, "PUBSUB", command, channel)
-	words, err := reply.ToArray()
-	if err != nil || len(words) != 2 {
-		t.Fatalf("%s: %v, %v", command, words, err)
+	parts, err := reply.ToArray()
+	if err != nil || len(parts) != 2 {
+		t.Fatalf("%s: %v, %v", command, parts, err)
 	}
-	n, _ := words[1].ToInt64()
+	n, _ := parts[1].ToInt64()
 	return n
 }
 
@@ -77,15 +77,15 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// hears publishes at server until e receives it.
-func (e *ear) hears(t *testing.T, command string, server *redistest.Server, channel string) {
+// receives publishes at server until e receives it.
+func (e *listener) receives(t *testing.T, command string, server *redistest.Server, channel string) {
 	t.Helper()
-	for len(e.said) > 0 {
-		<-e.said
+	for len(e.messages) > 0 {
+		<-e.messages
 	}
 	server.Do(t, command, channel, "now")
-	if got := within(t, "a message", e.said); got != "now" {
-		t.Errorf("heard %q", got)
+	if got := within(t, "a message", e.messages); got != "now" {
+		t.Errorf("received %q", got)
 	}
 }
 
@@ -111,13 +111,13 @@ func follow(t *testing.T, replica, master *redistest.Server) {
 func role(t *testing.T, s *redistest.Server) string {
 	t.Helper()
 	reply := s.Do(t, "ROLE")
-	words, err := reply.ToArray()
-	if err != nil || len(words) < 3 {
+	parts, err := reply.ToArray()
+	if err != nil || len(parts) < 3 {
 		t.Fatalf("ROLE: %v", err)
 	}
-	name, _ := words[0].ToString()
+	name, _ := parts[0].ToString()
 	if name == "slave" {
-		state, _ := words[3].ToString()
+		state, _ := parts[3].ToString()
 		return name + " " + state
 	}
 	return name
@@ -128,7 +128,7 @@ func role(t *testing.T, s *redistest.Server) string {
 //	1 the hub has a listener
 //	2 FAILOVER: the two change roles; the address leads to the new master from now on
 //	3 the hub finds out and moves, although no connection has broken
-func TestFollows_anAddressThatMoves(t *testing.T) {
+func TestFollow_addressMoves(t *testing.T) {
 	t.Parallel()
 	old := redistest.Start(t, atOnce...)
 	next := replicaOf(t, old)
@@ -142,14 +142,14 @@ func TestFollows_anAddressThatMoves(t *testing.T) {
 
 	counted(t, "NUMSUB", next, channel) // 3
 	within(t, "the confirmation there", e.confirmed)
-	e.hears(t, "PUBLISH", next, channel)
+	e.receives(t, "PUBLISH", next, channel)
 	if n := count(t, "NUMSUB", old, channel); n != 0 {
 		t.Errorf("%d listeners are left on the old master", n)
 	}
 }
 
 // The same with Sentinels that fail over on request.
-func TestFollows_sentinel(t *testing.T) {
+func TestFollow_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	old := s.Primary(t)
@@ -159,12 +159,12 @@ func TestFollows_sentinel(t *testing.T) {
 	var next *redistest.Server
 	waitFor(t, "another is the primary", func() bool { next = s.Primary(t); return next != old })
 	counted(t, "NUMSUB", next, channel)
-	e.hears(t, "PUBLISH", next, channel)
+	e.receives(t, "PUBLISH", next, channel)
 }
 
 // A replica of a cluster takes over while its master lives. With sharded Pub/Sub, both receive the
 // messages of the shard, and only the master counts listeners.
-func TestFollows_sharded(t *testing.T) {
+func TestFollow_sharded(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	if !c.Nodes[0].KnowsSharded(t) {
@@ -179,21 +179,21 @@ func TestFollows_sharded(t *testing.T) {
 		next := c.Replica(t, old)
 		c.TakeOver(t, next)
 		counted(t, "SHARDNUMSUB", next, channel)
-		e.hears(t, "SPUBLISH", next, channel)
+		e.receives(t, "SPUBLISH", next, channel)
 	}
 }
 
 // Every node of a cluster receives plain Pub/Sub messages, so the hub stays where it is.
-func TestFollows_notWherePlainPubSubReachesAll(t *testing.T) {
+func TestFollow_notWithPlainPubSubOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	const channel = "redisson_lock__channel:{orders}"
 	e := listen(t, New(c.Client(t), testConfig(false)), channel)
 	c.TakeOver(t, c.Replica(t, c.Master(t, channel)))
-	e.hears(t, "PUBLISH", c.Master(t, channel), channel)
+	e.receives(t, "PUBLISH", c.Master(t, channel), channel)
 	for _, n := range c.Nodes {
 		if calls := n.CommandCallsByClients(t, "role"); calls > 0 {
-			t.Errorf("%s was asked for its role %d times", n.Addr(), calls)
+			t.Errorf("%s got %d role queries", n.Addr(), calls)
 		}
 	}
 }
@@ -205,20 +205,20 @@ func TestFollows_notWherePlainPubSubReachesAll(t *testing.T) {
 //	2 it is back, and the address still leads to the replica: the hub connects again and
 //	  again, and more and more rarely
 //	3 the replica becomes a master: the hub stays
-func TestFollows_stays(t *testing.T) {
+func TestFollow_staysWithoutAMaster(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t, atOnce...)
 	replica := replicaOf(t, master)
 	master.Kill(t)
-	waitFor(t, "the replica knows that its master is gone", func() bool { return role(t, replica) != "slave connected" })
+	waitFor(t, "the replica detects that its master is gone", func() bool { return role(t, replica) != "slave connected" })
 	wire := redistest.NewProxy(t, replica.Addr())
-	var dials, asked atomic.Int64
+	var dials, queries atomic.Int64
 	wire.OnRequest(func(req [][]byte) redistest.Action {
 		switch strings.ToUpper(string(req[0])) {
 		case "HELLO":
 			dials.Add(1)
 		case "ROLE":
-			asked.Add(1)
+			queries.Add(1)
 		}
 		return redistest.Action{}
 	})
@@ -226,8 +226,8 @@ func TestFollows_stays(t *testing.T) {
 	rdb := replica.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 	e := listen(t, New(rdb, testConfig(false)), channel) // 1
 	before := dials.Load()
-	again := asked.Load() + 5
-	waitFor(t, "the hub has asked some times more", func() bool { return asked.Load() >= again })
+	again := queries.Load() + 5
+	waitFor(t, "the hub has sent more queries", func() bool { return queries.Load() >= again })
 	if n := dials.Load() - before; n != 0 {
 		t.Errorf("%d new connections, and there is no other server", n)
 	}
@@ -244,51 +244,51 @@ func TestFollows_stays(t *testing.T) {
 	}
 
 	replica.Do(t, "REPLICAOF", "NO", "ONE") // 3
-	waitFor(t, "the hub hears the replica", func() bool {
+	waitFor(t, "the hub receives from the replica", func() bool {
 		replica.Do(t, "PUBLISH", channel, "now")
-		return len(e.said) > 0
+		return len(e.messages) > 0
 	})
 }
 
 // A server that denies ROLE is queried once for each connection, and its messages arrive.
-func TestFollows_notWithoutTheRight(t *testing.T) {
+func TestFollow_roleDenied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"
-	e := listen(t, New(s.Client(t, s.AddUser(t, "deaf", "&*", "+subscribe", "+unsubscribe", "+ping", "+cluster|slots")), testConfig(false)), channel)
+	e := listen(t, New(s.Client(t, s.AddUser(t, "norole", "&*", "+subscribe", "+unsubscribe", "+ping", "+cluster|slots")), testConfig(false)), channel)
 	listen(t, New(s.Client(t), testConfig(false)), channel) // it would query as often
-	asks(t, s, 10)
+	waitForRoleQueries(t, s, 10)
 	stats := s.Do(t, "INFO", "commandstats")
 	text, _ := stats.ToString()
 	if _, role, _ := strings.Cut(text, "cmdstat_role:"); !strings.Contains(role, ",rejected_calls=1,") {
-		t.Errorf("asked again after a refusal: %.100s", role)
+		t.Errorf("another query after a denial: %.100s", role)
 	}
-	e.hears(t, "PUBLISH", s, channel)
+	e.receives(t, "PUBLISH", s, channel)
 }
 
 // The role is queried while a channel has listeners, and not while a subscription lingers.
-func TestFollows_whileThereAreListeners(t *testing.T) {
+func TestFollow_onlyWithListeners(t *testing.T) {
 	t.Parallel()
 	s, other := redistest.Start(t), redistest.Start(t)
 	const channel = "redisson_lock__channel:{orders}"
 	listen(t, New(other.Client(t), testConfig(false)), channel) // to see how often a server is queried
 	h := New(s.Client(t), testConfig(false))
 	e := listen(t, h, channel)
-	asks(t, s, 4)
+	waitForRoleQueries(t, s, 4)
 	e.sub.CloseSoon()
-	asks(t, other, 4) // a request may be in flight
+	waitForRoleQueries(t, other, 4) // a request may be in flight
 	before := s.CommandCallsByClients(t, "role")
-	asks(t, other, 10)
+	waitForRoleQueries(t, other, 10)
 	if n := s.CommandCallsByClients(t, "role") - before; n != 0 {
-		t.Errorf("asked %d times, without a listener", n)
+		t.Errorf("got %d queries without a listener", n)
 	}
 	listen(t, h, channel)
-	asks(t, s, 4)
+	waitForRoleQueries(t, s, 4)
 }
 
-// asks waits until clients have queried the role of s n times more.
-func asks(t *testing.T, s *redistest.Server, n int64) {
+// waitForRoleQueries waits until clients have queried the role of s n times more.
+func waitForRoleQueries(t *testing.T, s *redistest.Server, n int64) {
 	t.Helper()
 	n += s.CommandCallsByClients(t, "role")
-	waitFor(t, "it was asked for its role", func() bool { return s.CommandCallsByClients(t, "role") >= n })
+	waitFor(t, "its role was queried", func() bool { return s.CommandCallsByClients(t, "role") >= n })
 }

@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 // A second listener is added after the subscription is confirmed.
-func TestSubscribe_secondListenerLooksAtOnce(t *testing.T) {
+func TestSubscribe_secondListenerIsCalledImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(redistest.NewMini(t).Client(t), testConfig(false))
 		var calls [2]int
@@ -51,14 +51,14 @@ func TestSubscribe_beforeTheConfirmation(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		confirm := n.holds("SUBSCRIBE x", "")
 		first, second := w.listens("x"), w.listens("x")
-		is(t, "heard before", first.hears()+second.hears(), "")
+		is(t, "received before", first.receives()+second.receives(), "")
 		is(t, "subscribed already", second.already, false)
 		confirm()
-		is(t, "the first hears", first.hears(), "confirmed")
-		is(t, "the second hears", second.hears(), "confirmed")
+		is(t, "the first listener receives", first.receives(), "confirmed")
+		is(t, "the second listener receives", second.receives(), "confirmed")
 		third := w.listens("x")
 		is(t, "subscribed already", third.already, true)
-		is(t, "the third hears", third.hears(), "")
+		is(t, "the third listener receives", third.receives(), "")
 		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x")
 	})
 }
@@ -72,16 +72,16 @@ func TestClose_theLastListener(t *testing.T) {
 		n.commands()
 		first.Close()
 		is(t, "commands", n.commands(), "")
-		n.tells("message", "x", "hello")
-		is(t, "the first hears", first.hears(), "confirmed")
-		is(t, "the second hears", second.hears(), "confirmed, hello")
+		n.push("message", "x", "hello")
+		is(t, "the first listener receives", first.receives(), "confirmed")
+		is(t, "the second listener receives", second.receives(), "confirmed, hello")
 		second.Close()
 		is(t, "channels", w.Channels(), 1)
 		is(t, "it lingers", w.Lingers("x"), false)
 		is(t, "commands", n.commands(), "UNSUBSCRIBE x")
 		w.listens("z")
 		is(t, "commands", n.commands(), "SUBSCRIBE z")
-		is(t, "the other hears", other.hears(), "confirmed")
+		is(t, "the other listener receives", other.receives(), "confirmed")
 		is(t, "connections", n.dialled(), 2) // the hub's, and the client's first one
 	})
 }
@@ -100,9 +100,9 @@ func TestCloseSoon_comesBack(t *testing.T) {
 		x = w.listens("x")
 		n.commands()
 		time.Sleep(10 * look)
-		n.tells("message", "x", "hello")
-		is(t, "it hears", x.hears(), "hello")
-		is(t, "questions", n.asked("ROLE"), 10)
+		n.push("message", "x", "hello")
+		is(t, "the listener receives", x.receives(), "hello")
+		is(t, "role queries", n.count("ROLE"), 10)
 
 		x.CloseSoon()
 		time.Sleep(Linger - 1)
@@ -114,7 +114,7 @@ func TestCloseSoon_comesBack(t *testing.T) {
 
 // While a channel lingers, the role is not queried. When a listener is added later, it is queried
 // immediately.
-func TestCloseSoon_asksForTheRoleAgain(t *testing.T) {
+func TestCloseSoon_queriesTheRoleAgain(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
 		synctest.Wait()
@@ -157,8 +157,8 @@ func TestCloseSoon_breaks(t *testing.T) {
 		is(t, "connections", n.dialled(), 0)
 		x := w.listens("x")
 		time.Sleep(2 * Linger)
-		n.tells("message", "x", "hello")
-		is(t, "it hears", x.hears(), "confirmed, hello")
+		n.push("message", "x", "hello")
+		is(t, "the listener receives", x.receives(), "confirmed, hello")
 	})
 }
 
@@ -176,7 +176,7 @@ func TestLater_listenersComeAndGo(t *testing.T) {
 		is(t, "subscribed already", x.already, false)
 		y.Close()
 		time.Sleep(10 * time.Millisecond)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x")
 		is(t, "connections", n.dialled(), 1)
 	})
@@ -184,10 +184,10 @@ func TestLater_listenersComeAndGo(t *testing.T) {
 
 // The last listener leaves between two connection attempts, or the hub is closed then. There is no
 // further attempt.
-func TestLater_nobodyIsLeft(t *testing.T) {
-	for name, end := range map[string]func(w *world, x *hearer){
-		"the listener goes": func(_ *world, x *hearer) { x.Close() },
-		"the hub is closed": func(w *world, _ *hearer) { w.Hub.Close() },
+func TestLater_noListenerLeft(t *testing.T) {
+	for name, end := range map[string]func(w *world, x *testListener){
+		"the listener goes": func(_ *world, x *testListener) { x.Close() },
+		"the hub is closed": func(w *world, _ *testListener) { w.Hub.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
@@ -216,10 +216,10 @@ func TestLater_pauses(t *testing.T) {
 		}
 		n.cut(false)
 		time.Sleep(longestPauseAway)
-		is(t, "it hears", x.hears(), "confirmed, confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed, confirmed")
 		n.cut(false)
 		time.Sleep(10 * time.Millisecond)
-		is(t, "it hears after another break", x.hears(), "confirmed")
+		is(t, "the listener receives after another reconnect", x.receives(), "confirmed")
 	})
 }
 
@@ -268,7 +268,7 @@ func TestClose_hubWithoutConnection(t *testing.T) {
 
 // The hub is closed while a reply is due. Close does not wait for the reply, only for the connection
 // to end.
-func TestClose_hubAndSilence(t *testing.T) {
+func TestClose_hubWithoutAReply(t *testing.T) {
 	for _, command := range []string{"ROLE", "SUBSCRIBE x"} {
 		t.Run(command, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
@@ -303,7 +303,7 @@ func TestShare_oneServer(t *testing.T) {
 		for range 2 {
 			is(t, "a connection", w.shares("entry"), true)
 		}
-		is(t, "it hears", w.listens("x").hears(), "confirmed")
+		is(t, "the listener receives", w.listens("x").receives(), "confirmed")
 		is(t, "a connection", w.shares("entry"), true)
 		is(t, "connections", n.dialled(), 1)
 		n.cut(false)
@@ -366,13 +366,13 @@ func TestShare_cluster(t *testing.T) {
 		w.own("{b}", "b:1")
 		w.listens("{a}")
 		is(t, "a connection", w.shares("{b}"), false)
-		is(t, "it hears", w.listens("{b}").hears(), "confirmed")
+		is(t, "the listener receives", w.listens("{b}").receives(), "confirmed")
 		w.nodes["b:1"].commands()
 		is(t, "a connection", w.shares("{b}"), true)
-		is(t, "questions there", w.nodes["b:1"].asked("ROLE"), 1)
+		is(t, "role queries there", w.nodes["b:1"].count("ROLE"), 1)
 	})
 	inBubble(t, rueidis.ClientModeCluster, false, []string{"a:1"}, func(w *world) {
-		is(t, "it hears", w.listens("x").hears(), "confirmed")
+		is(t, "the listener receives", w.listens("x").receives(), "confirmed")
 		is(t, "a connection", w.shares("x"), false)
 	})
 }

@@ -8,10 +8,10 @@ import (
 )
 
 // An unavailable server, which the client queries now and then, does not matter: any other can tell.
-func TestSharded_dead(t *testing.T) {
+func TestSharded_unavailable(t *testing.T) {
 	t.Parallel()
 	if !redistest.Start(t).KnowsSharded(t) {
-		t.Skip("this server knows no sharded Pub/Sub")
+		t.Skip("this server does not support sharded Pub/Sub")
 	}
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)

@@ -21,17 +21,17 @@ import (
 // connection.
 func TestLook_role(t *testing.T) {
 	for name, c := range map[string]struct {
-		says  string
+		reply string
 		leave bool
-		asked int // in ten times look
+		count int // in ten times look
 	}{
-		"a master":                         {roleIs("master"), false, 10},
-		"a replica that follows":           {roleIs("slave", "connected"), true, 0},
-		"a replica that connects":          {roleIs("slave", "connecting"), false, 10},
-		"a replica that is a master, too":  {roleIs("active-replica", "connected"), false, 10},
-		"neither":                          {"*2\r\n+sentinel\r\n*0\r\n", false, 10},
-		"no right to ask":                  {"-NOPERM no permissions to run the 'role' command\r\n", false, 1},
-		"a server that reads its data yet": {"-LOADING Redis is loading the dataset in memory\r\n", false, 10},
+		"a master":                        {roleIs("master"), false, 10},
+		"a replica that follows":          {roleIs("slave", "connected"), true, 0},
+		"a replica that connects":         {roleIs("slave", "connecting"), false, 10},
+		"a replica that is a master, too": {roleIs("active-replica", "connected"), false, 10},
+		"neither":                         {"*2\r\n+sentinel\r\n*0\r\n", false, 10},
+		"ROLE denied":                     {"-NOPERM no permissions to run the 'role' command\r\n", false, 1},
+		"a server that loads its data":    {"-LOADING Redis is loading the dataset in memory\r\n", false, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
@@ -41,20 +41,20 @@ func TestLook_role(t *testing.T) {
 				n.commands()
 				n.answers(func(command string) string {
 					if command == "ROLE" {
-						return c.says
+						return c.reply
 					}
 					return ""
 				})
 				time.Sleep(10 * look)
 				if c.leave {
 					if n.dialled() < 10 {
-						t.Error("it stays")
+						t.Error("the hub stays at the server")
 					}
 					return
 				}
 				is(t, "connections", n.dialled(), 0)
-				is(t, "questions", n.asked("ROLE"), c.asked)
-				is(t, "it hears", x.hears(), "confirmed")
+				is(t, "role queries", n.count("ROLE"), c.count)
+				is(t, "the listener receives", x.receives(), "confirmed")
 			})
 		})
 	}
@@ -79,56 +79,56 @@ func TestLook_connectionsEnd(t *testing.T) {
 		}
 		n.answers(nil)
 		time.Sleep(2 * time.Second)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 	})
 }
 
 // The role of a server is queried periodically, however many channels are subscribed.
-func TestLook_onceForAll(t *testing.T) {
+func TestLook_onePerServer(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		for i := range 75 {
 			w.listens(fmt.Sprint(i))
 			time.Sleep(look / 50)
 		}
-		is(t, "questions", n.asked("ROLE"), 2)
+		is(t, "role queries", n.count("ROLE"), 2)
 	})
 }
 
 // All nodes of a cluster receive plain messages, so the role makes no difference.
-func TestLook_anywhere(t *testing.T) {
+func TestLook_plainOnACluster(t *testing.T) {
 	inBubble(t, rueidis.ClientModeCluster, false, []string{"a:1"}, func(w *world) {
 		x := w.listens("x")
 		time.Sleep(10 * look)
 		is(t, "commands", w.nodes["a:1"].commands(), "SUBSCRIBE x")
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 	})
 }
 
 // A server that does not reply is left after one timeout.
-func TestLook_silence(t *testing.T) {
+func TestLook_timeout(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
 		synctest.Wait()
 		n.holds("ROLE", "")
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 		n.dialled()
 		time.Sleep(look + timeout - 1)
 		is(t, "connections", n.dialled(), 0)
 		n.answers(nil)
 		time.Sleep(closing + 10*time.Millisecond)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 	})
 }
 
 // A server that stops replying is left after one timeout, even if only a subscription or its end
 // shows it.
-func TestSend_silence(t *testing.T) {
+func TestSend_timeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		command string
-		changes func(w *world, y *hearer)
+		changes func(w *world, y *testListener)
 	}{
-		"subscribe":   {"SUBSCRIBE z", func(w *world, _ *hearer) { w.listens("z") }},
-		"unsubscribe": {"UNSUBSCRIBE y", func(_ *world, y *hearer) { y.Close() }},
+		"subscribe":   {"SUBSCRIBE z", func(w *world, _ *testListener) { w.listens("z") }},
+		"unsubscribe": {"UNSUBSCRIBE y", func(_ *world, y *testListener) { y.Close() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
@@ -137,12 +137,12 @@ func TestSend_silence(t *testing.T) {
 				n.holds(c.command, "")
 				n.dialled()
 				c.changes(w, y)
-				is(t, "it hears", x.hears(), "confirmed")
+				is(t, "the listener receives", x.receives(), "confirmed")
 				time.Sleep(timeout - 1)
 				is(t, "connections", n.dialled(), 0)
 				n.answers(nil)
 				time.Sleep(closing + 10*time.Millisecond)
-				is(t, "it hears", x.hears(), "confirmed")
+				is(t, "the listener receives", x.receives(), "confirmed")
 			})
 		})
 	}
@@ -150,7 +150,7 @@ func TestSend_silence(t *testing.T) {
 
 // One of several channels is denied, so each is sent alone. The server no longer replies: it is left
 // after one timeout.
-func TestSend_silenceOneByOne(t *testing.T) {
+func TestSend_timeoutOneByOne(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		n.answers(func(command string) string {
 			switch command {
@@ -159,7 +159,7 @@ func TestSend_silenceOneByOne(t *testing.T) {
 			case "SUBSCRIBE x y":
 				return "-NOPERM\r\n"
 			}
-			<-w.over
+			<-w.done
 			return ""
 		})
 		begin := n.holds("ROLE", "")
@@ -170,7 +170,7 @@ func TestSend_silenceOneByOne(t *testing.T) {
 		n.answers(nil)
 		time.Sleep(closing + 10*time.Millisecond)
 		is(t, "connections", n.dialled(), 1)
-		is(t, "they hear", x.hears()+", "+y.hears(), "confirmed, confirmed")
+		is(t, "the listeners receive", x.receives()+", "+y.receives(), "confirmed, confirmed")
 	})
 }
 
@@ -180,39 +180,39 @@ const closing = time.Second
 // A temporary error is retried with growing pauses, and not reported. Any other is reported once, and
 // final.
 func TestRefused(t *testing.T) {
-	for says, passes := range map[string]bool{
+	for reply, passes := range map[string]bool{
 		"MASTERDOWN Link with MASTER is down":                                   true,
 		"NOPERM No permissions to access one of the channels used as arguments": false,
 	} {
-		t.Run(says, func(t *testing.T) {
+		t.Run(reply, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
 				y := w.listens("y")
 				synctest.Wait()
 				n.answers(func(command string) string {
 					if command == "SUBSCRIBE x" {
-						return "-" + says + "\r\n"
+						return "-" + reply + "\r\n"
 					}
 					return ""
 				})
 				x := w.listens("x")
 				time.Sleep(time.Minute)
-				n.tells("message", "y", "hello")
-				is(t, "the other hears", y.hears(), "confirmed, hello")
-				tries := n.asked("SUBSCRIBE x")
+				n.push("message", "y", "hello")
+				is(t, "the other listener receives", y.receives(), "confirmed, hello")
+				tries := n.count("SUBSCRIBE x")
 				n.answers(nil)
 				time.Sleep(time.Second)
 				if passes {
 					if tries < 60 || tries > 140 {
 						t.Errorf("%d tries in a minute", tries)
 					}
-					is(t, "it hears", x.hears(), "confirmed")
+					is(t, "the listener receives", x.receives(), "confirmed")
 					is(t, "reported", len(w.denied), 0)
 					return
 				}
 				is(t, "tries", tries, 1)
-				is(t, "it hears", x.hears(), "")
-				is(t, "reported", strings.Join(w.denied["x"], ", "), says)
-				is(t, "unsubscribed", n.asked("UNSUBSCRIBE x"), 0)
+				is(t, "the listener receives", x.receives(), "")
+				is(t, "reported", strings.Join(w.denied["x"], ", "), reply)
+				is(t, "unsubscribed", n.count("UNSUBSCRIBE x"), 0)
 			})
 		})
 	}
@@ -224,9 +224,9 @@ func TestRefused_notReported(t *testing.T) {
 		w.Denied = nil
 		n.holds("SUBSCRIBE x", "-NOPERM\r\n")()
 		w.listens("x")
-		is(t, "tries", n.asked("SUBSCRIBE x"), 1)
+		is(t, "tries", n.count("SUBSCRIBE x"), 1)
 		y := w.listens("y")
-		is(t, "the other hears", y.hears(), "confirmed")
+		is(t, "the other listener receives", y.receives(), "confirmed")
 	})
 }
 
@@ -243,8 +243,8 @@ func TestRefused_oneOfSeveral(t *testing.T) {
 		begin := n.holds("ROLE", "")
 		x, y, z := w.listens("x"), w.listens("y"), w.listens("z")
 		begin()
-		is(t, "it hears", x.hears(), "")
-		is(t, "the others hear", y.hears()+", "+z.hears(), "confirmed, confirmed")
+		is(t, "the listener receives", x.receives(), "")
+		is(t, "the other listeners receive", y.receives()+", "+z.receives(), "confirmed, confirmed")
 		is(t, "reported", strings.Join(w.denied["x"], ", "), "NOPERM")
 		is(t, "reported of others", len(w.denied), 1)
 	})
@@ -258,26 +258,26 @@ func TestSharded_moved(t *testing.T) {
 		w.own("{a}", "a:1")
 		w.own("{b}", "b:1")
 		first := w.listens("{a}")
-		is(t, "it hears", first.hears(), "confirmed")
+		is(t, "the listener receives", first.receives(), "confirmed")
 		b.commands() // it may have been used first
 		a.commands()
 		second := w.listens("{b}")
-		is(t, "it hears", second.hears(), "confirmed")
+		is(t, "the listener receives", second.receives(), "confirmed")
 		b.commands()
 		a.commands()
 		for range 3 {
 			w.listens("{a}:2").Close()
-			is(t, "commands at the node that has not got the slot", b.commands(), "")
+			is(t, "commands at the node without the slot", b.commands(), "")
 			a.commands()
 		}
 		first.Close()
 		synctest.Wait()
 		a.commands()
 		time.Sleep(10 * look)
-		is(t, "commands at the node that nobody listens to", a.commands(), "")
-		is(t, "questions", b.asked("ROLE"), 10)
-		b.tells("smessage", "{b}", "hello")
-		is(t, "it hears", second.hears(), "hello")
+		is(t, "commands at the node without listeners", a.commands(), "")
+		is(t, "role queries", b.count("ROLE"), 10)
+		b.push("smessage", "{b}", "hello")
+		is(t, "the listener receives", second.receives(), "hello")
 		second.Close()
 		is(t, "commands", b.commands(), "SUNSUBSCRIBE {b}")
 	})
@@ -285,7 +285,7 @@ func TestSharded_moved(t *testing.T) {
 
 // A node that does not have the slots of its channels names the node that does. What it never
 // confirmed is never unsubscribed there.
-func TestSharded_learns(t *testing.T) {
+func TestSharded_redirected(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		a, b := w.nodes["a:1"], w.nodes["b:1"]
 		w.own("{a}", "a:1")
@@ -324,14 +324,14 @@ func TestSharded_oneConnection(t *testing.T) {
 		n := w.nodes[addr]
 		n.commands()
 		release := n.holds("SSUBSCRIBE y", "")
-		all := []*hearer{w.listens("y")}
+		all := []*testListener{w.listens("y")}
 		synctest.Wait()
 		for i := range 3 {
 			all = append(all, w.listens(fmt.Sprint(i)))
 		}
 		release()
 		for _, l := range all {
-			is(t, "it hears", l.hears(), "confirmed")
+			is(t, "the listener receives", l.receives(), "confirmed")
 		}
 		is(t, "connections", len(w.connections()), 1)
 		if commands := n.commands(); strings.Count(commands, "SSUBSCRIBE") != 4 {
@@ -354,7 +354,7 @@ func TestSharded_chain(t *testing.T) {
 		w.know("c:1", true)
 		release()
 		time.Sleep(time.Second)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 		is(t, "commands at the last", w.nodes["c:1"].commands(), "ROLE, SSUBSCRIBE x")
 	})
 }
@@ -382,13 +382,13 @@ func TestSharded_toAndFro(t *testing.T) {
 		b.answers(other("a:1"))
 		x := w.listens("x")
 		time.Sleep(time.Minute)
-		if n := a.asked("SSUBSCRIBE x") + b.asked("SSUBSCRIBE x"); n < 60 || n > 140 {
+		if n := a.count("SSUBSCRIBE x") + b.count("SSUBSCRIBE x"); n < 60 || n > 140 {
 			t.Errorf("%d tries in a minute", n)
 		}
 		is(t, "reported", len(w.denied), 0)
 		a.answers(nil)
 		time.Sleep(2 * time.Second)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 	})
 }
 
@@ -400,10 +400,10 @@ func TestSharded_unknownNode(t *testing.T) {
 		w.know("b:1", false)
 		x := w.listens("x")
 		time.Sleep(time.Minute)
-		is(t, "it hears", x.hears(), "")
+		is(t, "the listener receives", x.receives(), "")
 		w.know("b:1", true)
 		time.Sleep(2 * time.Second)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 	})
 }
 
@@ -414,15 +414,15 @@ func TestSharded_slotLeaves(t *testing.T) {
 		a, b := w.nodes["a:1"], w.nodes["b:1"]
 		w.own("x", "a:1")
 		x := w.listens("x")
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 		a.commands()
 		b.commands()
 		w.own("x", "b:1")
-		a.tells("sunsubscribe", "x")
+		a.push("sunsubscribe", "x")
 		is(t, "commands where it was", a.commands(), "ROLE, SSUBSCRIBE x")
-		is(t, "it hears", x.hears(), "confirmed")
-		b.tells("smessage", "x", "hello")
-		is(t, "it hears", x.hears(), "hello")
+		is(t, "the listener receives", x.receives(), "confirmed")
+		b.push("smessage", "x", "hello")
+		is(t, "the listener receives", x.receives(), "hello")
 		b.commands()
 		x.Close()
 		is(t, "commands where it is", b.commands(), "SUNSUBSCRIBE x")
@@ -439,14 +439,14 @@ func TestSharded_nodeBreaksDown(t *testing.T) {
 		w.own("x", "a:1")
 		w.own("y", "b:1")
 		x, y := w.listens("x"), w.listens("y")
-		is(t, "they hear", x.hears()+", "+y.hears(), "confirmed, confirmed")
+		is(t, "the listeners receive", x.receives()+", "+y.receives(), "confirmed, confirmed")
 		b.commands()
 		w.own("x", "b:1")
 		a.cut(true)
 		is(t, "the other is subscribed", w.listens("y").already, true)
 		time.Sleep(10 * time.Millisecond)
-		is(t, "it hears", x.hears(), "confirmed")
-		is(t, "the other hears", y.hears(), "")
+		is(t, "the listener receives", x.receives(), "confirmed")
+		is(t, "the other listener receives", y.receives(), "")
 		is(t, "commands at the other", b.commands(), "SSUBSCRIBE x")
 		is(t, "tries to connect", a.dialled(), 0)
 	})
@@ -454,7 +454,7 @@ func TestSharded_nodeBreaksDown(t *testing.T) {
 
 // The first node does not reply, and the slot is unknown. Another node is used after one timeout and
 // one pause. Which one is first is random, so this runs several times.
-func TestSharded_silentNode(t *testing.T) {
+func TestSharded_unavailableNode(t *testing.T) {
 	for range 10 {
 		sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 			first := ""
@@ -464,28 +464,28 @@ func TestSharded_silentNode(t *testing.T) {
 					if first == "" {
 						first = addr
 					}
-					silent := first == addr
+					unavailable := first == addr
 					w.mu.Unlock()
-					if silent {
-						<-w.over
+					if unavailable {
+						<-w.done
 					}
 					return ""
 				})
 			}
 			x := w.listens("x")
 			time.Sleep(timeout + closing + 10*time.Millisecond)
-			is(t, "it hears", x.hears(), "confirmed")
+			is(t, "the listener receives", x.receives(), "confirmed")
 		})
 	}
 }
 
 // A node stops replying. Before its channel moves elsewhere, there is a new connection to that node,
 // for a channel of the same slot. The first channel does not go there again.
-func TestSharded_silentAgain(t *testing.T) {
+func TestSharded_unavailableAgain(t *testing.T) {
 	sharded(t, []string{"a:1", "b:1"}, func(w *world) {
 		w.know("b:1", false)
 		x := w.listens("{x}")
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 		w.know("b:1", true)
 		w.nodes["a:1"].holds("ROLE", "")
 		for len(w.connections()) > 0 {
@@ -494,14 +494,14 @@ func TestSharded_silentAgain(t *testing.T) {
 		w.listens("{x}:2")
 		is(t, "connections", strings.Join(w.connections(), " "), "a:1")
 		time.Sleep(10 * time.Millisecond)
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 	})
 }
 
 // A node is slow to reply about another channel. In the meantime, the only listener leaves, a message
 // arrives, a listener is added, and its channel is subscribed at the slot's current node. The late
 // reply of the first node has no effect, and it has no subscription there.
-func TestSharded_oldNews(t *testing.T) {
+func TestSharded_lateReply(t *testing.T) {
 	for name, reply := range map[string]string{
 		"a confirmation": ">3\r\n$10\r\nssubscribe\r\n$3\r\n{x}\r\n:1\r\n",
 		"a refusal":      "-TRYAGAIN\r\n",
@@ -524,18 +524,18 @@ func TestSharded_oldNews(t *testing.T) {
 				x.Close()
 				w.own("{x}", "b:1")
 				x = w.listens("{x}")
-				is(t, "it hears", x.hears(), "confirmed")
+				is(t, "the listener receives", x.receives(), "confirmed")
 				b.commands()
 				a.commands()
 				c.commands()
 				release()
-				is(t, "it hears", x.hears(), "")
+				is(t, "the listener receives", x.receives(), "")
 				is(t, "commands where it is", b.commands(), "")
 				w.listens("{x}:2")
 				is(t, "commands for its slot", b.commands(), "SSUBSCRIBE {x}:2")
 				time.Sleep(time.Second)
-				b.tells("smessage", "{x}", "hello")
-				is(t, "it hears", x.hears(), "hello")
+				b.push("smessage", "{x}", "hello")
+				is(t, "the listener receives", x.receives(), "hello")
 				is(t, "commands where it was", a.commands(), "SUNSUBSCRIBE {x}")
 				is(t, "commands elsewhere", c.commands(), "")
 			})
@@ -544,7 +544,7 @@ func TestSharded_oldNews(t *testing.T) {
 }
 
 // The last listener leaves while its channel's node is slow. Later messages are for no listener.
-func TestFeed_forNobody(t *testing.T) {
+func TestSubscriber_withoutListeners(t *testing.T) {
 	for name, reply := range map[string]string{"a confirmation": "", "a refusal": "-MASTERDOWN\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
@@ -555,11 +555,11 @@ func TestFeed_forNobody(t *testing.T) {
 				synctest.Wait()
 				x.Close()
 				y.Close()
-				n.tells("message", "y", "hello")
-				is(t, "it hears", y.hears(), "confirmed")
+				n.push("message", "y", "hello")
+				is(t, "the listener receives", y.receives(), "confirmed")
 				n.commands()
 				release()
-				is(t, "it hears", x.hears(), "")
+				is(t, "the listener receives", x.receives(), "")
 				is(t, "channels", w.Channels(), 0)
 				if commands := n.commands(); commands != "UNSUBSCRIBE x y" {
 					t.Errorf("commands: %q", commands)
@@ -572,7 +572,7 @@ func TestFeed_forNobody(t *testing.T) {
 // A connection breaks between the replies to several subscriptions. rueidis 1.0.79 can then resend
 // commands whose memory it has recycled. Another command may be in that memory by then, and rueidis
 // sends it; or rueidis panics.
-func TestSend_cutBetweenAnswers(t *testing.T) {
+func TestSend_cutBetweenReplies(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	if !server.KnowsSharded(t) {
@@ -582,7 +582,7 @@ func TestSend_cutBetweenAnswers(t *testing.T) {
 	rdb := server.Client(t, func(o *rueidis.ClientOption) {
 		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := d.DialContext(ctx, "tcp", addr)
-			return &oneAnswer{Conn: conn, cuts: &cuts}, err
+			return &oneReply{Conn: conn, cuts: &cuts}, err
 		}
 	})
 	h := New(rdb, testConfig(true))
@@ -596,31 +596,31 @@ func TestSend_cutBetweenAnswers(t *testing.T) {
 	for range times {
 		conn, release := rdb.Dedicate()
 		if f.send(conn, channels, f.subscribe) {
-			t.Error("it takes a connection for usable that is cut")
+			t.Error("a cut connection is still used")
 		}
 		conn.Close()
 		release()
 	}
 	if n := cuts.Load(); n != times {
-		t.Errorf("%d of %d connections were cut after an answer", n, times)
+		t.Errorf("%d of %d connections were cut after a reply", n, times)
 	}
 }
 
-// oneAnswer is a connection that breaks after the first reply to SSUBSCRIBE.
-type oneAnswer struct {
+// oneReply is a connection that breaks after the first reply to SSUBSCRIBE.
+type oneReply struct {
 	net.Conn
-	cuts     *atomic.Int64 // how many have broken
-	answered bool
+	cuts    *atomic.Int64 // how many have broken
+	replied bool
 }
 
-func (c *oneAnswer) Read(b []byte) (int, error) {
-	if c.answered {
+func (c *oneReply) Read(b []byte) (int, error) {
+	if c.replied {
 		return 0, net.ErrClosed
 	}
 	n, err := c.Conn.Read(b)
 	begin := []byte(">3\r\n$10\r\nssubscribe")
 	if i := bytes.Index(b[:n], begin); i >= 0 {
-		c.answered = true
+		c.replied = true
 		c.cuts.Add(1)
 		if next := bytes.Index(b[i+1:n], begin); next >= 0 {
 			n = i + 1 + next
@@ -634,17 +634,17 @@ func (c *oneAnswer) Read(b []byte) (int, error) {
 func TestCheck(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
-		is(t, "it hears", x.hears(), "confirmed")
+		is(t, "the listener receives", x.receives(), "confirmed")
 		time.Sleep(checkPause)
 		n.commands()
 		for range 3 {
 			w.Check("x")
 			w.Check("no channel")
-			is(t, "questions", n.asked("ROLE"), 1)
+			is(t, "role queries", n.count("ROLE"), 1)
 			w.Check("x")
 			time.Sleep(checkPause - 1)
 			w.Check("x")
-			is(t, "questions", n.asked("ROLE"), 0)
+			is(t, "role queries", n.count("ROLE"), 0)
 			time.Sleep(time.Nanosecond)
 		}
 		n.answers(func(command string) string {
@@ -656,7 +656,7 @@ func TestCheck(t *testing.T) {
 		n.dialled()
 		w.Check("x")
 		if time.Sleep(time.Second); n.dialled() == 0 {
-			t.Error("it stays at a replica")
+			t.Error("the hub stays at a replica")
 		}
 	})
 }

@@ -23,7 +23,7 @@ type world struct {
 	*testing.T
 	*Hub
 	nodes map[string]*node // by address
-	over  chan struct{}    // closed at the end
+	done  chan struct{}    // closed at the end
 
 	mu     sync.Mutex
 	known  map[string]bool     // guarded by mu: the addresses that the client knows
@@ -59,7 +59,7 @@ const (
 func inBubble(t *testing.T, mode rueidis.ClientMode, sharded bool, addrs []string, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, nodes: map[string]*node{}, over: make(chan struct{}), known: map[string]bool{}, owners: map[string]string{}, denied: map[string][]string{}}
+		w := &world{T: t, nodes: map[string]*node{}, done: make(chan struct{}), known: map[string]bool{}, owners: map[string]string{}, denied: map[string][]string{}}
 		for _, addr := range addrs {
 			w.nodes[addr] = newNode(w, addr)
 			w.known[addr] = true
@@ -70,7 +70,7 @@ func inBubble(t *testing.T, mode rueidis.ClientMode, sharded bool, addrs []strin
 			w.denied[channel] = append(w.denied[channel], err.Error())
 		}})
 		t.Cleanup(w.Hub.Close)
-		t.Cleanup(func() { close(w.over) })
+		t.Cleanup(func() { close(w.done) })
 		test(w)
 	})
 }
@@ -119,17 +119,17 @@ type node struct {
 	client rueidis.Client
 
 	mu        sync.Mutex
-	says      func(command string) string // guarded by mu: returns its replies; it executes the command if says is nil, or returns ""
+	handler   func(command string) string // guarded by mu: returns its replies; it executes the command if handler is nil, or returns ""
 	refuse    bool                        // guarded by mu: it accepts no connections
 	dials     int                         // guarded by mu: connection attempts since the last call of dialled
 	conns     []net.Conn                  // guarded by mu
-	heard     []string                    // guarded by mu: the commands about channels and roles since the last call of commands
+	received  []string                    // guarded by mu: the commands about channels and roles since the last call of commands
 	listeners map[string]*server.Peer     // guarded by mu: by channel
 }
 
 func newNode(w *world, addr string) *node {
 	n := &node{world: w, addr: addr, server: server.NewServerConn(), listeners: map[string]*server.Peer{}}
-	n.server.SetPreHook(n.answer)
+	n.server.SetPreHook(n.reply)
 	w.Cleanup(n.server.Close)
 	var err error
 	n.client, err = rueidis.NewClient(rueidis.ClientOption{
@@ -160,8 +160,8 @@ func (n *node) dial() (net.Conn, error) {
 	return near, nil
 }
 
-// answer replies to a command.
-func (n *node) answer(c *server.Peer, cmd string, args ...string) bool {
+// reply replies to a command.
+func (n *node) reply(c *server.Peer, cmd string, args ...string) bool {
 	switch cmd {
 	case "HELLO":
 		c.Resp3 = true
@@ -177,11 +177,11 @@ func (n *node) answer(c *server.Peer, cmd string, args ...string) bool {
 	slices.Sort(args)
 	command := strings.Join(append([]string{cmd}, args...), " ")
 	n.mu.Lock()
-	n.heard = append(n.heard, command)
-	says := n.says
+	n.received = append(n.received, command)
+	handler := n.handler
 	n.mu.Unlock()
-	if says != nil {
-		if reply := says(command); reply != "" {
+	if handler != nil {
+		if reply := handler(command); reply != "" {
 			c.WriteRaw(reply)
 			return true
 		}
@@ -218,13 +218,13 @@ func (w *world) owner(channel string) string {
 
 // push sends a client a Pub/Sub notification about a channel: the third word is a message, or else a
 // number.
-func push(c *server.Peer, words ...string) {
+func push(c *server.Peer, parts ...string) {
 	c.Block(func(out *server.Writer) {
 		out.WritePushLen(3)
-		for _, word := range words {
-			out.WriteBulk(word)
+		for _, part := range parts {
+			out.WriteBulk(part)
 		}
-		if len(words) < 3 {
+		if len(parts) < 3 {
 			out.WriteInt(1)
 		}
 	})
@@ -238,18 +238,18 @@ func roleIs(role string, link ...string) string {
 	return "*5\r\n+" + role + "\r\n+host\r\n:6379\r\n+" + link[0] + "\r\n:0\r\n"
 }
 
-// answers makes the node reply with the result of says, which may block.
-func (n *node) answers(says func(command string) string) {
+// answers makes the node reply with the result of handler, which may block.
+func (n *node) answers(handler func(command string) string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.says = says
+	n.handler = handler
 }
 
 // holds delays the reply to command until the release: reply, or the result of the command if that is
 // "". The node replies to nothing else on that connection until then.
 func (n *node) holds(command, reply string) (release func()) {
 	n.mu.Lock()
-	before := n.says
+	before := n.handler
 	n.mu.Unlock()
 	released := make(chan struct{})
 	n.answers(func(now string) string {
@@ -257,7 +257,7 @@ func (n *node) holds(command, reply string) (release func()) {
 		case now == command:
 			select {
 			case <-released:
-			case <-n.world.over:
+			case <-n.world.done:
 			}
 			return reply
 		case before != nil:
@@ -268,16 +268,16 @@ func (n *node) holds(command, reply string) (release func()) {
 	return func() { close(released) }
 }
 
-// tells sends something to the listeners of a channel: "message" or "smessage" with the message, or
+// push sends something to the listeners of a channel: "message" or "smessage" with the message, or
 // "sunsubscribe".
-func (n *node) tells(kind, channel string, message ...string) {
+func (n *node) push(kind, channel string, message ...string) {
 	n.world.Helper()
 	synctest.Wait()
 	n.mu.Lock()
 	c := n.listeners[channel]
 	n.mu.Unlock()
 	if c == nil {
-		n.world.Fatalf("nobody listens to %s at %s", channel, n.addr)
+		n.world.Fatalf("%s has no listener at %s", channel, n.addr)
 	}
 	push(c, append([]string{kind, channel}, message...)...)
 	c.Flush()
@@ -310,48 +310,48 @@ func (n *node) commands() string {
 	synctest.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	defer func() { n.heard = nil }()
-	return strings.Join(n.heard, ", ")
+	defer func() { n.received = nil }()
+	return strings.Join(n.received, ", ")
 }
 
-// asked returns how many of the commands since the last call were command.
-func (n *node) asked(command string) (times int) {
-	for word := range strings.SplitSeq(n.commands(), ", ") {
-		if word == command {
+// queries returns how many of the commands since the last call were command.
+func (n *node) count(command string) (times int) {
+	for part := range strings.SplitSeq(n.commands(), ", ") {
+		if part == command {
 			times++
 		}
 	}
 	return times
 }
 
-// hearer is a listener.
-type hearer struct {
+// testListener is a listener.
+type testListener struct {
 	*Subscription
-	already bool
-	mu      sync.Mutex
-	heard   []string // guarded by mu
+	already  bool
+	mu       sync.Mutex
+	received []string // guarded by mu
 }
 
 // listens adds a listener to a channel.
-func (w *world) listens(channel string) *hearer {
-	h := &hearer{}
-	note := func(what string) {
+func (w *world) listens(channel string) *testListener {
+	h := &testListener{}
+	record := func(what string) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.heard = append(h.heard, what)
+		h.received = append(h.received, what)
 	}
-	h.Subscription, h.already = w.Subscribe(channel, note, func() { note("confirmed") })
+	h.Subscription, h.already = w.Subscribe(channel, record, func() { record("confirmed") })
 	w.Cleanup(h.Close)
 	return h
 }
 
-// hears returns what the listener received since the last call: messages and confirmations.
-func (h *hearer) hears() string {
+// receives returns what the listener received since the last call: messages and confirmations.
+func (h *testListener) receives() string {
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer func() { h.heard = nil }()
-	return strings.Join(h.heard, ", ")
+	defer func() { h.received = nil }()
+	return strings.Join(h.received, ", ")
 }
 
 // is fails the test unless got equals want.

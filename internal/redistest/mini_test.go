@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-func TestMini_expiresByVirtualTime(t *testing.T) {
+func TestMini_expiresInVirtualTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -40,11 +40,11 @@ func TestMini_publishesFromScripts(t *testing.T) {
 		a, b := m.Client(t), m.Client(t)
 
 		ctx, cancel := context.WithCancel(t.Context())
-		heard := make(chan string, 1)
-		over := make(chan error)
+		received := make(chan string, 1)
+		ended := make(chan error)
 		go func() { // 1
-			over <- b.Receive(ctx, b.B().Subscribe().Channel("ch").Build(), func(msg rueidis.PubSubMessage) {
-				heard <- msg.Message
+			ended <- b.Receive(ctx, b.B().Subscribe().Channel("ch").Build(), func(msg rueidis.PubSubMessage) {
+				received <- msg.Message
 			})
 		}()
 		time.Sleep(3 * time.Hour)
@@ -53,11 +53,11 @@ func TestMini_publishesFromScripts(t *testing.T) {
 		if n, err := script.Exec(t.Context(), a, []string{"ch"}, []string{"free"}).AsInt64(); err != nil || n != 1 { // 2
 			t.Errorf("PUBLISH: %d, %v, want 1 receiver", n, err)
 		}
-		if got := <-heard; got != "free" { // 3
-			t.Errorf("heard %q, want %q", got, "free")
+		if got := <-received; got != "free" { // 3
+			t.Errorf("received %q, want %q", got, "free")
 		}
 		cancel()
-		if err := <-over; !errors.Is(err, context.Canceled) {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("Receive: %v, want %v", err, context.Canceled)
 		}
 	})
@@ -112,11 +112,11 @@ func TestMini_proxySubscription(t *testing.T) {
 		m := redistest.NewMini(t)
 		c := m.Client(t, redistest.Via(m.Proxy(t)))
 		ctx, cancel := context.WithCancel(t.Context())
-		heard := make(chan string, 1)
-		over := make(chan error)
+		received := make(chan string, 1)
+		ended := make(chan error)
 		go func() {
-			over <- c.Receive(ctx, c.B().Subscribe().Channel("ch").Build(), func(msg rueidis.PubSubMessage) {
-				heard <- msg.Message
+			ended <- c.Receive(ctx, c.B().Subscribe().Channel("ch").Build(), func(msg rueidis.PubSubMessage) {
+				received <- msg.Message
 			})
 		}()
 		time.Sleep(time.Minute) // many of rueidis's own PINGs
@@ -124,12 +124,12 @@ func TestMini_proxySubscription(t *testing.T) {
 			if err := c.Do(t.Context(), c.B().Publish().Channel("ch").Message(want).Build()).Error(); err != nil {
 				t.Error(err)
 			}
-			if got := <-heard; got != want {
-				t.Errorf("heard %q, want %q", got, want)
+			if got := <-received; got != want {
+				t.Errorf("received %q, want %q", got, want)
 			}
 			time.Sleep(time.Minute)
 		}
 		cancel()
-		<-over
+		<-ended
 	})
 }

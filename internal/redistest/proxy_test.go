@@ -55,7 +55,7 @@ func TestProxy_dropReply(t *testing.T) {
 		t.Errorf("INCR whose reply was dropped: %d, want an error", n)
 	}
 	if got := executed(t, s); got != 1 {
-		t.Errorf("executed %d times, want 1: only the reply was to be lost", got)
+		t.Errorf("executed %d times, want 1: only the reply is lost", got)
 	}
 	if n, err := incr(t.Context(), c); err != nil || n != 2 {
 		t.Errorf("next INCR: %d, %v, want 2", n, err)
@@ -100,13 +100,13 @@ func TestProxy_hold(t *testing.T) {
 			return a
 		}
 	}
-	answers := make(chan int64, 1)
+	replies := make(chan int64, 1)
 	send := func() {
 		n, err := incr(context.Background(), c)
 		if err != nil {
 			t.Errorf("INCR: %v", err)
 		}
-		answers <- n
+		replies <- n
 	}
 
 	p.OnRequest(holdAll(redistest.Action{HoldRequest: there})) // 1
@@ -116,7 +116,7 @@ func TestProxy_hold(t *testing.T) {
 		t.Errorf("executed %d times while held, want 0", got)
 	}
 	close(there) // 3
-	if got := <-answers; got != 1 {
+	if got := <-replies; got != 1 {
 		t.Errorf("INCR: %d, want 1", got)
 	}
 
@@ -127,12 +127,12 @@ func TestProxy_hold(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	select {
-	case n := <-answers:
+	case n := <-replies:
 		t.Errorf("INCR returned %d, but its reply is held", n)
 	default:
 	}
 	close(back)
-	if got := <-answers; got != 2 {
+	if got := <-replies; got != 2 {
 		t.Errorf("INCR: %d, want 2", got)
 	}
 }
@@ -185,7 +185,7 @@ func TestProxy_cutAndRefuse(t *testing.T) {
 	}
 	p.OnRequest(nil)
 	p.Refuse(false)
-	// The client may notice only now that the old connection is gone.
+	// The client may detect only now that the old connection is gone.
 	n, err := incr(t.Context(), c)
 	if err != nil {
 		n, err = incr(t.Context(), c)
@@ -195,7 +195,7 @@ func TestProxy_cutAndRefuse(t *testing.T) {
 	}
 }
 
-// A frozen connection is silent in both directions, also about the end of a side.
+// A frozen connection carries nothing in either direction, not even the end of a side.
 func TestProxy_freeze(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -325,7 +325,7 @@ func TestProxy_matchesReplies(t *testing.T) {
 
 // In RESP2 a message looks like a reply. A message that comes while a reply is held
 // back must not be taken for it.
-func TestProxy_messageIsNoReply(t *testing.T) {
+func TestProxy_messageIsNotAReply(t *testing.T) {
 	t.Parallel()
 	for _, proto := range []string{"2", "3"} {
 		t.Run("RESP"+proto, func(t *testing.T) {
@@ -349,7 +349,7 @@ func TestProxy_messageIsNoReply(t *testing.T) {
 	}
 }
 
-// Messages that are lost leave the connection, its replies and its other messages alone.
+// Lost messages do not affect the connection, its replies or its other messages.
 func TestProxy_loseMessages(t *testing.T) {
 	t.Parallel()
 	for _, proto := range []string{"2", "3"} {
@@ -412,10 +412,10 @@ func TestProxy_frames(t *testing.T) {
 		_, _ = r.ReadByte() // until the proxy hangs up
 	})
 	p := redistest.NewProxy(t, upstream)
-	asked := 0 // only one connection is used
+	calls := 0 // only one connection is used
 	p.OnRequest(func([][]byte) redistest.Action {
-		asked++
-		return redistest.Action{DropReply: asked == len(frames)}
+		calls++
+		return redistest.Action{DropReply: calls == len(frames)}
 	})
 	w := dialWire(t, p)
 	for range frames {
@@ -504,10 +504,10 @@ func (w *wire) send(lines ...string) {
 	w.t.Helper()
 	var b strings.Builder
 	for _, line := range lines {
-		words := strings.Split(line, " ")
-		b.WriteString("*" + strconv.Itoa(len(words)) + "\r\n")
-		for _, word := range words {
-			b.WriteString("$" + strconv.Itoa(len(word)) + "\r\n" + word + "\r\n")
+		parts := strings.Split(line, " ")
+		b.WriteString("*" + strconv.Itoa(len(parts)) + "\r\n")
+		for _, part := range parts {
+			b.WriteString("$" + strconv.Itoa(len(part)) + "\r\n" + part + "\r\n")
 		}
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {

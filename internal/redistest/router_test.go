@@ -33,7 +33,7 @@ func TestRouter(t *testing.T) {
 							t.Errorf("%s: the cluster has %q, %v", key, got, err)
 						}
 						if got, err := rdb.Do(t.Context(), rdb.B().Get().Key(key).Build()).ToString(); got != value || err != nil {
-							t.Errorf("%s: the router says %q, %v", key, got, err)
+							t.Errorf("%s: the router returns %q, %v", key, got, err)
 						}
 					}
 				}
@@ -58,12 +58,12 @@ func TestRouter(t *testing.T) {
 				c.TakeOver(t, c.Replica(t, c.Master(t, "key:0")))
 				set("taken over")
 
-				heard := make(chan string, 1)
+				received := make(chan string, 1)
 				conn, release := rdb.Dedicate()
 				defer release()
 				confirmed := make(chan bool, 9)
 				conn.SetPubSubHooks(rueidis.PubSubHooks{
-					OnMessage:      func(m rueidis.PubSubMessage) { heard <- m.Message },
+					OnMessage:      func(m rueidis.PubSubMessage) { received <- m.Message },
 					OnSubscription: func(rueidis.PubSubSubscription) { confirmed <- true },
 				})
 				if err := conn.Do(t.Context(), conn.B().Subscribe().Channel("one", "two").Build()).Error(); err != nil {
@@ -72,15 +72,15 @@ func TestRouter(t *testing.T) {
 				<-confirmed
 				<-confirmed
 				c.Masters(t)[0].Do(t, "PUBLISH", "two", "hello")
-				if got := <-heard; got != "hello" {
-					t.Errorf("heard %q", got)
+				if got := <-received; got != "hello" {
+					t.Errorf("received %q", got)
 				}
 				sharded := c.Nodes[0].Do(t, "COMMAND", "INFO", "ssubscribe")
 				if known, err := sharded.ToArray(); err == nil && len(known) == 1 && !known[0].IsNil() {
 					conn, release := rdb.Dedicate()
 					defer release()
 					conn.SetPubSubHooks(rueidis.PubSubHooks{
-						OnMessage:      func(m rueidis.PubSubMessage) { heard <- m.Message },
+						OnMessage:      func(m rueidis.PubSubMessage) { received <- m.Message },
 						OnSubscription: func(rueidis.PubSubSubscription) { confirmed <- true },
 					})
 					if err := conn.Do(t.Context(), conn.B().Ssubscribe().Channel("three").Build()).Error(); err != nil {
@@ -88,8 +88,8 @@ func TestRouter(t *testing.T) {
 					}
 					<-confirmed
 					c.Master(t, "three").Do(t, "SPUBLISH", "three", "sharded")
-					if got := <-heard; got != "sharded" {
-						t.Errorf("heard %q", got)
+					if got := <-received; got != "sharded" {
+						t.Errorf("received %q", got)
 					}
 				}
 			})

@@ -55,6 +55,6 @@ func TestSentinel_still(t *testing.T) {
 		}
 	})
 	if s.Failover(t, primary) == primary {
-		t.Error("the primary is dead, and stays")
+		t.Error("the dead primary was not replaced")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-func TestServer_restartForgets(t *testing.T) {
+func TestServer_restartLosesData(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	addr, pid := s.Addr(), s.Pid()
@@ -25,7 +25,7 @@ func TestServer_restartForgets(t *testing.T) {
 		t.Errorf("Pid after Kill: %d, want 0", got)
 	}
 	if _, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}}); err == nil {
-		t.Error("a killed server took a connection")
+		t.Error("a killed server accepted a connection")
 	}
 	s.Restart(t)
 
@@ -33,7 +33,7 @@ func TestServer_restartForgets(t *testing.T) {
 		t.Errorf("after Restart: %s pid %d, want %s and a pid other than %d", s.Addr(), s.Pid(), addr, pid)
 	}
 	if msg := s.Do(t, "GET", "k"); !msg.IsNil() {
-		t.Errorf("GET after Restart: %v, want nil: a server without persistence forgets", msg)
+		t.Errorf("GET after Restart: %v, want nil: a server without persistence loses its data", msg)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestServer_clientSurvivesRestart(t *testing.T) {
 	}
 }
 
-func TestServer_persistsWhenTold(t *testing.T) {
+func TestServer_persistsIfConfigured(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	s.Do(t, "SET", "k", "v")
@@ -85,7 +85,7 @@ func TestServer_freeze(t *testing.T) {
 }
 
 // Commands that had arrived at a frozen server die with it.
-func TestServer_killFrozen(t *testing.T) {
+func TestServer_killWhileFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	c := s.Client(t)
@@ -167,7 +167,7 @@ func TestStart_missing(t *testing.T) {
 			t.Setenv("LEASEHOLD_REQUIRE_REDIS", tt.require)
 			t.Setenv("LEASEHOLD_REDIS_SERVER", tt.server)
 
-			tb := &verdict{TB: t}
+			tb := &recorder{TB: t}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -184,19 +184,19 @@ func TestStart_missing(t *testing.T) {
 
 const falseBinary = "/bin/false"
 
-// verdict is a testing.TB that records how it ended.
-type verdict struct {
+// recorder is a testing.TB that records how it ended.
+type recorder struct {
 	testing.TB
 	is string
 }
 
-func (v *verdict) Skipf(format string, args ...any) {
+func (v *recorder) Skipf(format string, args ...any) {
 	v.is = "skip"
 	v.Logf(format, args...)
 	runtime.Goexit()
 }
 
-func (v *verdict) Fatalf(format string, args ...any) {
+func (v *recorder) Fatalf(format string, args ...any) {
 	v.is = "fatal"
 	v.Logf(format, args...)
 	runtime.Goexit()

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 const id = "0190b5a2-7e2f-7abc-8def-0123456789ab"
 
-var someone = lock.Client{ID: id, Host: "host-7", PID: 4711, Name: "billing", Label: "zone=a", Version: "v1.2.3", Started: time.Date(2026, 11, 22, 3, 4, 5, 600700800, time.UTC)}
+var testClient = lock.Client{ID: id, Host: "host-7", PID: 4711, Name: "billing", Label: "zone=a", Version: "v1.2.3", Started: time.Date(2026, 11, 22, 3, 4, 5, 600700800, time.UTC)}
 
 // record captures the output of a logger. It is safe for concurrent use.
 type record struct {
@@ -51,19 +51,19 @@ func (r *record) String() string {
 }
 
 // configOf returns the configuration of an entry that logs to said.
-func configOf(said *record) Config {
-	return Config{Client: someone, Timeout: time.Second, Logger: slog.New(slog.NewTextHandler(said, nil))}
+func configOf(logged *record) Config {
+	return Config{Client: testClient, Timeout: time.Second, Logger: slog.New(slog.NewTextHandler(logged, nil))}
 }
 
 // inBubble runs f on virtual time, with an in-memory server and an entry on it.
-func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record)) {
+func inBubble(t *testing.T, f func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, logged *record)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		var said record
-		e := New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), configOf(&said))
-		f(t, m, wire, e, &said)
+		var logged record
+		e := New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), configOf(&logged))
+		f(t, m, wire, e, &logged)
 		e.End()
 		if err := e.Wait(context.Background()); err != nil {
 			t.Error(err)
@@ -86,7 +86,7 @@ func read(t *testing.T, rdb rueidis.Client, ids ...string) map[string]lock.Clien
 // The entry has the fields of its Config, and expires a minute after its last update. If it is lost, the client writes
 // it again.
 func TestEntry(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, logged *record) {
 		rdb := m.Client(t)
 		time.Sleep(time.Hour)
 		if keys := m.Keys(); len(keys) > 0 {
@@ -95,11 +95,11 @@ func TestEntry(t *testing.T) {
 		e.Begin()
 		e.Begin()
 		synctest.Wait()
-		if got := read(t, rdb, id)[id]; got != someone {
-			t.Errorf("%+v, want %+v", got, someone)
+		if got := read(t, rdb, id)[id]; got != testClient {
+			t.Errorf("%+v, want %+v", got, testClient)
 		}
 		if ttl := m.TTL(keys.Client(id)); ttl != TTL {
-			t.Errorf("the entry lives for %v, want %v", ttl, TTL)
+			t.Errorf("got a TTL of %v, want %v", ttl, TTL)
 		}
 		var calls atomic.Int32
 		wire.OnRequest(func(req [][]byte) redistest.Action {
@@ -116,16 +116,16 @@ func TestEntry(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		if ttl := m.TTL(keys.Client(id)); ttl != TTL || calls.Load() != 1 {
-			t.Errorf("after an interval and %d calls the entry lives for %v", calls.Load(), ttl)
+			t.Errorf("after an interval and %d calls the TTL is %v", calls.Load(), ttl)
 		}
 		m.FlushAll()
 		time.Sleep(Interval)
 		synctest.Wait()
-		if got := read(t, rdb, id)[id]; got != someone {
+		if got := read(t, rdb, id)[id]; got != testClient {
 			t.Errorf("after a flush: %+v", got)
 		}
-		if said.String() != "" {
-			t.Errorf("the client logs %s", said)
+		if logged.String() != "" {
+			t.Errorf("the client logged %s", logged)
 		}
 	})
 }
@@ -152,11 +152,11 @@ func TestEntry_dies(t *testing.T) {
 		wire.CutAll()
 		time.Sleep(TTL - time.Millisecond)
 		if len(read(t, rdb, id)) != 1 {
-			t.Error("the entry of a dead client goes too soon")
+			t.Error("the entry of a dead client expired too early")
 		}
 		time.Sleep(time.Millisecond)
 		if len(read(t, rdb, id)) != 0 {
-			t.Error("the entry of a dead client stays for too long")
+			t.Error("the entry of a dead client did not expire")
 		}
 		wire.Refuse(false)
 	})
@@ -164,8 +164,8 @@ func TestEntry_dies(t *testing.T) {
 
 // If a server is unavailable for the TTL of an entry, the client logs one warning. When the server recovers, the client
 // writes the entry again.
-func TestEntry_serverAway(t *testing.T) {
-	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
+func TestEntry_unavailable(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, logged *record) {
 		rdb := m.Client(t)
 		e.Begin()
 		synctest.Wait()
@@ -173,40 +173,40 @@ func TestEntry_serverAway(t *testing.T) {
 		wire.CutAll()
 		time.Sleep(TTL)
 		synctest.Wait()
-		if said.String() != "" {
-			t.Errorf("within %v the client logs %s", TTL, said)
+		if logged.String() != "" {
+			t.Errorf("within %v the client logged %s", TTL, logged)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := strings.Count(said.String(), "registry entry not updated"); n != 1 {
-			t.Errorf("the client logs %d times: %s", n, said)
+		if n := strings.Count(logged.String(), "registry entry not updated"); n != 1 {
+			t.Errorf("the client logged %d times: %s", n, logged)
 		}
 		wire.Refuse(false)
 		time.Sleep(2 * Interval)
 		synctest.Wait()
 		if len(read(t, rdb, id)) != 1 {
-			t.Error("the entry is not back")
+			t.Error("the entry was not written again")
 		}
 	})
 }
 
 // If the server does not respond, Wait takes at most as long as two commands, and returns when its context is canceled.
-func TestEntry_endsWithoutAnAnswer(t *testing.T) {
+func TestEntry_waitWithoutAReply(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		e.Begin()
 		synctest.Wait()
 		wire.Freeze(true)
 		e.End()
-		began := time.Now()
+		start := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if err := e.Wait(short); err == nil || time.Since(began) != time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(began))
+		if err := e.Wait(short); err == nil || time.Since(start) != time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		if err := e.Wait(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(start); took > 2*time.Second {
 			t.Errorf("Wait took %v", took)
 		}
 		wire.Freeze(false)
@@ -217,7 +217,7 @@ func TestEntry_endsWithoutAnAnswer(t *testing.T) {
 // If the server denies the command, the client logs that once and does not retry.
 func TestEntry_denied(t *testing.T) {
 	t.Parallel()
-	for name, rights := range map[string]string{
+	for name, permissions := range map[string]string{
 		"key":     "~other:* +@all",
 		"hset":    "~* +@all -hset",
 		"expire":  "~* +@all -pexpire",
@@ -227,13 +227,13 @@ func TestEntry_denied(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
-			as := s.AddUser(t, "locks", strings.Fields(rights)...)
-			var said record
-			e := New(s.Client(t, as), configOf(&said))
+			as := s.AddUser(t, "locks", strings.Fields(permissions)...)
+			var logged record
+			e := New(s.Client(t, as), configOf(&logged))
 			e.Begin()
 			<-e.done
-			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), "registry entry denied") || strings.Contains(said.String(), id) {
-				t.Errorf("the client logs %s", &said)
+			if n := strings.Count(logged.String(), "\n"); n != 1 || !strings.Contains(logged.String(), "registry entry denied") || strings.Contains(logged.String(), id) {
+				t.Errorf("the client logged %s", &logged)
 			}
 			e.End()
 			if err := e.Wait(t.Context()); err != nil {
@@ -248,20 +248,21 @@ func TestEntry_denied(t *testing.T) {
 }
 
 // The updates of an entry follow the table of error replies. After a transient error, or one that leaves the outcome
-// unknown, the entry is written an interval later, and nothing is logged. After any other error, the client logs that once and does not retry.
+// unknown, the entry is written an interval later, and nothing is logged. After any other error, the client logs that once
+// and does not retry.
 func TestEntry_replies(t *testing.T) {
 	t.Parallel()
 	for _, row := range slices.Concat(retry.Replies, retry.ProxyReplies) {
 		for _, when := range []string{"first", "later"} {
 			t.Run(row.Match+"/"+when, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
+				inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, logged *record) {
 					if when == "later" {
 						e.Begin()
 						synctest.Wait()
 					}
 					var refused atomic.Int32
 					wire.OnRequest(func(req [][]byte) redistest.Action {
-						if word := string(req[0]); word != "EVALSHA" && word != "EVAL" {
+						if part := string(req[0]); part != "EVALSHA" && part != "EVAL" {
 							return redistest.Action{}
 						}
 						refused.Add(1)
@@ -276,11 +277,11 @@ func TestEntry_replies(t *testing.T) {
 					synctest.Wait()
 					switch ttl := m.TTL(keys.Client(id)); {
 					case row.Passes || row.MayHaveRun():
-						if n < 2 || ttl != TTL-time.Millisecond || said.String() != "" {
-							t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
+						if n < 2 || ttl != TTL-time.Millisecond || logged.String() != "" {
+							t.Errorf("%d writes were rejected, the TTL is %v, and the client logs %q", n, ttl, logged)
 						}
-					case n != 1 || ttl > TTL-2*Interval || strings.Count(said.String(), "registry entry denied") != 1:
-						t.Errorf("%d writes were refused, the entry lives for %v, and the client logs %q", n, ttl, said)
+					case n != 1 || ttl > TTL-2*Interval || strings.Count(logged.String(), "registry entry denied") != 1:
+						t.Errorf("%d writes were rejected, the TTL is %v, and the client logs %q", n, ttl, logged)
 					}
 					m.FlushAll()
 				})
@@ -290,7 +291,7 @@ func TestEntry_replies(t *testing.T) {
 }
 
 // A key of the wrong type is not changed, and Read returns no client for it.
-func TestEntry_foreignKey(t *testing.T) {
+func TestEntry_wrongType(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -310,7 +311,7 @@ func TestEntry_foreignKey(t *testing.T) {
 	}
 	ttl := s.Do(t, "PTTL", keys.Client(id))
 	if n, err := ttl.ToInt64(); n != -1 {
-		t.Errorf("the foreign key lives for %d ms, %v", n, err)
+		t.Errorf("the TTL of the other key is %d ms, %v", n, err)
 	}
 }
 
@@ -333,7 +334,7 @@ func TestRead(t *testing.T) {
 	}
 	as := s.AddUser(t, "stranger", "~orders:*", "+@all")
 	if clients, err := Read(t.Context(), s.Client(t, as), ids); err == nil {
-		t.Errorf("without the right: %d entries", len(clients))
+		t.Errorf("without the permission: %d entries", len(clients))
 	}
 }
 
@@ -343,11 +344,11 @@ func TestName(t *testing.T) {
 		Holders: []lock.Holder{{Owner: id + ":1"}, {Owner: id + ":2"}},
 		Waiters: []lock.Waiter{{Owner: other + ":84"}, {Owner: "nonsense"}},
 	}
-	ids := Name(&s, map[string]lock.Client{id: someone})
+	ids := Name(&s, map[string]lock.Client{id: testClient})
 	if fmt.Sprint(ids) != fmt.Sprint([]string{id, other}) {
 		t.Errorf("%q", ids)
 	}
-	if s.Holders[0].Client != someone || s.Holders[1].Client != someone || s.Waiters[0].Client != (lock.Client{ID: other}) || s.Waiters[1].Client != (lock.Client{}) {
+	if s.Holders[0].Client != testClient || s.Holders[1].Client != testClient || s.Waiters[0].Client != (lock.Client{ID: other}) || s.Waiters[1].Client != (lock.Client{}) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -377,8 +378,8 @@ func TestBounded(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("x", 10000)
-	told := New(nil, Config{Client: lock.Client{ID: id, Host: long, Name: long, Label: long, Version: long}}).told
-	for _, text := range []string{told.Host, told.Name, told.Label, told.Version} {
+	reported := New(nil, Config{Client: lock.Client{ID: id, Host: long, Name: long, Label: long, Version: long}}).told
+	for _, text := range []string{reported.Host, reported.Name, reported.Label, reported.Version} {
 		if len(text) != MostText {
 			t.Errorf("an entry has a text of %d bytes", len(text))
 		}
@@ -386,18 +387,18 @@ func TestBounded(t *testing.T) {
 }
 
 // Redis does not respond when a client ends during an update of its entry. Wait returns when its context is canceled.
-func TestEntry_endsWhileItKeeps(t *testing.T) {
+func TestEntry_endsDuringAnUpdate(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, wire *redistest.Proxy, e *Entry, _ *record) {
 		e.Begin()
 		time.Sleep(Interval - time.Millisecond)
 		wire.Freeze(true)
 		time.Sleep(2 * time.Millisecond) // the update is in flight
 		e.End()
-		began := time.Now()
+		start := time.Now()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := e.Wait(short); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(began))
+		if err := e.Wait(short); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		wire.Freeze(false)
 		synctest.Wait()
@@ -411,11 +412,11 @@ func TestEntry_ends(t *testing.T) {
 		e.Begin()
 		synctest.Wait()
 		if !m.Exists(keys.Client(id)) {
-			t.Fatal("there is no entry, so nothing is proved")
+			t.Fatal("there is no entry, so the test shows nothing")
 		}
 		var calls atomic.Int32
 		wire.OnRequest(func(req [][]byte) redistest.Action {
-			if word := string(req[0]); word != "PING" { // sent by rueidis
+			if part := string(req[0]); part != "PING" { // sent by rueidis
 				calls.Add(1)
 			}
 			return redistest.Action{}
@@ -439,17 +440,17 @@ func TestEntry_neverUsed(t *testing.T) {
 		e.End()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		began := time.Now()
-		if err := e.Wait(ctx); err != nil || time.Since(began) != 0 {
-			t.Errorf("%v after %v", err, time.Since(began))
+		start := time.Now()
+		if err := e.Wait(ctx); err != nil || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		e.Begin()
 	})
 }
 
 // The server is repeatedly unavailable for less than the TTL of an entry. Nothing is logged.
-func TestEntry_awayAgainAndAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, _ *redistest.Mini, wire *redistest.Proxy, e *Entry, said *record) {
+func TestEntry_shortOutages(t *testing.T) {
+	inBubble(t, func(t *testing.T, _ *redistest.Mini, wire *redistest.Proxy, e *Entry, logged *record) {
 		e.Begin()
 		for range 5 {
 			time.Sleep(2 * Interval)
@@ -459,8 +460,8 @@ func TestEntry_awayAgainAndAgain(t *testing.T) {
 			wire.Refuse(false)
 		}
 		time.Sleep(2 * Interval)
-		if said.String() != "" {
-			t.Errorf("the client logs %s", said)
+		if logged.String() != "" {
+			t.Errorf("the client logged %s", logged)
 		}
 	})
 }
@@ -469,28 +470,28 @@ func TestEntry_awayAgainAndAgain(t *testing.T) {
 func TestEntry_unknownCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--rename-command", "EVALSHA", "")
-	var said record
-	e := New(s.Client(t), configOf(&said))
+	var logged record
+	e := New(s.Client(t), configOf(&logged))
 	e.Begin()
 	if err := e.Wait(t.Context()); err != nil { // it ends without a retry
 		t.Error(err)
 	}
 	if err := e.keep(); err == nil || !strings.Contains(err.Error(), id) {
-		t.Errorf("the server says %v, so nothing is proved", err)
+		t.Errorf("the server replied %v, so the test shows nothing", err)
 	}
-	if text := said.String(); !strings.Contains(text, "EVALSHA") || strings.Contains(text, id) {
-		t.Errorf("the client logs %s", text)
+	if text := logged.String(); !strings.Contains(text, "EVALSHA") || strings.Contains(text, id) {
+		t.Errorf("the client logged %s", text)
 	}
 }
 
 // A client without a logger uses the default logger, which may be set late.
 func TestLogger(t *testing.T) {
 	if e := New(nil, Config{}); e.logger() != slog.Default() {
-		t.Error("it is not the default")
+		t.Error("got a different logger, want the default")
 	}
 	own := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if e := New(nil, Config{Logger: own}); e.logger() != own {
-		t.Error("it is not the client's own")
+		t.Error("got a different logger, want the client's")
 	}
 }
 
@@ -520,8 +521,8 @@ func TestFailing(t *testing.T) {
 		if c.fails {
 			err = io.EOF
 		}
-		if said := f.said(start.Add(c.after), err); said != c.said {
-			t.Errorf("after %v, %v: %v", c.after, err, said)
+		if logged := f.said(start.Add(c.after), err); logged != c.said {
+			t.Errorf("after %v, %v: %v", c.after, err, logged)
 		}
 	}
 }

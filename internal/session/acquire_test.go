@@ -25,7 +25,7 @@ import (
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	silent := errors.New("nobody answers")
+	unavailable := errors.New("no reply")
 	for _, c := range []struct {
 		last error
 		want string
@@ -34,7 +34,7 @@ func TestInterrupted(t *testing.T) {
 		{lock.ErrNotAcquired, "not acquired: context canceled"},
 		{errAhead, "not acquired: context canceled"},
 		{errWaited, "not acquired: context canceled"},
-		{both{silent, lock.ErrUnavailable}, "context canceled: nobody answers"},
+		{both{unavailable, lock.ErrUnavailable}, "context canceled: no reply"},
 	} {
 		err := interrupted(ctx, c.last)
 		if err.Error() != c.want || !errors.Is(err, context.Canceled) ||
@@ -75,7 +75,7 @@ func TestInterrupted_cause(t *testing.T) {
 // errUnavailable returns the error of a call to which Redis did not reply.
 func errUnavailable(t *testing.T) error {
 	t.Helper()
-	return fmt.Errorf("frozen: %w", lock.ErrUnavailable)
+	return fmt.Errorf("paused: %w", lock.ErrUnavailable)
 }
 
 // both is an error that matches several errors.
@@ -110,7 +110,7 @@ func TestWithWait_whatEnded(t *testing.T) {
 }
 
 // A reader that could join without a command does not join if its context is canceled.
-func TestReaders_notUnderAContextThatIsOver(t *testing.T) {
+func TestReaders_joinNotWithACanceledContext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		h := w.take(w.a, reading, w.Context())
@@ -138,32 +138,32 @@ func TestClose_thenACall(t *testing.T) {
 }
 
 // The acquisition that a reader was about to join is no longer open, or was released. The reader gets no hold of it.
-func TestReaders_joinNothingThatIsOver(t *testing.T) {
+func TestReaders_joinNoEndedAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, reading, w.Context())
-		over := h.(*hold).acquisition()
+		done := h.(*hold).acquisition()
 		time.Sleep(2 * lockstate.ShareTime) // the next reader has its own acquisition, which others can join
 		next := w.take(w.a, reading, w.Context())
-		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
+		if got := w.a.join(w.Context(), done.at, done, owner.New()); got != nil {
 			w.Error("a hold of what is shared no more")
 		}
 		w.unlock(next)
 		w.unlock(h)
-		if got := w.a.join(w.Context(), over.at, over, owner.New()); got != nil {
-			w.Errorf("a hold of what was given back: %v", got.Err())
+		if got := w.a.join(w.Context(), done.at, done, owner.New()); got != nil {
+			w.Errorf("got a hold of a released acquisition: %v", got.Err())
 		}
 	})
 }
 
 // The acquisition of a re-entry has ended: its command is not sent, alone or in a batch.
-func TestReentry_toWhatIsOver(t *testing.T) {
+func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, alone} {
 			h := w.take(w.a, k, w.Context())
 			held := h.(*hold).acquisition()
 			r := reenterRequest{t: held, q: luascripts.Request{Owner: held.Name, Lease: leaseTime, Want: 2}, sent: new(time.Time)}
 			if joins := r.Batch(new(luascripts.Change)) != nil; joins != k.Batches {
-				w.Errorf("it lives, and joins others: %v", joins)
+				w.Errorf("the acquisition is open, and its command was batched: %v", joins)
 			}
 			w.unlock(h)
 			n := w.scripts()
@@ -171,19 +171,19 @@ func TestReentry_toWhatIsOver(t *testing.T) {
 				w.Errorf("%v, %v, %d commands", a.Verdict, err, n.Load())
 			}
 			if r.Batch(new(luascripts.Change)) != nil {
-				w.Error("it is over, and travels with others")
+				w.Error("the acquisition has ended, and its command was batched")
 			}
 		}
 	})
 }
 
 // A re-entry is executed after its context was canceled. Redis ends up with one hold.
-func TestReentry_answeredLate(t *testing.T) {
+func TestReentry_lateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
@@ -192,7 +192,7 @@ func TestReentry_answeredLate(t *testing.T) {
 		if w.count(h) != 2 {
 			w.Fatalf("Redis has %d holds", w.count(h))
 		}
-		close(answer)
+		close(reply)
 		time.Sleep(opTime)
 		if w.count(h) != 1 {
 			w.Errorf("Redis has %d holds, and there is one", w.count(h))
@@ -212,7 +212,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 			holds = append(holds, w.take(w.a, reading, ctxs[i]))
 		}
 		w.slowScripts(100 * time.Millisecond)
-		first, second := w.reads(w.a, ctxs[0]), w.reads(w.a, ctxs[1])
+		first, second := w.goRead(w.a, ctxs[0]), w.goRead(w.a, ctxs[1])
 		holds = append(holds, <-first, <-second)
 		if n := w.count(holds[0]); n != 3 { // one for both owners, and one for each re-entry
 			w.Errorf("Redis has %d holds", n)
@@ -229,16 +229,16 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 		w.known()
 		one, other := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, other)}
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
-		first := w.reads(w.a, one)
-		began := time.Now()
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
+		first := w.goRead(w.a, one)
+		start := time.Now()
 		short, cancel := context.WithTimeout(other, time.Second)
 		defer cancel()
-		if _, err := w.a.Lock(short, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-			w.Errorf("%v after %v", err, time.Since(began))
+		if _, err := w.a.Lock(short, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			w.Errorf("%v after %v", err, time.Since(start))
 		}
-		close(answer)
+		close(reply)
 		for _, h := range append(holds, <-first) {
 			w.unlock(h)
 		}
@@ -247,7 +247,7 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 
 // The first copy of a re-entry is executed and its reply is lost. Redis rejects the second copy. The owner has one
 // hold, and soon Redis has one, too.
-func TestReentry_refusedAfterALostAnswer(t *testing.T) {
+func TestReentry_refusedAfterALostReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
@@ -273,7 +273,7 @@ func TestReentry_refusedAfterALostAnswer(t *testing.T) {
 }
 
 // A re-entry that Redis rejects or executes is no longer in flight.
-func TestReentry_isOver(t *testing.T) {
+func TestReentry_inFlight(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, alone, ctx)
@@ -283,12 +283,12 @@ func TestReentry_isOver(t *testing.T) {
 			t.at.lock()
 			defer t.at.unlock()
 			if !t.Changing().IsZero() {
-				w.Errorf("%s: under way since %v", what, t.Changing())
+				w.Errorf("%s: in flight since %v", what, t.Changing())
 			}
 		}
 		settled("at first")
 		again := w.take(w.a, alone, ctx)
-		settled("carried out")
+		settled("executed")
 		w.unlock(again)
 		w.mini.SetError("NOPERM this user has no permissions")
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
@@ -302,16 +302,16 @@ func TestReentry_isOver(t *testing.T) {
 
 // An owner re-enters an acquisition that it shares, and releases its last hold before the reply. The other owner keeps
 // its hold.
-func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
+func TestReaders_reentryDuringTheLastUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		one := lock.ContextWithNewOwner(w.Context())
 		leaves, stays := w.take(w.a, reading, one), w.take(w.a, reading, w.Context())
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
-		again := w.reads(w.a, one)
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
+		again := w.goRead(w.a, one)
 		w.unlock(leaves)
-		close(answer)
+		close(reply)
 		h := <-again
 		if h == nil || h.Err() != nil || stays.Err() != nil {
 			w.Fatalf("%v; the other: %v", h, stays.Err())
@@ -322,14 +322,14 @@ func TestReaders_reentryCrossesTheLastUnlock(t *testing.T) {
 }
 
 // Close begins while a re-entry waits for its reply. The error is ErrClosed.
-func TestReentry_crossedByClose(t *testing.T) {
+func TestReentry_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		k := hookable()
 		w.take(w.a, k, ctx)
-		asked, goes := make(chan struct{}), make(chan struct{})
+		requests, goes := make(chan struct{}), make(chan struct{})
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			close(asked)
+			close(requests)
 			<-goes
 			return plain.Acquire(ctx, w.rdb, keys, q)
 		}
@@ -338,7 +338,7 @@ func TestReentry_crossedByClose(t *testing.T) {
 			_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", nil))
 			ended <- err
 		}()
-		<-asked
+		<-requests
 		closed := make(chan error)
 		go func() { closed <- w.a.Close(context.Background()) }()
 		synctest.Wait()

@@ -24,12 +24,12 @@ import (
 
 // The caller leaves, and its request is granted so late that rueidis may have sent a duplicate. The duplicate is
 // executed after the grant is released: the lock is free again soon.
-func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
+func TestAbandoned_duplicateAfterALateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var carryOut func()
+		var execute func()
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				carryOut = func() {
+				execute = func() {
 					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
 						w.Errorf("%+v, %v", a, err)
 					}
@@ -44,18 +44,18 @@ func TestAbandoned_aCopyOfALateAnswer(t *testing.T) {
 		<-w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 		time.Sleep(pollTime)
 		if w.mini.Exists("orders") {
-			w.Error("the grant was not given back")
+			w.Error("the grant was not released")
 		}
-		carryOut()
+		execute()
 		time.Sleep(opTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
 
 // With replicas a slow reply does not indicate a duplicate: only the release is sent after it.
-func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
+func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
@@ -67,23 +67,23 @@ func TestReplicas_aSlowAnswerIsNotInDoubt(t *testing.T) {
 				return a, err
 			}
 		}, nil)
-		sent := passes(k, 0, nil)
+		sent := kindWithSlowRelease(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context(), lock.WithReplicas(1, 2*time.Second)))
 		time.Sleep(leaseTime)
 		if n := sent.Load(); n != 1 {
-			w.Errorf("%d commands give it back, want the release alone", n)
+			w.Errorf("got %d commands, want only the release", n)
 		}
 	})
 }
 
 // Redis replies that an earlier copy of the request was granted the lock and that this grant has ended. The caller
 // retries.
-func TestAbandoned_aGrantThatIsOver(t *testing.T) {
+func TestAbandoned_endedGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var asked atomic.Int32
+		var requests atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				if asked.Add(1) == 1 {
+				if requests.Add(1) == 1 {
 					return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 				}
 				return acquire(ctx, rdb, k, q)
@@ -98,14 +98,14 @@ func TestAbandoned_aGrantThatIsOver(t *testing.T) {
 }
 
 // A refused TryLock keeps no subscription beyond the waiter before it.
-func TestTry_doesNotListen(t *testing.T) {
+func TestTryLock_keepsNoSubscription(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lingering(plain)
 		h := w.lock(w.b, w.Context())
 		lingers := 0
 		for w.a.hub.Channels() > 0 {
 			if lingers++; lingers > 1000 {
-				w.Fatal("it listens for ever")
+				w.Fatal("the subscription never ends")
 			}
 			if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); err == nil {
 				w.Fatal("granted")
@@ -118,9 +118,9 @@ func TestTry_doesNotListen(t *testing.T) {
 }
 
 // Too few replicas confirm a grant, and Redis rejects the first rollback. The reconciler continues: nothing stays.
-func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
+func TestReplicas_failedRollback(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var passed atomic.Int32
+		var handedOff atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
@@ -128,7 +128,7 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 			}
 		}, func(handOff handOffFunc) handOffFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				if passed.Add(1) == 1 {
+				if handedOff.Add(1) == 1 {
 					return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 				}
 				return handOff(ctx, rdb, k, owner, p)
@@ -139,7 +139,7 @@ func TestReplicas_aGrantThatCannotBeGivenBack(t *testing.T) {
 		}
 		time.Sleep(pollTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
@@ -161,7 +161,7 @@ func (c *canceledByCheck) Err() error {
 
 // Too few replicas confirm a grant, and the caller leaves before the rollback is sent. The rollback still releases that
 // grant, although the memory of the call is already in use for the next call.
-func TestReplicas_theRollbackAfterItsCallerHasLeft(t *testing.T) {
+func TestReplicas_rollbackAfterTheCallerLeft(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
@@ -181,7 +181,7 @@ func TestReplicas_theRollbackAfterItsCallerHasLeft(t *testing.T) {
 		}
 		synctest.Wait()
 		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
@@ -216,7 +216,7 @@ func TestRequest_unsent(t *testing.T) {
 }
 
 // The reply is lost and the caller has left: nothing may stay.
-func TestAbandoned_isTakenBack(t *testing.T) {
+func TestAbandoned_isReleased(t *testing.T) {
 	for _, fault := range []string{"reply is slow", "reply is lost", "request is slow"} {
 		t.Run(fault, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -272,7 +272,7 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 
 // The connection of a request reaches its ConnLifetime, and rueidis silently resends the request. Nothing stays,
 // whether the duplicate is sent or the dial fails, and whenever the first copy is executed.
-func TestAbandoned_byALifetime(t *testing.T) {
+func TestAbandoned_connLifetime(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -299,11 +299,11 @@ func TestAbandoned_byALifetime(t *testing.T) {
 					act := once(req)
 					if act.HoldRequest != nil || act.HoldReply != nil {
 						refuses.Store(down)
-						var words []string
-						for _, word := range req {
-							words = append(words, string(word))
+						var args []string
+						for _, arg := range req {
+							args = append(args, string(arg))
 						}
-						first <- words
+						first <- args
 					}
 					return act
 				})
@@ -316,12 +316,12 @@ func TestAbandoned_byALifetime(t *testing.T) {
 					w.unlock(h)
 					synctest.Wait() // the repetition after the release is done
 					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
-						w.Errorf("the copy did nothing: %v", err)
+						w.Errorf("the duplicate had no effect: %v", err)
 					}
 				}
 				time.Sleep(opTime + pollTime)
 				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 				}
 				if err := s.Close(w.Context()); err != nil {
 					w.Error(err)
@@ -332,7 +332,7 @@ func TestAbandoned_byALifetime(t *testing.T) {
 }
 
 // The reply arrives between two requests of a wait, and then the wait ends. The session releases the grant.
-func TestAbandoned_betweenTwoQuestions(t *testing.T) {
+func TestAbandoned_betweenTwoRequests(t *testing.T) {
 	for _, end := range []string{"context", "wait", "close"} {
 		t.Run(end, func(t *testing.T) {
 			inBubble(t, func(w *world) {

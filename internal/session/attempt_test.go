@@ -24,7 +24,7 @@ import (
 
 // A server that loads its data rejects each command. A TryLock retries until less than a quarter of its time remains,
 // independent of the poll interval.
-func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
+func TestTryLock_retriesWhileTheServerLoads(t *testing.T) {
 	inBubble(t, func(w *world) {
 		config := testConfig()
 		config.Poll = 10 * opTime
@@ -33,11 +33,11 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 		w.mini.SetError(loading)
 		for range 30 {
 			start := time.Now()
-			if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !strings.Contains(said(err), loading) {
+			if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !strings.Contains(errText(err), loading) {
 				w.Error(err)
 			}
 			if took := time.Since(start); took < opTime-opTime/4 || took > opTime {
-				w.Errorf("its last request came after %v, and it may take %v", took, opTime)
+				w.Errorf("the last request came after %v, the limit is %v", took, opTime)
 			}
 		}
 		w.mini.SetError("")
@@ -50,7 +50,7 @@ func TestTryLock_asksUntilItsTimeIsNearlyOver(t *testing.T) {
 const loading = "LOADING Redis is loading the dataset in memory"
 
 // The reply takes as long as the lease. The call retries immediately, and not at the next poll.
-func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
+func TestExpiredGrant_retriesImmediately(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, fair, writing} {
 			w.unlock(w.take(w.a, k, w.Context())) // loads the scripts
@@ -73,9 +73,9 @@ func TestGrantBornTooLate_asksAgainAtOnce(t *testing.T) {
 	})
 }
 
-// hands is a fair lock of session a that is about to be handed off to an attempt of the same session. The test executes
-// the steps of the attempt.
-func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
+// handsOff returns a fair lock of session a that is about to be handed off to an attempt of the same session. The test
+// executes the steps of the attempt.
+func (w *world) handsOff() (h lock.Hold, a *attempt, end func()) {
 	h = w.take(w.a, fair, w.Context())
 	spec := w.a.NewSpec(fair, "orders", nil)
 	at, err := w.a.begin(spec)
@@ -93,52 +93,52 @@ func (w *world) hands() (h lock.Hold, a *attempt, end func()) {
 	}
 }
 
-// forced loses the lock of t, as after a force-unlock.
-func (w *world) forced(t *acquisition) {
+// loseLock loses the lock of t, as after a force-unlock.
+func (w *world) loseLock(t *acquisition) {
 	w.mini.Del("orders")
 	t.lease.Lose(watchdog.ErrGone)
 }
 
 // A release granted a fair lock to a waiter, and the lock is lost before the waiter runs. The waiter sends a request
 // immediately, with a new owner string.
-func TestQueue_lostBeforeItIsTaken(t *testing.T) {
+func TestQueue_lostBeforeTheClaim(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h, a, end := w.hands()
+		h, a, end := w.handsOff()
 		w.unlock(h)
 		synctest.Wait()
 		offered := a.t
-		w.forced(offered)
+		w.loseLock(offered)
 		if err := a.step(); err != errAgain {
 			w.Fatal(err)
 		}
-		w.asksAnew(a, offered)
+		w.retries(a, offered)
 		end()
 	})
 }
 
 // The same, after the waiter has claimed the lock and before it has its hold.
-func TestQueue_lostAsItIsTaken(t *testing.T) {
+func TestQueue_lostDuringTheClaim(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h, a, end := w.hands()
+		h, a, end := w.handsOff()
 		w.unlock(h)
 		synctest.Wait()
 		step, err := a.next()
 		if err != nil || step.Do != lockstate.Take {
 			w.Fatal(step.Do, err)
 		}
-		taken := acquisitionOf(step.Acquisition)
-		w.forced(taken)
-		if err := a.accept(taken); err != errAgain {
+		claimed := acquisitionOf(step.Acquisition)
+		w.loseLock(claimed)
+		if err := a.accept(claimed); err != errAgain {
 			w.Fatal(err)
 		}
-		w.asksAnew(a, taken)
+		w.retries(a, claimed)
 		end()
 	})
 }
 
-// asksAnew makes a, whose acquisition lost has ended, execute its next step: it acquires the free lock with a new owner
+// retries makes a, whose acquisition lost has ended, execute its next step: it acquires the free lock with a new owner
 // string.
-func (w *world) asksAnew(a *attempt, lost *acquisition) {
+func (w *world) retries(a *attempt, lost *acquisition) {
 	w.Helper()
 	start := time.Now()
 	if err := a.step(); err != nil {
@@ -172,7 +172,7 @@ func (w *world) stall() (wake func()) {
 
 // The lease of a reader has expired, and no goroutine has detected that yet. Another reader does not join it, by Lock
 // or TryLock, but sends a request.
-func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
+func TestReaders_joinNoExpiredLease(t *testing.T) {
 	for name, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"Lock": (*Session).Lock, "TryLock": (*Session).TryLock} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -188,7 +188,7 @@ func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
 				if h, err := acquire(w.a, w.Context(), w.a.NewSpec(reading, "orders", nil)); err != nil || time.Since(start) != 0 {
 					w.Errorf("%v after %v", err, time.Since(start))
 				} else if h.Err() != nil || h.Owner() == first.Owner() {
-					w.Errorf("it joined what is over: %v", h.Err())
+					w.Errorf("joined an ended acquisition: %v", h.Err())
 				} else {
 					w.unlock(h)
 				}
@@ -203,7 +203,7 @@ func TestReaders_notUnderALeaseThatIsOver(t *testing.T) {
 
 // The lease of a writer has expired, and no goroutine has detected that yet. Its owner reads like any other reader:
 // others may join it.
-func TestReaders_besideAWriteThatIsOver(t *testing.T) {
+func TestReaders_joinAnExpiredWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		wake := w.stall()
@@ -212,7 +212,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 		time.Sleep(time.Until(wrote.Until()) + time.Second) // expired in Redis, too
 		h := w.take(w.a, reading, ctx)
 		if w.mini.HGet("orders", "mode") != "read" {
-			w.Error("it reads while Redis says that somebody writes")
+			w.Error("got a read hold while Redis has a writer")
 		}
 		if !errors.Is(wrote.Err(), lock.ErrLost) {
 			w.Error(wrote.Err())
@@ -228,7 +228,7 @@ func TestReaders_besideAWriteThatIsOver(t *testing.T) {
 }
 
 // A TryLock is refused because the server loads its data, and then gets no reply. Its error reports both.
-func TestTryLock_saysWhatWentBefore(t *testing.T) {
+func TestTryLock_reportsTheEarlierError(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		w.mini.SetError(loading)
@@ -242,7 +242,7 @@ func TestTryLock_saysWhatWentBefore(t *testing.T) {
 		w.wire.Freeze(true)
 		err := <-ended
 		w.wantEnd("TryLock", err, []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotAcquired)
-		if !strings.Contains(said(err), "LOADING") {
+		if !strings.Contains(errText(err), "LOADING") {
 			w.Errorf("%v, which does not say what went before", err)
 		}
 		w.wire.Freeze(false)
@@ -278,11 +278,11 @@ func (s stuck) Err() error {
 
 // A reader waits for the reply to another reader's request, and its context is canceled. Redis refused its own request
 // just before, so its error does not report Redis as unavailable.
-func TestUnavailable_notForAReaderThatRides(t *testing.T) {
+func TestUnavailable_notForAJoinedReader(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		h := w.take(w.b, writing, w.Context())
-		other := w.reads(w.a, w.Context())
+		other := w.goRead(w.a, w.Context())
 		ended, gate := make(chan error, 1), make(chan struct{})
 		ctx, cancel := context.WithCancel(w.Context())
 		late := stuck{ctx, new(atomic.Pointer[chan struct{}])}
@@ -308,7 +308,7 @@ func TestUnavailable_notForAReaderThatRides(t *testing.T) {
 
 // Another call of the owner has the turn, the owner has the lock, and no command is in flight. A TryLock that times out
 // does not report Redis as unavailable.
-func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
+func TestTryLock_noRequestInFlight(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
@@ -322,10 +322,10 @@ func TestTryLock_whileItsOwnerIsNotAsking(t *testing.T) {
 }
 
 // A wait that ends at its own limit reports the limit once.
-func TestWithWait_saysTheLimitOnce(t *testing.T) {
+func TestWithWait_reportsTheLimitOnce(t *testing.T) {
 	for err, want := range map[error]string{
 		outOfTime{time.Second, errWaited}:         "not acquired: waited for 1s",
-		outOfTime{time.Second, errUnavailable(t)}: "waited for 1s: frozen: " + lock.ErrUnavailable.Error(),
+		outOfTime{time.Second, errUnavailable(t)}: "waited for 1s: paused: " + lock.ErrUnavailable.Error(),
 	} {
 		if err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
@@ -335,7 +335,7 @@ func TestWithWait_saysTheLimitOnce(t *testing.T) {
 
 // A server loads its data for a long time, and the retries of a waiter become rare. Then another owner has the lock.
 // When the server loads its data again, the waiter retries soon.
-func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
+func TestWaiter_resetsItsBackoff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the script
 		other := w.lock(w.b, w.Context())
@@ -345,15 +345,15 @@ func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 		w.mini.SetError("")
 		time.Sleep(3 * pollTime / 2) // it was refused
 		w.mini.SetError(loading)
-		var asked []time.Time
+		var requests []time.Time
 		w.onScripts(func(int) redistest.Action {
-			asked = append(asked, time.Now())
+			requests = append(requests, time.Now())
 			return redistest.Action{}
 		})
 		time.Sleep(2 * pollTime)
 		w.wire.OnRequest(nil)
-		if len(asked) < 2 || asked[1].Sub(asked[0]) > 10*time.Millisecond {
-			w.Errorf("it asked at %v", asked)
+		if len(requests) < 2 || requests[1].Sub(requests[0]) > 10*time.Millisecond {
+			w.Errorf("got requests at %v", requests)
 		}
 		w.mini.SetError("")
 		w.unlock(other)
@@ -363,12 +363,12 @@ func TestWaiter_asksSoonAfterAnAnswer(t *testing.T) {
 
 // A grant comes too late for its lease, and the context of the call is canceled before it retries. The grant is
 // released once.
-func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
+func TestExpiredGrant_isReleasedOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
-		asked, gaveBack := 0, 0
+		requests, gaveBack := 0, 0
 		k := hookable()
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			asked++
+			requests++
 			a, err := plain.Acquire(ctx, rdb, keys, q)
 			time.Sleep(200 * time.Millisecond)
 			return a, err
@@ -385,8 +385,8 @@ func TestGrantBornTooLate_isGivenBackOnce(t *testing.T) {
 		}
 		time.Sleep(opTime / 2) // later the reconciler repeats its command
 		synctest.Wait()
-		if asked != 1 || gaveBack != 1 {
-			w.Errorf("it asked %d times, and gave back %d times", asked, gaveBack)
+		if requests != 1 || gaveBack != 1 {
+			w.Errorf("got %d requests and %d releases", requests, gaveBack)
 		}
 	})
 }
@@ -403,10 +403,10 @@ func TestWithWait_zero(t *testing.T) {
 					other = writing
 				}
 				h := w.take(w.b, other, w.Context())
-				began := time.Now()
+				start := time.Now()
 				_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(0)}))
 				w.wantAbout("lock", "orders", err)
-				if took := time.Since(began); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took > opTime/2 {
+				if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took > opTime/2 {
 					w.Errorf("%v after %v", err, took)
 				}
 				w.unlock(h)
@@ -418,7 +418,7 @@ func TestWithWait_zero(t *testing.T) {
 	}
 }
 
-func TestWaiter_isWokenByTheMessage(t *testing.T) {
+func TestWaiter_wokenByAMessage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var served time.Time
@@ -430,17 +430,17 @@ func TestWaiter_isWokenByTheMessage(t *testing.T) {
 			w.unlock(h)
 		}()
 		time.Sleep(10*time.Second + pollTime/2) // not at a poll
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		<-done
-		if late := served.Sub(freed); late != 0 {
+		if late := served.Sub(released); late != 0 {
 			w.Errorf("served %v after the release", late)
 		}
 	})
 }
 
 // Without any message a waiter retries every poll interval, and when the lease in the last reply expires.
-func TestWaiter_asksByItself(t *testing.T) {
+func TestWaiter_polls(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
@@ -466,7 +466,7 @@ func TestWaiter_asksByItself(t *testing.T) {
 }
 
 // The release happens between the waiter's request and its subscription.
-func TestWaiter_asksAgainWhenItListens(t *testing.T) {
+func TestWaiter_retriesWhenSubscribed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		subscribe := make(chan struct{})
@@ -546,7 +546,7 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 }
 
 // A grant whose reply takes longer than its lease does not become a hold.
-func TestGrantBornTooLate(t *testing.T) {
+func TestExpiredGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			if string(req[0]) == "EVALSHA" || string(req[0]) == "EVAL" {
@@ -594,14 +594,14 @@ func TestWithWait(t *testing.T) {
 }
 
 // The wait limit covers the entire wait: for the owner's turn, for a re-entry, and for the lock.
-func TestWithWait_isForTheWhole(t *testing.T) {
+func TestWithWait_coversTheWholeCall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
-		check := func(what string, ctx context.Context, says error) {
+		check := func(what string, ctx context.Context, want error) {
 			w.Helper()
 			start := time.Now()
 			_, err := w.a.Lock(ctx, spec)
-			if took := time.Since(start); took != 5*time.Second || !errors.Is(err, says) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+			if took := time.Since(start); took != 5*time.Second || !errors.Is(err, want) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 				w.Errorf("%s: %v after %v", what, err, took)
 			}
 		}
@@ -616,7 +616,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
-		check("a re-entry that is not answered", ctx, lock.ErrUnavailable)
+		check("a re-entry without a reply", ctx, lock.ErrUnavailable)
 		w.wire.OnRequest(nil)
 		time.Sleep(10 * time.Second)
 		w.unlock(h)
@@ -624,7 +624,7 @@ func TestWithWait_isForTheWhole(t *testing.T) {
 }
 
 // TryLock and Unlock take no longer than the operation timeout, whatever they wait for first.
-func TestOpTimeout_isForTheWhole(t *testing.T) {
+func TestOpTimeout_coversTheWholeCall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
@@ -658,7 +658,7 @@ func TestOpTimeout_isForTheWhole(t *testing.T) {
 }
 
 // A refused TryLock does not subscribe, because it does not wait.
-func TestTryLock_doesNotListen(t *testing.T) {
+func TestTryLock_doesNotSubscribe(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
@@ -672,31 +672,31 @@ func TestTryLock_doesNotListen(t *testing.T) {
 }
 
 // A waiter behind a TryLock sends its request when the TryLock is refused, because it must enter the queue.
-func TestTryLock_leavesTheQuestionToTheNext(t *testing.T) {
+func TestTryLock_letsTheNextWaiterSend(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		if _, err := w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
 			t.Error(err) // keeps its subscriptions for a while
 		}
 		goes := make(chan struct{})
-		var asked, slow atomic.Int64
+		var requests, slow atomic.Int64
 		k := *hookable()
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if slow.Add(1) == 1 {
 				<-goes
 			}
 			if q.Offer > 0 {
-				asked.Add(1)
+				requests.Add(1)
 			}
 			return luascripts.AcquireReentrant(ctx, rdb, k, q)
 		}
 		go func() { _, _ = w.a.TryLock(w.Context(), w.a.NewSpec(&k, "orders", nil)) }()
 		synctest.Wait()
-		next := w.gets(w.a, &k, w.Context())
+		next := w.goLockKind(w.a, &k, w.Context())
 		close(goes)
 		synctest.Wait()
-		if asked.Load() == 0 {
-			t.Error("the waiter does not stand in the queue")
+		if requests.Load() == 0 {
+			t.Error("the waiter is not queued")
 		}
 		w.unlock(h)
 		w.unlock(<-next)

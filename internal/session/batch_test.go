@@ -99,7 +99,7 @@ func TestBatch_callersLeave(t *testing.T) {
 
 // A node of a cluster does not respond. Locks on other nodes are acquired and released while calls for locks of that
 // node wait.
-func TestBatch_aSilentNode(t *testing.T) {
+func TestBatch_unavailableNode(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	config := testConfig()
 	config.OpTimeout, config.Lease = 3*time.Second, 30*time.Second
@@ -107,17 +107,17 @@ func TestBatch_aSilentNode(t *testing.T) {
 	if err := s.nodes.slots.Refresh(t.Context(), s.rdb); err != nil {
 		t.Fatal(err)
 	}
-	silent := cluster.Master(t, "orders-0")
+	paused := cluster.Master(t, "orders-0")
 	var there, elsewhere []*Spec
 	for n := range 60 {
 		spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
-		if cluster.Master(t, spec.Keys.Lock) == silent {
+		if cluster.Master(t, spec.Keys.Lock) == paused {
 			there = append(there, spec)
 		} else {
 			elsewhere = append(elsewhere, spec)
 		}
 	}
-	silent.Freeze(t)
+	paused.Freeze(t)
 	var waiting atomic.Int64
 	var stuck, quick sync.WaitGroup
 	for _, spec := range there {
@@ -145,10 +145,10 @@ func TestBatch_aSilentNode(t *testing.T) {
 	}
 	quick.Wait()
 	if n := waiting.Load(); n != int64(len(there)) || n == 0 {
-		t.Errorf("%d of %d calls still wait for the silent node: the others were not faster", n, len(there))
+		t.Errorf("%d of %d calls still wait for the unavailable node: the others were not faster", n, len(there))
 	}
 	stuck.Wait()
-	silent.Thaw(t)
+	paused.Thaw(t)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 // The server does not respond, and the context of Close is canceled while Close releases a lock. No watchdog,
 // subscription or reconciler of the session keeps running.
-func TestClose_endsWithItsContext(t *testing.T) {
+func TestClose_canceled(t *testing.T) {
 	for range 20 { // a select with two ready channels decided at random
 		inBubble(t, func(w *world) {
 			h := w.lock(w.a, w.Context())
@@ -35,8 +35,8 @@ func TestClose_endsWithItsContext(t *testing.T) {
 				w.Errorf("the hold: %v", err)
 			}
 			synctest.Wait()
-			if n := w.inDoubt(); n != 0 {
-				w.Errorf("%d in doubt", n)
+			if n := w.pending(); n != 0 {
+				w.Errorf("got %d pending", n)
 			}
 			w.mini.FlushAll()
 		})
@@ -44,7 +44,7 @@ func TestClose_endsWithItsContext(t *testing.T) {
 }
 
 // Close calls the registered functions before a concurrent AtClose has registered its function: that AtClose fails.
-func TestAtClose_besideClose(t *testing.T) {
+func TestAtClose_duringClose(t *testing.T) {
 	s := New(redistest.NewMini(t).Client(t), testConfig())
 	s.closer.callLast(t.Context()) // as Close does when no new call can begin
 	if _, err := s.AtClose(func(context.Context) {}); !errors.Is(err, lock.ErrClosed) {
@@ -78,9 +78,9 @@ func TestAtClose(t *testing.T) {
 			w.Fatal(err)
 		}
 		stop()
-		began := time.Now()
-		if err := w.a.Close(closing); err != nil || ended.Load() != 3 || time.Since(began) != time.Second {
-			w.Errorf("%v, %d of 3, after %v", err, ended.Load(), time.Since(began))
+		start := time.Now()
+		if err := w.a.Close(closing); err != nil || ended.Load() != 3 || time.Since(start) != time.Second {
+			w.Errorf("%v, %d of 3, after %v", err, ended.Load(), time.Since(start))
 		}
 		if _, err := w.a.AtClose(func(context.Context) {}); !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("after Close: %v", err)
@@ -89,18 +89,18 @@ func TestAtClose(t *testing.T) {
 }
 
 // A program passes its canceled context to Close. Close still has two operation timeouts.
-func TestClose_withAContextThatIsOver(t *testing.T) {
-	for _, silent := range []bool{false, true} {
+func TestClose_withACanceledContext(t *testing.T) {
+	for _, unavailable := range []bool{false, true} {
 		inBubble(t, func(w *world) {
 			w.lock(w.a, w.Context())
-			if silent {
+			if unavailable {
 				w.wire.Freeze(true)
 			}
 			ctx, cancel := context.WithCancel(w.Context())
 			cancel()
-			began := time.Now()
+			start := time.Now()
 			err := w.a.Close(ctx)
-			if took := time.Since(began); silent && (err == nil || took > 2*opTime) || !silent && (err != nil || w.mini.Exists("orders")) {
+			if took := time.Since(start); unavailable && (err == nil || took > 2*opTime) || !unavailable && (err != nil || w.mini.Exists("orders")) {
 				w.Errorf("%v after %v", err, took)
 			}
 			w.wire.Freeze(false)
@@ -110,7 +110,7 @@ func TestClose_withAContextThatIsOver(t *testing.T) {
 }
 
 // A lock that is gone in Redis is not held any more: Close returns no error for it.
-func TestClose_ofWhatIsGone(t *testing.T) {
+func TestClose_lockGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
@@ -122,11 +122,11 @@ func TestClose_ofWhatIsGone(t *testing.T) {
 
 // An Unlock begins before Close, and ends the acquisition after Close has listed it. The Unlock releases it, and Close
 // sends nothing.
-func TestClose_crossedByUnlock(t *testing.T) {
+func TestClose_duringUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var held []*acquisition
-		if err := h.Unlock(&meanwhile{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}); err != nil {
+		if err := h.Unlock(&errHook{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}); err != nil {
 			w.Error(err)
 		}
 		n := w.scripts()
@@ -143,31 +143,31 @@ func TestClose_crossedByUnlock(t *testing.T) {
 func TestClose_twice(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
 		first := make(chan error, 1)
 		go func() { first <- w.a.Close(w.Context()) }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
-		began := time.Now()
-		if err := w.a.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-			w.Errorf("the second: %v after %v", err, time.Since(began))
+		start := time.Now()
+		if err := w.a.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+			w.Errorf("the second: %v after %v", err, time.Since(start))
 		}
 		select {
 		case err := <-first:
-			w.Errorf("the first ended before the answer: %v", err)
+			w.Errorf("the first Close returned before the reply: %v", err)
 		default:
 		}
 		if w.a.GaveBack() {
-			w.Error("it gave back what Redis has yet")
+			w.Error("GaveBack reports a release, but Redis still has the lock")
 		}
-		close(answer)
+		close(reply)
 		if err := w.a.Close(w.Context()); err != nil || w.mini.Exists("orders") {
 			w.Errorf("the third: %v", err)
 		}
 		if !w.a.GaveBack() {
-			w.Error("it did not give anything back")
+			w.Error("GaveBack reports no release")
 		}
 		if err := <-first; err != nil {
 			w.Errorf("the first: %v", err)
@@ -177,7 +177,7 @@ func TestClose_twice(t *testing.T) {
 
 // Close begins while a waiter's request is in flight, and the lock then seems free. The waiter does not retry: its call
 // ends.
-func TestClose_whileAWaiterAsks(t *testing.T) {
+func TestClose_duringARequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		k := hookable()
@@ -232,7 +232,7 @@ func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
 	})
 }
 
-func TestClose_ofASilentServer(t *testing.T) {
+func TestClose_unavailableServer(t *testing.T) {
 	for _, locks := range []int{0, 3, 1000} {
 		for name, fail := range map[string]func(w *world){
 			"paused":  func(w *world) { w.wire.Freeze(true) },
@@ -254,7 +254,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 						}
 					}
 					fail(w)
-					began := time.Now()
+					start := time.Now()
 					var closing sync.WaitGroup
 					var failed atomic.Int64
 					for i := range 2 {
@@ -264,7 +264,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 								return // the other call timed out at the same time, and nothing keeps running
 							}
 							failed.Add(1)
-							if took := time.Since(began); took > 3*opTime {
+							if took := time.Since(start); took > 3*opTime {
 								w.Errorf("call %d took %v, and an operation timeout is %v", i, took, opTime)
 							}
 							if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
@@ -273,8 +273,8 @@ func TestClose_ofASilentServer(t *testing.T) {
 						})
 					}
 					closing.Wait()
-					if failed.Load() == 0 || time.Since(began) > 3*opTime {
-						w.Errorf("%d errors after %v, and an operation timeout is %v", failed.Load(), time.Since(began), opTime)
+					if failed.Load() == 0 || time.Since(start) > 3*opTime {
+						w.Errorf("%d errors after %v, and an operation timeout is %v", failed.Load(), time.Since(start), opTime)
 					}
 					for _, h := range holds {
 						if !errors.Is(h.Err(), lock.ErrClosed) {
@@ -292,7 +292,7 @@ func TestClose_ofASilentServer(t *testing.T) {
 }
 
 // Close while Redis does not respond: waiters end with ErrClosed.
-func TestClose_wakesWaitersOfADeadServer(t *testing.T) {
+func TestClose_wakesWaitersWhileUnavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.Refuse(true)
 		w.wire.CutAll()

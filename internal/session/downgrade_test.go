@@ -28,13 +28,13 @@ func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...
 func TestDowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
-		writer := w.gets(w.b, writing, w.Context())
-		reader := w.reads(w.a, w.Context(), lock.WithReaderPreference())
+		writer := w.goLockKind(w.b, writing, w.Context())
+		reader := w.goRead(w.a, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
-		began := time.Now()
+		start := time.Now()
 		read := w.downgrade(w.a, write.Context(), write) // whose context is canceled, but not the context of read
 		other := <-reader
-		if took := time.Since(began); took != 0 {
+		if took := time.Since(start); took != 0 {
 			w.Errorf("it took %v until both read", took)
 		}
 		if !errors.Is(write.Err(), lock.ErrUnlocked) || !errors.Is(write.Unlock(w.Context()), lock.ErrNotHeld) {
@@ -49,7 +49,7 @@ func TestDowngrade(t *testing.T) {
 		}
 		select {
 		case <-writer:
-			w.Error("a writer beside a reader")
+			w.Error("got a writer and a reader at the same time")
 		default:
 		}
 		w.unlock(read)
@@ -61,10 +61,10 @@ func TestDowngrade(t *testing.T) {
 func TestDowngrade_context(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
-		call, over := context.WithCancel(w.Context())
+		call, done := context.WithCancel(w.Context())
 		write := w.take(w.a, writing, ctx)
 		read := w.downgrade(w.a, call, write)
-		over()
+		done()
 		if err := read.Err(); err != nil {
 			w.Errorf("with the call: %v", err)
 		}
@@ -76,7 +76,7 @@ func TestDowngrade_context(t *testing.T) {
 
 		write = w.take(w.a, writing, w.Context())
 		if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, context.Canceled) || write.Err() != nil {
-			w.Errorf("a call that is over: %v, and the write hold: %v", err, write.Err())
+			w.Errorf("canceled call: %v; write hold: %v", err, write.Err())
 		}
 		w.unlock(write)
 
@@ -84,7 +84,7 @@ func TestDowngrade_context(t *testing.T) {
 		write = w.take(w.a, writing, ctx)
 		cancel()
 		if _, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, context.Canceled) || w.mini.HGet("orders", write.Owner()+":write") != "1" {
-			w.Errorf("a read hold would be over at once: %v", err)
+			w.Errorf("canceled parent of the read hold: %v", err)
 		}
 		w.unlock(write)
 	})
@@ -101,7 +101,7 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 			w.Errorf("%d read holds of %s and %s, the other write hold: %v", w.count(reads), reads.Owner(), more.Owner(), first.Err())
 		}
 		if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
-			w.Error("a reader came in beside a writer")
+			w.Error("a reader was admitted while a writer had the lock")
 			w.unlock(h)
 		}
 		last := w.downgrade(w.a, ctx, first)
@@ -114,10 +114,10 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 
 // The write hold was lost before, or is lost now: there is no read hold, even if the lock is free in the meantime, and
 // nothing stays.
-func TestDowngrade_ofWhatIsLost(t *testing.T) {
-	for name, lose := range map[string]func(w *world, h lock.Hold) (taken lock.Hold){
-		"given back": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
-		"told": func(w *world, h lock.Hold) lock.Hold {
+func TestDowngrade_ofALostHold(t *testing.T) {
+	for name, lose := range map[string]func(w *world, h lock.Hold) (other lock.Hold){
+		"released": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
+		"notified": func(w *world, h lock.Hold) lock.Hold {
 			w.mini.Del("orders")
 			<-h.Context().Done()
 			return nil
@@ -134,28 +134,28 @@ func TestDowngrade_ofWhatIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.a, writing, w.Context())
-				taken := lose(w, h)
+				other := lose(w, h)
 				n := w.scripts()
-				began := time.Now()
+				start := time.Now()
 				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
-				if known := name == "given back" || name == "told"; known && n.Load() != 0 {
-					w.Errorf("%d commands, although it was known to be over", n.Load())
+				if known := name == "released" || name == "notified"; known && n.Load() != 0 {
+					w.Errorf("got %d commands, although the loss was known", n.Load())
 				}
-				if read != nil || !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) == (name == "given back") {
+				if read != nil || !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) == (name == "released") {
 					w.Errorf("%v, %v", read, err)
 				}
-				if took := time.Since(began); took != 0 {
+				if took := time.Since(start); took != 0 {
 					w.Errorf("after %v", took)
 				}
 				if h.Err() == nil {
-					w.Error("the write hold lives")
+					w.Error("the write hold is valid")
 				}
-				if taken != nil {
+				if other != nil {
 					synctest.Wait()
-					if state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW); err != nil || len(state.Holders) != 1 || taken.Err() != nil {
-						w.Errorf("%+v, %v; the other's hold: %v", state, err, taken.Err())
+					if state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW); err != nil || len(state.Holders) != 1 || other.Err() != nil {
+						w.Errorf("%+v, %v; the other's hold: %v", state, err, other.Err())
 					}
-					w.unlock(taken)
+					w.unlock(other)
 				}
 			})
 		})
@@ -163,7 +163,7 @@ func TestDowngrade_ofWhatIsLost(t *testing.T) {
 }
 
 // Downgrade rejects a hold that is not a write hold of this lock, and leaves it unchanged.
-func TestDowngrade_ofSomethingElse(t *testing.T) {
+func TestDowngrade_ofAnotherHold(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(reading, "orders", nil)
 		other := w.take(w.b, reading, w.Context())
@@ -190,7 +190,7 @@ func TestDowngrade_ofSomethingElse(t *testing.T) {
 
 // Redis does not respond. If it does not confirm the read hold, the write hold is unchanged. If it does not confirm the
 // release of the write hold, the release continues in the background.
-func TestDowngrade_withoutAnAnswer(t *testing.T) {
+func TestDowngrade_withoutAReply(t *testing.T) {
 	for name, swallowed := range map[string]int{"of the reading": 1, "of the end": 2} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -203,9 +203,9 @@ func TestDowngrade_withoutAnAnswer(t *testing.T) {
 					}
 					return redistest.Action{DropReply: n >= swallowed}
 				})
-				began := time.Now()
+				start := time.Now()
 				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
-				if took := time.Since(began); took > 2*opTime {
+				if took := time.Since(start); took > 2*opTime {
 					w.Errorf("after %v", took)
 				}
 				w.wire.OnRequest(nil)
@@ -230,19 +230,19 @@ func TestDowngrade_withoutAnAnswer(t *testing.T) {
 }
 
 // A canceled context ends a downgrade like a TryLock, and leaves the write hold unchanged.
-func TestDowngrade_cancelled(t *testing.T) {
+func TestDowngrade_canceled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
-		over, cancel := context.WithCancel(w.Context())
+		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		if _, err := w.a.Downgrade(over, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("before it asks: %v", err)
+		if _, err := w.a.Downgrade(done, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("before its request: %v", err)
 		}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
 		short, cancel := context.WithTimeout(w.Context(), time.Second/2)
 		defer cancel()
 		if _, err := w.a.Downgrade(short, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("while it asks: %v", err)
+			w.Errorf("during its request: %v", err)
 		}
 		time.Sleep(opTime)
 		if err := h.Err(); err != nil {
@@ -258,7 +258,7 @@ func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
 		ctx := lock.ContextWithNewOwner(w.Context())
-		waits := w.reads(w.a, ctx)
+		waits := w.goRead(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders")
 		write := w.take(w.a, writing, ctx)
@@ -277,7 +277,7 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
-		other := w.reads(w.a, ctx)
+		other := w.goRead(w.a, ctx)
 		synctest.Wait()
 		start := time.Now()
 		read := w.downgrade(w.a, ctx, write)
@@ -291,13 +291,13 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 
 // Another goroutine of the writer's owner has the turn of the read side. It waits for a writer that came after a loss
 // that is not detected yet.
-func TestDowngrade_behindAWaitOfItsOwner(t *testing.T) {
+func TestDowngrade_behindAnotherCallOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
 		w.mini.Del("orders")
 		other := w.take(w.b, writing, w.Context())
-		waits := w.reads(w.a, ctx)
+		waits := w.goRead(w.a, ctx)
 		synctest.Wait()
 		start := time.Now()
 		if _, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
@@ -328,10 +328,10 @@ func TestDowngrade_wrongOptions(t *testing.T) {
 
 // Close begins after a downgrade has checked the write hold. Close releases that hold, and the downgrade returns
 // ErrClosed.
-func TestDowngrade_crossedByClose(t *testing.T) {
+func TestDowngrade_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
-		ctx := &meanwhile{Context: w.Context(), f: func() {
+		ctx := &errHook{Context: w.Context(), f: func() {
 			if err := w.a.Close(context.Background()); err != nil {
 				w.Error(err)
 			}
@@ -343,7 +343,7 @@ func TestDowngrade_crossedByClose(t *testing.T) {
 }
 
 // The context of a downgrade or of its write hold is canceled: no command is sent.
-func TestDowngrade_overBefore(t *testing.T) {
+func TestDowngrade_canceledBefore(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		h := w.take(w.a, writing, ctx)
@@ -359,33 +359,33 @@ func TestDowngrade_overBefore(t *testing.T) {
 }
 
 // The write hold is lost during a downgrade, and then its context is canceled. The error reports the loss.
-func TestDowngrade_lostMeanwhile(t *testing.T) {
+func TestDowngrade_lostInBetween(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context(), lock.WithFixedLease(time.Second))
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
 		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
 		defer cancel()
 		if _, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || errors.Is(err, lock.ErrNotAcquired) {
 			w.Error(err)
 		}
-		close(answer)
+		close(reply)
 		time.Sleep(opTime)
 	})
 }
 
 // Redis does not respond, and the context of a downgrade is not canceled. The error reports only that Redis is
 // unavailable.
-func TestDowngrade_saysThatRedisIsSilent(t *testing.T) {
+func TestDowngrade_unavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
 		_, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
 		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || strings.Contains(err.Error(), "%!") {
 			w.Error(err)
 		}
-		close(answer)
+		close(reply)
 		w.unlock(h)
 		time.Sleep(opTime)
 	})
@@ -411,7 +411,7 @@ func TestDowngrade_livesForHours(t *testing.T) {
 			w.Errorf("the reading was lost: %v", err)
 		}
 		if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
-			w.Errorf("a reader asked to write: %v, want ErrUpgrade", err)
+			w.Errorf("write under a read hold: got %v, want ErrUpgrade", err)
 		}
 		w.unlock(read)
 		served()

@@ -18,18 +18,18 @@ import (
 func TestExtend_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
-		began := time.Now()
+		start := time.Now()
 		if err := h.Extend(w.Context(), time.Minute); err != nil {
 			w.Fatal(err)
 		}
-		if got := h.Until().Sub(began); got < 59*time.Second || got > time.Minute {
+		if got := h.Until().Sub(start); got < 59*time.Second || got > time.Minute {
 			w.Errorf("promised for %v", got)
 		}
 		if err := h.Extend(w.Context(), time.Second); err != nil {
 			w.Fatal(err)
 		}
 		if got := w.mini.TTL("orders"); got < 59*time.Second || got > time.Minute {
-			w.Errorf("the key lives for %v", got)
+			w.Errorf("the TTL is %v", got)
 		}
 		time.Sleep(time.Until(h.Until()) - time.Millisecond)
 		if err := h.Err(); err != nil {
@@ -61,7 +61,7 @@ func TestExtend_renewed(t *testing.T) {
 		}
 		h = <-next
 		if left := w.mini.TTL("orders"); left > leaseTime {
-			w.Errorf("the key of the next holder lives for %v", left)
+			w.Errorf("the TTL of the next holder's key is %v", left)
 		}
 		time.Sleep(3 * leaseTime)
 		if err := h.Extend(w.Context(), 2*leaseTime); err != nil {
@@ -86,10 +86,10 @@ func TestExtend_errors(t *testing.T) {
 				w.Errorf("%v: %v", d, err)
 			}
 		}
-		over, cancel := context.WithCancel(w.Context())
+		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		if err := h.Extend(over, time.Minute); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("under a context that is over: %v", err)
+		if err := h.Extend(done, time.Minute); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("with a canceled context: %v", err)
 		}
 		w.mini.Del("orders")
 		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrGone) {
@@ -129,7 +129,7 @@ func TestExtend_tooLong(t *testing.T) {
 
 // Close or Unlock ends the hold after Extend has checked it, and before Extend sends a command. Extend reports what
 // ended the hold, and sends nothing.
-func TestExtend_crossed(t *testing.T) {
+func TestExtend_duringCloseOrUnlock(t *testing.T) {
 	for name, ends := range map[string]func(w *world, h lock.Hold) error{
 		"by Close":  func(w *world, _ lock.Hold) error { return w.a.Close(context.Background()) },
 		"by Unlock": func(w *world, h lock.Hold) error { return h.Unlock(context.Background()) },
@@ -138,7 +138,7 @@ func TestExtend_crossed(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.lock(w.a, w.Context())
 				n := w.scripts()
-				ctx := &meanwhile{Context: w.Context(), f: func() {
+				ctx := &errHook{Context: w.Context(), f: func() {
 					if err := ends(w, h); err != nil {
 						w.Error(err)
 					}
@@ -188,15 +188,15 @@ func TestExtend_refused(t *testing.T) {
 }
 
 // The lease expires while Extend waits for a reply that never comes: the hold is lost, and Extend returns that.
-func TestExtend_endsMeanwhile(t *testing.T) {
+func TestExtend_expiresInBetween(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
-		answer := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: answer}))
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
 		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) {
 			w.Error(err)
 		}
-		close(answer)
+		close(reply)
 	})
 }
 
@@ -220,7 +220,7 @@ func (w *world) late() (k *Kind, sent chan struct{}) {
 
 // Extend is replied to after its context was canceled. A confirmation extends the lease, from the time of the send; an
 // error does not.
-func TestExtend_answeredLate(t *testing.T) {
+func TestExtend_lateReply(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		inBubble(t, func(w *world) {
 			k, sent := w.late()
@@ -229,7 +229,7 @@ func TestExtend_answeredLate(t *testing.T) {
 			if gone {
 				w.mini.Del("orders")
 			}
-			began := time.Now()
+			start := time.Now()
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			defer cancel()
 			if err := h.Extend(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotHeld) {
@@ -239,9 +239,9 @@ func TestExtend_answeredLate(t *testing.T) {
 			synctest.Wait()
 			switch got := h.Until(); {
 			case gone && !got.Equal(until):
-				w.Errorf("it is gone, and promised for %v", got.Sub(began))
-			case !gone && (got.Sub(began) < 59*time.Minute || got.Sub(began) > time.Hour):
-				w.Errorf("promised for %v", got.Sub(began))
+				w.Errorf("it is gone, and promised for %v", got.Sub(start))
+			case !gone && (got.Sub(start) < 59*time.Minute || got.Sub(start) > time.Hour):
+				w.Errorf("promised for %v", got.Sub(start))
 			}
 			if err := h.Unlock(w.Context()); errors.Is(err, lock.ErrLost) != gone {
 				w.Error(err)
@@ -252,7 +252,7 @@ func TestExtend_answeredLate(t *testing.T) {
 
 // Extend is executed after its context was canceled and after Unlock. The minimum hold time of the lock does not become
 // longer.
-func TestExtend_carriedOutLate(t *testing.T) {
+func TestExtend_executedLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
 		h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
@@ -299,7 +299,7 @@ func TestExtend_replyLost(t *testing.T) {
 
 // A process was paused, and the lease has expired. Extend is the first to check it, and sends no command, even if Redis
 // still has the lock.
-func TestExtend_looksAtTheClock(t *testing.T) {
+func TestExtend_checksTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for range 100 { // until the watchdog's timer is not first
 			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
@@ -311,10 +311,10 @@ func TestExtend_looksAtTheClock(t *testing.T) {
 				continue
 			default:
 			}
-			began := time.Now()
-			ctx := &meanwhile{Context: w.Context(), f: func() { w.Error("Extend went on") }}
-			if err := h.Extend(ctx, time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || time.Since(began) != 0 {
-				w.Errorf("%v after %v", err, time.Since(began))
+			start := time.Now()
+			ctx := &errHook{Context: w.Context(), f: func() { w.Error("Extend went on") }}
+			if err := h.Extend(ctx, time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || time.Since(start) != 0 {
+				w.Errorf("%v after %v", err, time.Since(start))
 			}
 			time.Sleep(time.Second)
 			return
@@ -329,10 +329,10 @@ func TestFixedLease_lastsToTheEnd(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				began := time.Now()
+				start := time.Now()
 				h := w.take(w.a, k, w.Context(), lock.WithFixedLease(time.Hour))
 				<-h.Context().Done()
-				if early := time.Hour - time.Since(began); !errors.Is(h.Err(), lock.ErrExpired) || early <= 0 {
+				if early := time.Hour - time.Since(start); !errors.Is(h.Err(), lock.ErrExpired) || early <= 0 {
 					w.Errorf("%v, %v before its end", h.Err(), early)
 				}
 				time.Sleep(time.Second)
@@ -343,7 +343,7 @@ func TestFixedLease_lastsToTheEnd(t *testing.T) {
 					}
 				}
 				next := w.take(w.b, k, w.Context())
-				if after := time.Since(began) - time.Hour; after < 0 || after > pollTime {
+				if after := time.Since(start) - time.Hour; after < 0 || after > pollTime {
 					w.Errorf("the next has it %v after the end", after)
 				}
 				w.unlock(next)
@@ -354,7 +354,7 @@ func TestFixedLease_lastsToTheEnd(t *testing.T) {
 
 // A release offers the lock to a waiter, with a separate lease; a call with a fixed lease claims it. The lock is free
 // when the fixed lease expires, and not when the offer does.
-func TestFixedLease_afterAnOffer(t *testing.T) {
+func TestFixedLease_afterAHandOff(t *testing.T) {
 	const fixed = pollTime / 2
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
@@ -369,9 +369,9 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 		}
 		w.unlock(h)
 		got := w.next(short)
-		began := time.Now()
+		start := time.Now()
 		next := w.take(w.a, plain, w.Context())
-		if after := time.Since(began) - fixed; after > 0 { // it is released as soon as it is lost
+		if after := time.Since(start) - fixed; after > 0 { // it is released as soon as it is lost
 			w.Errorf("the next has it %v after the end", after)
 		}
 		if err := got.Err(); !errors.Is(err, lock.ErrExpired) {
@@ -385,10 +385,10 @@ func TestFixedLease_afterAnOffer(t *testing.T) {
 // lock is free then, and not a lease after the reentry.
 func TestFixedLease_afterAReentry(t *testing.T) {
 	for name, test := range map[string]struct {
-		after   time.Duration // the grant
-		patient time.Duration // the caller's
-		reply   time.Duration // is late by so much
-		err     error
+		after       time.Duration // the grant
+		callTimeout time.Duration // the caller's
+		reply       time.Duration // is late by so much
+		err         error
 	}{
 		"abandoned": {2 * time.Second, 100 * time.Millisecond, 200 * time.Millisecond, context.DeadlineExceeded},
 		"too late":  {4*time.Second - 100*time.Millisecond, time.Second, 200 * time.Millisecond, lock.ErrLost},
@@ -400,7 +400,7 @@ func TestFixedLease_afterAReentry(t *testing.T) {
 				h := w.take(w.a, alone, ctx, fixed...)
 				time.Sleep(test.after)
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: test.reply}))
-				short, cancel := context.WithTimeout(ctx, test.patient)
+				short, cancel := context.WithTimeout(ctx, test.callTimeout)
 				defer cancel()
 				if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", fixed)); !errors.Is(err, test.err) {
 					w.Error(err)

@@ -19,15 +19,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// hearing returns a session that listens for force-unlocks. The wire is between it and the server.
-func (w *world) hearing() *Session {
+// withForceUnlocks returns a session that listens for force-unlocks. The wire is between it and the server.
+func (w *world) withForceUnlocks() *Session {
 	c := testConfig()
 	c.WatchForced = true
 	return New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
 }
 
-// gets acquires the lock as kind in s, and returns the hold when s has subscribed to force-unlock messages.
-func (w *world) hears(s *Session, kind *Kind) lock.Hold {
+// lockListening acquires the lock as kind in s, and returns the hold when s has subscribed to force-unlock messages.
+func (w *world) lockListening(s *Session, kind *Kind) lock.Hold {
 	w.Helper()
 	h := w.take(s, kind, w.Context())
 	time.Sleep(hearAfter + time.Millisecond)
@@ -49,30 +49,30 @@ func (w *world) close(all ...*Session) {
 }
 
 // A force-unlock notifies the holder in another process long before its next renewal, and names the operator.
-func TestForce_tellsTheHolder(t *testing.T) {
+func TestForce_notifiesTheHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
-		holder, other := w.hearing(), w.hearing()
-		h := w.hears(holder, plain)
+		holder, other := w.withForceUnlocks(), w.withForceUnlocks()
+		h := w.lockListening(holder, plain)
 		if done, err := other.Force(w.Context(), other.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
 			w.Fatal(done, err)
 		}
 		synctest.Wait()
 		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), "force-unlocked by ") || strings.Contains(err.Error(), "evicted") {
-			w.Errorf("the holder is told %v", err)
+			w.Errorf("the holder gets the cause %v", err)
 		}
 		w.close(holder, other)
 	})
 }
 
 // A force-unlock by the holder's own process ends the hold with the cause.
-func TestForce_tellsTheHolderHere(t *testing.T) {
+func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
 			w.Fatal(done, err)
 		}
 		if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) {
-			w.Errorf("the holder is told %v", err)
+			w.Errorf("the holder gets the cause %v", err)
 		}
 	})
 }
@@ -80,7 +80,7 @@ func TestForce_tellsTheHolderHere(t *testing.T) {
 // A process without Pub/Sub waits for a lock and force-unlocks it. Its waiter sends a request immediately.
 func TestForce_wakesWaiters(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.deafened()
+		w.withoutPubSub()
 		h := w.lock(w.b, w.Context())
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime * 3 / 2)
@@ -96,19 +96,19 @@ func TestForce_wakesWaiters(t *testing.T) {
 
 // A force-unlock notifies each owner of another client, and no one else: no other field of the hash is an owner. A
 // session that does not listen itself notifies no one and does not read the owners.
-func TestForce_tellsOwners(t *testing.T) {
+func TestForce_notifiesOwners(t *testing.T) {
 	inBubble(t, func(w *world) {
-		quiet := w.a
-		telling := w.hearing()
-		for _, s := range []*Session{telling, quiet} {
+		withoutMessages := w.a
+		withMessages := w.withForceUnlocks()
+		for _, s := range []*Session{withMessages, withoutMessages} {
 			h := w.take(w.b, reading, w.Context())
-			said, looked := new(atomic.Int64), new(atomic.Int64)
-			w.wire.OnRequest(func(words [][]byte) redistest.Action {
-				switch string(words[0]) {
+			published, reads := new(atomic.Int64), new(atomic.Int64)
+			w.wire.OnRequest(func(args [][]byte) redistest.Action {
+				switch string(args[0]) {
 				case "PUBLISH":
-					said.Add(1)
+					published.Add(1)
 				case "HSCAN":
-					looked.Add(1)
+					reads.Add(1)
 				}
 				return redistest.Action{}
 			})
@@ -116,33 +116,33 @@ func TestForce_tellsOwners(t *testing.T) {
 				w.Fatal(done, err)
 			}
 			want := int64(0)
-			if s == telling {
+			if s == withMessages {
 				want = 1
 			}
-			if said.Load() != want || looked.Load() != want {
-				w.Errorf("%d messages after %d looks, want %d", said.Load(), looked.Load(), want)
+			if published.Load() != want || reads.Load() != want {
+				w.Errorf("got %d messages after %d reads, want %d", published.Load(), reads.Load(), want)
 			}
 			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 				w.Error(err)
 			}
 		}
-		w.close(telling)
+		w.close(withMessages)
 	})
 }
 
 // When a session checks whether it must subscribe, it holds nothing, or a lock that it has just acquired. It checks
 // again later.
-func TestHears_looksAgain(t *testing.T) {
+func TestForceMessages_subscribesLater(t *testing.T) {
 	for name, later := range map[string]time.Duration{"a young hold": hearAfter / 2, "no hold": 2 * hearAfter} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				s := w.hearing()
+				s := w.withForceUnlocks()
 				w.unlock(w.take(s, plain, w.Context()))
 				time.Sleep(later)
 				h := w.take(s, plain, w.Context())
 				time.Sleep(2*hearAfter + time.Millisecond)
 				if !s.hub.Lingers(keys.Client(s.id)) {
-					w.Error("it does not listen")
+					w.Error("the session is not subscribed")
 				}
 				w.unlock(h)
 				w.close(s)
@@ -153,10 +153,10 @@ func TestHears_looksAgain(t *testing.T) {
 
 // A force-unlock message is verified with Redis, and only if it names an owner that has a lock here. It does not end a
 // hold by itself.
-func TestHears_forgedMessages(t *testing.T) {
+func TestForceMessages_forged(t *testing.T) {
 	inBubble(t, func(w *world) {
-		s := w.hearing()
-		h := w.hears(s, plain)
+		s := w.withForceUnlocks()
+		h := w.lockListening(s, plain)
 		channel, forged := registry.Taken(h.Owner(), "eve")
 		scripts := w.scripts()
 		for _, message := range []string{"", "nonsense", "taken", "taken  eve", "taken 1 eve"} {
@@ -164,12 +164,12 @@ func TestHears_forgedMessages(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := scripts.Load(); n != 0 {
-			w.Errorf("it asked %d times about nobody", n)
+			w.Errorf("got %d queries for a message without a known owner", n)
 		}
 		w.mini.Publish(channel, forged)
 		synctest.Wait()
 		if n := scripts.Load(); n == 0 || h.Err() != nil {
-			w.Errorf("asked %d times; the hold: %v", n, h.Err())
+			w.Errorf("got %d queries; the hold: %v", n, h.Err())
 		}
 		w.unlock(h)
 		w.close(s)
@@ -178,61 +178,61 @@ func TestHears_forgedMessages(t *testing.T) {
 
 // Redis is slow, and many messages arrive. The session verifies some of them, and the renewals detect the rest. Close
 // does not wait for the renewals.
-func TestHears_manyMessages(t *testing.T) {
+func TestForceMessages_many(t *testing.T) {
 	inBubble(t, func(w *world) {
-		s := w.hearing()
-		var asked atomic.Int64
-		answer := make(chan struct{})
+		s := w.withForceUnlocks()
+		var requests atomic.Int64
+		reply := make(chan struct{})
 		k := hookable()
 		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
-			asked.Add(1)
-			<-answer
+			requests.Add(1)
+			<-reply
 			return plain.Renew(ctx, rdb, batch, lease, perCall)
 		}
-		h := w.hears(s, k)
-		first := asked.Load() // one after the subscription
+		h := w.lockListening(s, k)
+		first := requests.Load() // one after the subscription
 		channel, message := registry.Taken(h.Owner(), "eve")
 		for range 2 * hearMost {
 			w.mini.Publish(channel, message)
 			synctest.Wait()
 		}
-		if n := asked.Load() - first; n != hearMost {
-			w.Errorf("it asked %d times at once, want %d", n, hearMost)
+		if n := requests.Load() - first; n != hearMost {
+			w.Errorf("got %d concurrent queries, want %d", n, hearMost)
 		}
-		close(answer)
+		close(reply)
 		synctest.Wait()
 		w.unlock(h)
 		w.close(s)
 	})
 }
 
-// asks counts the commands sent through the wire from now on, by name.
-func (w *world) asks() map[string]int {
-	asked := make(map[string]int)
-	w.wire.OnRequest(func(words [][]byte) redistest.Action {
-		asked[string(words[0])]++
+// countCommands counts the commands sent through the wire from now on, by name.
+func (w *world) countCommands() map[string]int {
+	requests := make(map[string]int)
+	w.wire.OnRequest(func(args [][]byte) redistest.Action {
+		requests[string(args[0])]++
 		return redistest.Action{}
 	})
-	return asked
+	return requests
 }
 
 // Force notifies each owner of another client once, up to tellMost owners, and skips its own owners and other fields.
 // It reads a lock of one owner with HGETALL and a shared lock with HSCAN, so each needs only one permission.
-func TestForce_whom(t *testing.T) {
+func TestForce_recipients(t *testing.T) {
 	inBubble(t, func(w *world) {
-		s := w.hearing()
-		asked := w.asks()
+		s := w.withForceUnlocks()
+		requests := w.countCommands()
 		other := w.b.id + ":7"
 		for _, field := range []string{other, other + luascripts.Writing, s.id + ":8", "mode", "not an owner"} {
 			w.mini.HSet("orders", field, "1")
 		}
 		for kind, command := range map[*Kind]string{plain: "HGETALL", writing: "HSCAN"} {
-			clear(asked)
+			clear(requests)
 			if got := s.others(w.Context(), s.NewSpec(kind, "orders", nil), opTime); !slices.Equal(got, []string{other}) {
 				w.Errorf("%s: %q, want %q", command, got, other)
 			}
-			if len(asked) != 1 || asked[command] != 1 {
-				w.Errorf("it sent %v, want %s", asked, command)
+			if len(requests) != 1 || requests[command] != 1 {
+				w.Errorf("got commands %v, want %s", requests, command)
 			}
 		}
 		for i := range 2 * tellMost {
@@ -248,23 +248,23 @@ func TestForce_whom(t *testing.T) {
 
 // Force-unlock messages use the same type of Pub/Sub as the notifications of the lock. Without time or owners, none is
 // published.
-func TestForce_says(t *testing.T) {
+func TestForce_publishes(t *testing.T) {
 	inBubble(t, func(w *world) {
-		s := w.hearing()
-		asked := w.asks()
+		s := w.withForceUnlocks()
+		requests := w.countCommands()
 		owners := []string{w.b.id + ":1", w.b.id + ":2"}
 		spec := s.NewSpec(plain, "orders", nil)
 		s.tell(w.Context(), spec, owners, 0)
 		s.tell(w.Context(), spec, nil, opTime)
 		synctest.Wait()
-		if len(asked) != 0 {
-			w.Errorf("it sent %v", asked)
+		if len(requests) != 0 {
+			w.Errorf("got commands %v", requests)
 		}
 		s.tell(w.Context(), spec, owners, opTime)
 		spec.Keys.Publish = "SPUBLISH"
 		s.tell(w.Context(), spec, owners, opTime)
-		if len(asked) != 3 || asked["SET"] != 2 || asked["PUBLISH"] != 2 || asked["SPUBLISH"] != 2 {
-			w.Errorf("it sent %v", asked)
+		if len(requests) != 3 || requests["SET"] != 2 || requests["PUBLISH"] != 2 || requests["SPUBLISH"] != 2 {
+			w.Errorf("got commands %v", requests)
 		}
 		w.close(s)
 	})

@@ -27,9 +27,9 @@ type watched struct {
 	forced time.Time // earlier holds may be lost without having detected it
 }
 
-// everything runs many waiters of several processes for two locks. They wait in every supported way, and come and go at
+// stress runs many waiters of several processes for two locks. They wait in every supported way, and come and go at
 // random.
-type everything struct {
+type stress struct {
 	*testing.T
 	kind          *Kind
 	free          func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) // force-unlocks
@@ -42,7 +42,7 @@ type everything struct {
 }
 
 // enter records the grant of h to a caller that has waited since the given time.
-func (e *everything) enter(name string, h lock.Hold, since time.Time) {
+func (e *stress) enter(name string, h lock.Hold, since time.Time) {
 	if h.Err() != nil {
 		return // already lost
 	}
@@ -65,7 +65,7 @@ func (e *everything) enter(name string, h lock.Hold, since time.Time) {
 	l.inside, l.token = h, max(l.token, h.Token())
 }
 
-func (e *everything) leave(name string, h lock.Hold) {
+func (e *stress) leave(name string, h lock.Hold) {
 	l := e.locks[name]
 	l.mu.Lock()
 	if l.inside == h {
@@ -83,7 +83,7 @@ func (e *everything) leave(name string, h lock.Hold) {
 }
 
 // work is one caller in s.
-func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
+func (e *stress) work(s *Session, r *rand.Rand, rounds int) {
 	for range rounds {
 		ctx, cancel := context.Background(), context.CancelFunc(func() {})
 		if r.IntN(3) == 0 {
@@ -150,9 +150,9 @@ func (e *everything) work(s *Session, r *rand.Rand, rounds int) {
 	}
 }
 
-// harm returns random actions for a wire. It disconnects subscribers but never delays them, because the in-memory
+// randomFaults returns random actions for a wire. It disconnects subscribers but never delays them, because the in-memory
 // server blocks on a slow subscriber.
-func harm(seed uint64) func(req [][]byte) redistest.Action {
+func randomFaults(seed uint64) func(req [][]byte) redistest.Action {
 	var mu sync.Mutex
 	r := rand.New(rand.NewPCG(seed, 1))
 	return func(req [][]byte) (a redistest.Action) {
@@ -177,7 +177,7 @@ func harm(seed uint64) func(req [][]byte) redistest.Action {
 	}
 }
 
-func (e *everything) run(seed uint64) {
+func (e *stress) run(seed uint64) {
 	synctest.Test(e.T, func(t *testing.T) {
 		e.T = t
 		m := redistest.NewMini(t)
@@ -192,7 +192,7 @@ func (e *everything) run(seed uint64) {
 			wires = append(wires, wire)
 			sessions = append(sessions, New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = 1 }), testConfig()))
 			if e.faults {
-				wire.OnRequest(harm(4*seed + uint64(i)))
+				wire.OnRequest(randomFaults(4*seed + uint64(i)))
 			}
 		}
 		var wg sync.WaitGroup
@@ -208,7 +208,7 @@ func (e *everything) run(seed uint64) {
 				t.Errorf("Close: %v", err)
 			}
 			if len(s.table.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
+				t.Errorf("left after Close: %d entries, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		for _, key := range m.Keys() {
@@ -225,21 +225,21 @@ func (e *everything) run(seed uint64) {
 
 // All callers acquire the lock, no two hold it at once, tokens increase, the lock is not idle while callers wait, and
 // nothing stays in Redis.
-func TestEverything(t *testing.T) {
-	everythingOf(t, everything{kind: plain, free: luascripts.ForceReentrant})
+func TestStress(t *testing.T) {
+	stressOf(t, stress{kind: plain, free: luascripts.ForceReentrant})
 }
 
 // The same with fair locks.
 func TestEverything_fair(t *testing.T) {
-	everythingOf(t, everything{kind: fair, free: luascripts.ForceFair})
+	stressOf(t, stress{kind: fair, free: luascripts.ForceFair})
 }
 
-func everythingOf(t *testing.T, all everything) {
+func stressOf(t *testing.T, all stress) {
 	rounds := uint64(1)
 	if n, err := strconv.ParseUint(os.Getenv("LEASEHOLD_ROUNDS"), 10, 32); err == nil {
 		rounds = n
 	}
-	for name, e := range map[string]everything{
+	for name, e := range map[string]stress{
 		"quiet":  {idle: pollTime + 50*time.Millisecond},
 		"fenced": {idle: pollTime + 50*time.Millisecond, fenced: true},
 		"forced": {idle: offerPolls*pollTime + opTime, force: true},

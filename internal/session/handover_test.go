@@ -52,7 +52,7 @@ func (w *world) next(holds <-chan lock.Hold) lock.Hold {
 	select {
 	case h := <-holds:
 		if h == nil {
-			w.Fatal("it gave up")
+			w.Fatal("the wait ended")
 		}
 		return h
 	default:
@@ -70,7 +70,7 @@ func TestHandover_insideAProcess(t *testing.T) {
 		for range 5 {
 			waiters = append(waiters, w.waiting(w.a, w.Context()))
 		}
-		time.Sleep(time.Millisecond) // the clock of a bubble stands still, and tokens need it to move
+		time.Sleep(time.Millisecond) // the clock of a bubble does not move by itself, and tokens need it to move
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			before := h
@@ -103,7 +103,7 @@ func TestHandover_insideAProcess(t *testing.T) {
 
 // While its own process has the lock, a new waiter retries once per poll interval, because the process may have lost
 // the lock without detecting it.
-func TestHandover_asksInTime(t *testing.T) {
+func TestHandover_polls(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		sent := w.scripts()
@@ -162,13 +162,13 @@ func TestHandover_takesTurns(t *testing.T) {
 		}
 		for _, n := range lengths[:len(lengths)-1] { // the last one may be incomplete
 			if n > limit {
-				w.Errorf("%d in a row, want %d at the most", n, limit)
+				w.Errorf("%d in a row, want at most %d", n, limit)
 			}
 		}
 		// Session a sends a request at the start, one after its subscription, and a request and a release per turn.
 		// At the end it sends another request for each waiter without a successor.
 		if n, most := int(sent.Load()), len(lengths)+7; n > most {
-			w.Errorf("a sent %d scripts for %d turns, want %d at the most", n, len(lengths), most)
+			w.Errorf("a sent %d scripts for %d turns, want at most %d", n, len(lengths), most)
 		}
 	})
 }
@@ -180,11 +180,11 @@ func TestHandover_othersFirst(t *testing.T) {
 		const channel = "redisson_lock__channel:{orders}"
 		ctx, cancel := context.WithCancel(w.Context())
 		var wg sync.WaitGroup
-		heard := make(chan struct{}, 1)
+		published := make(chan struct{}, 1)
 		wg.Go(func() {
 			_ = w.rdb.Receive(ctx, w.rdb.B().Subscribe().Channel(channel).Build(), func(rueidis.PubSubMessage) {
 				select {
-				case heard <- struct{}{}:
+				case published <- struct{}{}:
 				default:
 				}
 			})
@@ -206,7 +206,7 @@ func TestHandover_othersFirst(t *testing.T) {
 		start := time.Now()
 		const rounds = 20
 		for round := range rounds {
-			<-heard
+			<-published
 			time.Sleep(asideTime / 2)
 			if w.mini.Exists("orders") {
 				w.Fatalf("round %d: the waiters of the session were faster", round)
@@ -215,7 +215,7 @@ func TestHandover_othersFirst(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			w.mini.Del("orders")
 			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
-			<-heard // that
+			<-published // that
 		}
 		// Four grants between processes, each held for lockstate.MaxHandOffTime and one more section.
 		if took, most := time.Since(start), rounds*(5*(lockstate.MaxHandOffTime+time.Millisecond)+asideTime); took > most {
@@ -231,7 +231,7 @@ func TestHandover_othersFirst(t *testing.T) {
 
 // Two callers take turns, in one process or in two, and no other caller exists. Each has the lock as soon as the other
 // releases it: no waiter steps aside.
-func TestHandover_asideForNobody(t *testing.T) {
+func TestHandover_noBackoffWithoutOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for name, second := range map[string]*Session{"in a process": w.a, "between processes": w.b} {
 			// No release comes at the instant at which a subscription of the other case ends, in one channel after the other.
@@ -249,7 +249,7 @@ func TestHandover_asideForNobody(t *testing.T) {
 			}
 			wg.Wait()
 			if took, want := time.Since(start), 2*each*work; took >= want+asideTime {
-				w.Errorf("%s: the turns took %v, want %v", name, took, want)
+				w.Errorf("%s: the batches took %v, want %v", name, took, want)
 			}
 		}
 	})
@@ -257,7 +257,7 @@ func TestHandover_asideForNobody(t *testing.T) {
 
 // Two processes take turns, each for a long time. A caller of TryLock, which is not in the queue, still acquires the
 // lock about once per second.
-func TestHandover_asideForTryLock(t *testing.T) {
+func TestHandover_yieldsToTryLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := New(w.mini.Client(w.T), testConfig())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -320,7 +320,7 @@ func TestHandover_idleProcesses(t *testing.T) {
 		}
 		wg.Wait()
 		if took, want := time.Since(start), 2*goroutines*each*time.Millisecond; took >= want+asideTime {
-			w.Errorf("the hand-over took %v, want %v: the lock was let go, and no client took it", took, want)
+			w.Errorf("the hand-off took %v, want %v: the lock was released, and no client acquired it", took, want)
 		}
 		if err := c.Close(w.Context()); err != nil {
 			w.Error(err)
@@ -347,7 +347,7 @@ func TestHandover_toADeadProcess(t *testing.T) {
 		synctest.Wait()
 		select {
 		case h := <-dead:
-			w.Errorf("a message of %v ago gave it the lock: %v", time.Since(start), h.Err())
+			w.Errorf("a message of %v ago granted the lock: %v", time.Since(start), h.Err())
 		default:
 		}
 		cancel()
@@ -360,7 +360,7 @@ func TestHandover_toADeadProcess(t *testing.T) {
 }
 
 // If the server cannot count subscribers, a process that died long ago costs nothing: its queue position has expired.
-func TestHandover_pastTheLongDead(t *testing.T) {
+func TestHandover_skipsTheLongDead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		scattered := func(s *Session, ctx context.Context) <-chan lock.Hold {
 			spec := s.NewSpec(plain, "orders", nil)
@@ -438,14 +438,14 @@ func TestHandover_leaseOfAGrant(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		got := w.next(waiter)
-		if want := freed.Add(watchdog.Trusted(leaseTime)); !got.Until().Equal(want) {
-			w.Errorf("Until is %v after the release, want %v", got.Until().Sub(freed), want.Sub(freed))
+		if want := released.Add(watchdog.Trusted(leaseTime)); !got.Until().Equal(want) {
+			w.Errorf("Until is %v after the release, want %v", got.Until().Sub(released), want.Sub(released))
 		}
 		if left := w.mini.TTL("orders"); left != leaseTime {
-			w.Errorf("the key lives for %v, want %v", left, leaseTime)
+			w.Errorf("the TTL is %v, want %v", left, leaseTime)
 		}
 		w.unlock(got)
 	})
@@ -453,7 +453,7 @@ func TestHandover_leaseOfAGrant(t *testing.T) {
 
 // A lock is granted to a process whose waiter is blocked, for example in an observer. The lock is not renewed, so it
 // delays the others by one offer.
-func TestHandover_notRenewedForNobody(t *testing.T) {
+func TestHandover_notRenewedUnclaimed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stuck := make(chan struct{})
 		w.observer().Waiting = func(context.Context, lock.Event) { <-stuck }
@@ -489,11 +489,11 @@ func TestHandover_fixedLeases(t *testing.T) {
 				fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 				renewed := w.waiting(w.a, w.Context())
 				time.Sleep(pollTime / 2)
-				freed := time.Now()
+				released := time.Now()
 				w.unlock(h)
 				got := w.next(fixed)
-				if want := freed.Add(watchdog.Trusted(7 * time.Second)); !got.Until().Equal(want) {
-					w.Errorf("Until is %v after the release, want %v", got.Until().Sub(freed), want.Sub(freed))
+				if want := released.Add(watchdog.Trusted(7 * time.Second)); !got.Until().Equal(want) {
+					w.Errorf("Until is %v after the release, want %v", got.Until().Sub(released), want.Sub(released))
 				}
 				w.unlock(got)
 				got = w.next(renewed)
@@ -509,7 +509,7 @@ func TestHandover_fixedLeases(t *testing.T) {
 
 // The first waiter cannot claim the lock granted to its queue, because it has a fixed lease or has just left. The
 // waiters behind it are not forgotten.
-func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
+func TestHandover_skipsAWaiterThatCannotClaim(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -529,7 +529,7 @@ func TestHandover_pastAWaiterThatCannotTakeIt(t *testing.T) {
 
 // The lock is force-unlocked, by this process or another, during a chain of hand-offs: its holder detects it, and a
 // waiter acquires the lock.
-func TestHandover_byForce(t *testing.T) {
+func TestHandover_forceUnlock(t *testing.T) {
 	for _, by := range []string{"the same process", "another process"} {
 		t.Run(by, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -555,7 +555,7 @@ func TestHandover_byForce(t *testing.T) {
 				}
 				<-h.Context().Done()
 				if took := time.Since(start); took > leaseTime/3 || !errors.Is(context.Cause(h.Context()), lock.ErrLost) {
-					w.Errorf("told after %v: %v", took, h.Err())
+					w.Errorf("notified after %v: %v", took, h.Err())
 				}
 				w.unlock(got)
 			})
@@ -580,7 +580,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 		}
 		<-h.Context().Done()
 		if late := time.Since(until); late != 0 || !errors.Is(h.Err(), lock.ErrLost) {
-			w.Errorf("told %v after the end: %v", late, h.Err())
+			w.Errorf("notified %v after the end: %v", late, h.Err())
 		}
 		cancel()
 		w.wire.Refuse(false)
@@ -591,22 +591,22 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 func TestHandover_close(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		taken := w.waiting(w.a, w.Context())
-		told := make(chan error)
+		waiter := w.waiting(w.a, w.Context())
+		losses := make(chan error)
 		for range 3 {
 			go func() {
 				_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-				told <- err
+				losses <- err
 			}()
 		}
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
-		h = w.next(taken)
+		h = w.next(waiter)
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
 		for range 3 {
-			if err := <-told; !errors.Is(err, lock.ErrClosed) {
+			if err := <-losses; !errors.Is(err, lock.ErrClosed) {
 				w.Errorf("a waiter: %v", err)
 			}
 		}
@@ -617,7 +617,7 @@ func TestHandover_close(t *testing.T) {
 }
 
 // A waiter gives up while a release that names it as next owner is in flight. The lock does not stay with it.
-func TestHandover_heirGivesUp(t *testing.T) {
+func TestHandover_nextOwnerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -642,7 +642,7 @@ func TestHandover_heirGivesUp(t *testing.T) {
 }
 
 // Tokens of the counter increase during a chain of hand-offs and after it, while other processes use the counter.
-func TestHandover_registeredTokens(t *testing.T) {
+func TestHandover_tokenCounter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		fenced := lock.WithFencing()
 		h := w.lock(w.a, w.Context(), fenced)
@@ -662,7 +662,7 @@ func TestHandover_registeredTokens(t *testing.T) {
 		// the other queued process, and then to that waiter.
 		other := w.waiting(w.b, w.Context(), fenced)
 		for _, waiter := range []<-chan lock.Hold{other, plainly} {
-			time.Sleep(time.Microsecond) // the clock of a bubble stands still, and tokens need it to move
+			time.Sleep(time.Microsecond) // the clock of a bubble does not move by itself, and tokens need it to move
 			w.unlock(h)
 			h = w.next(waiter)
 			if h.Token() <= last {
@@ -690,7 +690,7 @@ func (w *world) waitsOn(holds <-chan lock.Hold) {
 
 // A holder of this process has lost the lock without detecting it, and the next in the queue has acquired it. Releasing
 // the first hold does not hand off the lock again.
-func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
+func TestGuard_lostHoldIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
@@ -708,21 +708,21 @@ func TestGuard_whatWasLostIsNotPassedOn(t *testing.T) {
 		w.unlock(h)
 		next := w.next(waiters[2])
 		if next.Owner() != h.Owner() {
-			w.Error("it was not passed on any more")
+			w.Error("the lock was not handed off again")
 		}
 		w.unlock(next)
 	})
 }
 
-// brokenOnce is the plain kind whose first request fails without a reply; carryOut makes the server execute it.
-func (w *world) brokenOnce() (k *Kind, carryOut func()) {
-	var asked atomic.Int32
+// failOnce is the plain kind whose first request fails without a reply; execute makes the server execute it.
+func (w *world) failOnce() (k *Kind, execute func()) {
+	var requests atomic.Int32
 	k = gated(func(acquire acquireFunc) acquireFunc {
 		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if asked.Add(1) > 1 {
+			if requests.Add(1) > 1 {
 				return acquire(ctx, rdb, k, q)
 			}
-			carryOut = func() {
+			execute = func() {
 				w.Helper()
 				if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
 					w.Fatalf("%+v, %v", a, err)
@@ -731,31 +731,31 @@ func (w *world) brokenOnce() (k *Kind, carryOut func()) {
 			return luascripts.Acquired{}, io.EOF
 		}
 	}, nil)
-	return k, func() { w.Helper(); carryOut() }
+	return k, func() { w.Helper(); execute() }
 }
 
 // The first request fails without a reply, and the second is granted. The server executes the first one after every
 // hold is released. The lock is free again soon, even if another caller of the process waited for it in between.
-func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
-	for _, more := range []string{"nobody waits", "somebody waits"} {
+func TestGuard_requestExecutedLate(t *testing.T) {
+	for _, more := range []string{"no waiter", "a waiter"} {
 		t.Run(more, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				k, carryOut := w.brokenOnce()
+				k, execute := w.failOnce()
 				h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 				if err != nil {
 					w.Fatal(err)
 				}
-				if more == "somebody waits" {
+				if more == "a waiter" {
 					next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 					time.Sleep(time.Millisecond)
 					w.unlock(h)
 					h = w.next(next)
 				}
 				w.unlock(h)
-				carryOut()
+				execute()
 				time.Sleep(opTime + time.Millisecond)
 				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 				}
 			})
 		})
@@ -764,7 +764,7 @@ func TestGuard_aQuestionCarriedOutLate(t *testing.T) {
 
 // An outer hold requested a long lease and is released first. The lock is not handed off with that lease: if the next
 // holder dies, its own lease must apply.
-func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
+func TestGuard_longLeaseIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Hour))
 		inner := w.lock(w.a, outer.Context())
@@ -774,7 +774,7 @@ func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 		w.unlock(inner)
 		h := w.next(next)
 		if left := w.mini.TTL("orders"); left > leaseTime {
-			w.Errorf("the key of the next holder lives for %v", left)
+			w.Errorf("the TTL of the next holder's key is %v", left)
 		}
 		w.unlock(h)
 	})
@@ -782,7 +782,7 @@ func TestGuard_aLongLeaseIsNotPassedOn(t *testing.T) {
 
 // A waiter with its own lease continues the request of a waiter that left. The hold has the lease and the waiting time
 // of the continuing waiter.
-func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
+func TestGuard_leaseOfTheSendingWaiter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -797,10 +797,10 @@ func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 		w.unlock(h)
 		got := w.next(fixed)
 		if left := w.mini.TTL("orders"); time.Until(got.Until()) > left {
-			w.Errorf("trusted for %v, and the key lives for %v", time.Until(got.Until()), left)
+			w.Errorf("trusted for %v, and the TTL is %v", time.Until(got.Until()), left)
 		}
 		if waited != pollTime/2 {
-			w.Errorf("the observer hears that it waited for %v", waited)
+			w.Errorf("the observer got a wait of %v", waited)
 		}
 		w.unlock(got)
 	})
@@ -808,7 +808,7 @@ func TestGuard_theLeaseOfTheWaiterThatAsks(t *testing.T) {
 
 // The reply to a release grants the lock to a waiter of the same process. From then on it is handed off again without a
 // command.
-func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
+func TestGuard_handsOffAgainAfterARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
@@ -829,7 +829,7 @@ func TestGuard_aChainGoesOnAfterARelease(t *testing.T) {
 
 // The lock is handed off in this process while others wait. Each waiter that becomes the first sends one request per
 // poll interval, and none earlier.
-func TestGuard_asksOnceAPoll(t *testing.T) {
+func TestGuard_onePollPerInterval(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var waiters []<-chan lock.Hold
@@ -863,7 +863,7 @@ func TestGuard_asksOnceAPoll(t *testing.T) {
 }
 
 // A lock with a fixed lease is not handed off, because the next waiter needs a renewed lease.
-func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
+func TestGuard_fixedLeaseIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 		next := w.waiting(w.a, w.Context())
@@ -880,7 +880,7 @@ func TestGuard_aFixedLeaseIsNotPassedOn(t *testing.T) {
 
 // The lease of a short-lived lock is almost over when the reply arrives. The lock is released and not handed off, so
 // that the next holder has a full lease.
-func TestGuard_aLeaseThatIsNearlyOverIsNotPassedOn(t *testing.T) {
+func TestGuard_expiringLeaseIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		short := testConfig()
 		short.Lease = opTime
@@ -909,7 +909,7 @@ func TestGuard_aLeaseThatIsNearlyOverIsNotPassedOn(t *testing.T) {
 }
 
 // A release of one of two holds is not confirmed. The lock is not handed off with a count that may be wrong.
-func TestGuard_anUncertainCountIsNotPassedOn(t *testing.T) {
+func TestGuard_uncertainCountIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(nil, nil)
 		k.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
@@ -931,56 +931,56 @@ func TestGuard_anUncertainCountIsNotPassedOn(t *testing.T) {
 
 // A process without Pub/Sub retries after 10 ms, 20 ms and so on, up to a poll interval, and reports the interval in
 // its requests. When it receives a message again, it retries once per poll interval.
-func TestGuard_howOftenTheDeafAsk(t *testing.T) {
+func TestGuard_pollsWithoutPubSub(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var deaf atomic.Bool
+		var noPubSub atomic.Bool
 		var mu sync.Mutex // guards the following variables
-		var asked, again []time.Duration
+		var requests, again []time.Duration
 		var before time.Time
-		take := func() (wasAsked, saidAgain []time.Duration) {
+		take := func() (retried, announced []time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()
-			wasAsked, saidAgain = asked, again
-			asked, again = nil, nil
-			return wasAsked, saidAgain
+			retried, announced = requests, again
+			requests, again = nil, nil
+			return retried, announced
 		}
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				mu.Lock()
 				first := before.IsZero()
-				asked, before = append(asked, time.Since(before)), time.Now()
+				requests, before = append(requests, time.Since(before)), time.Now()
 				again = append(again, q.Again)
 				mu.Unlock()
 				a, err := acquire(ctx, rdb, k, q)
-				a.NoPubSub = a.Verdict == luascripts.Held && (deaf.Load() || first) // the first waiter is not subscribed yet
+				a.NoPubSub = a.Verdict == luascripts.Held && (noPubSub.Load() || first) // the first waiter is not subscribed yet
 				return a, err
 			}
 		}, nil)
 		h := w.lock(w.b, w.Context())
 		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		if asked, _ := take(); len(asked) != 2 { // the first request, and one after the subscription
-			w.Errorf("asked %d times at first", len(asked))
+		if requests, _ := take(); len(requests) != 2 { // the first request, and one after the subscription
+			w.Errorf("got %d requests at first", len(requests))
 		}
 		time.Sleep(pollTime / 2)
-		deaf.Store(true)
+		noPubSub.Store(true)
 		time.Sleep(3 * pollTime)
-		wasAsked, saidAgain := take()
+		retried, announced := take()
 		const ms = time.Millisecond
 		want := []time.Duration{pollTime, 10 * ms, 20 * ms, 40 * ms, 80 * ms, 160 * ms, 320 * ms, 640 * ms, 10 * ms, 20 * ms}
 		for i, d := range want {
-			if i >= len(wasAsked) || wasAsked[i] != d {
-				w.Fatalf("asked after %v, want %v", wasAsked, want)
+			if i >= len(retried) || retried[i] != d {
+				w.Fatalf("got a request after %v, want %v", retried, want)
 			}
-			if i > 1 && saidAgain[i-1] != d {
-				w.Errorf("said that it asks again after %v, and asked after %v", saidAgain[i-1], d)
+			if i > 1 && announced[i-1] != d {
+				w.Errorf("announced a retry after %v, retried after %v", announced[i-1], d)
 			}
 		}
-		deaf.Store(false)
+		noPubSub.Store(false)
 		time.Sleep(pollTime)
 		take()
 		time.Sleep(2 * pollTime)
-		if wasAsked, saidAgain := take(); len(wasAsked) != 2 || saidAgain[1] != pollTime {
-			w.Errorf("asked %d times in two poll intervals, and said that it asks again after %v", len(wasAsked), saidAgain)
+		if retried, announced := take(); len(retried) != 2 || announced[1] != pollTime {
+			w.Errorf("got %d requests in two poll intervals, announced retries after %v", len(retried), announced)
 		}
 		w.unlock(h)
 		w.unlock(w.next(waiter))
@@ -989,11 +989,11 @@ func TestGuard_howOftenTheDeafAsk(t *testing.T) {
 
 // A release gets an invalid reply and was not executed. It is repeated in the background, and then a waiter of the
 // process has the lock. This includes a re-entry with an unknown outcome that waits to be reconciled again.
-func TestGuard_aReleaseThatFails(t *testing.T) {
+func TestGuard_failedRelease(t *testing.T) {
 	for _, before := range []string{"nothing", "a re-entry"} {
 		t.Run(before+" broke off", func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				var passed atomic.Int32
+				var handedOff atomic.Int32
 				k := gated(func(acquire acquireFunc) acquireFunc {
 					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 						if q.Want > 1 {
@@ -1003,7 +1003,7 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 					}
 				}, func(handOff handOffFunc) handOffFunc {
 					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-						if passed.Add(1) == 1 {
+						if handedOff.Add(1) == 1 {
 							return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 						}
 						return handOff(ctx, rdb, k, owner, p)
@@ -1034,7 +1034,7 @@ func TestGuard_aReleaseThatFails(t *testing.T) {
 
 // The holder has no fencing, and the next owner in its process has. The next owner's token comes from the counter,
 // which the release increases by the maximum number of hand-offs.
-func TestGuard_theHeirsRegister(t *testing.T) {
+func TestGuard_tokenCounterOfTheNextOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const tokenCounter = "redisson_lock_token:{orders}"
 		if err := w.mini.Set(tokenCounter, "4000000000000000"); err != nil {
@@ -1059,15 +1059,15 @@ func TestGuard_theHeirsRegister(t *testing.T) {
 	})
 }
 
-// nextOwnerAsks makes a waiter of this process send a request while a release grants the lock to it. The request waits for
-// go. Another waiter is queued behind it.
-func (w *world) nextOwnerAsks(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
+// withNextOwnerInFlight makes a waiter of this process send a request while a release grants the lock to it. The request
+// waits for go. Another waiter is queued behind it.
+func (w *world) withNextOwnerInFlight(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
 	w.Helper()
 	goes = make(chan struct{})
-	var asked atomic.Int32
+	var requests atomic.Int32
 	k := gated(func(acquire acquireFunc) acquireFunc {
 		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if asked.Add(1) == 2 {
+			if requests.Add(1) == 2 {
 				<-goes
 			}
 			return acquire(ctx, rdb, k, q)
@@ -1084,9 +1084,9 @@ func (w *world) nextOwnerAsks(ctx context.Context) (first, next <-chan lock.Hold
 
 // A release grants the lock, with a short lease, to a waiter whose own request is in flight. The reply to the request
 // extends it to the full lease.
-func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
+func TestGuard_replyExtendsTheLease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		first, next, goes := w.nextOwnerAsks(w.Context())
+		first, next, goes := w.withNextOwnerInFlight(w.Context())
 		close(goes)
 		h := w.next(first)
 		if left := time.Until(h.Until()); left < leaseTime/2 {
@@ -1099,10 +1099,10 @@ func TestGuard_theAnswerBringsAFullLease(t *testing.T) {
 
 // A release gets its reply after its caller has left. An earlier request for the same hold failed without a reply, and
 // is executed now: the lock is free again soon.
-func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
+func TestGuard_requestExecutedAfterALateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		k, carryOut := w.brokenOnce()
+		k, execute := w.failOnce()
 		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 			reply, err := luascripts.HandOffReentrant(ctx, rdb, k, owner, p)
 			<-late
@@ -1115,21 +1115,21 @@ func TestGuard_aQuestionCarriedOutAfterALateAnswer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 		defer cancel()
 		if err := h.Unlock(ctx); err == nil {
-			w.Error("the server did not answer")
+			w.Error("the server did not reply")
 		}
 		close(late)
 		synctest.Wait()
-		carryOut()
+		execute()
 		time.Sleep(opTime + time.Millisecond)
 		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
 
 // The next waiter requires the confirmation of replicas. The lock is not handed off to it, because no replica has
 // confirmed.
-func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
+func TestGuard_notHandedOffToAWaiterWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var confirmed atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
@@ -1149,7 +1149,7 @@ func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 		w.unlock(h)
 		h = w.next(next)
 		if n := confirmed.Load(); n != 1 {
-			w.Errorf("the replicas of %d grants were asked", n)
+			w.Errorf("got WAIT for %d grants", n)
 		}
 		w.unlock(h)
 	})
@@ -1157,10 +1157,10 @@ func TestGuard_notPassedOnToAWaiterWithReplicas(t *testing.T) {
 
 // A re-entry has an unknown outcome. The session reconciles it again when the lock has been handed off and no waiter
 // has claimed it yet. The lock stays with the process.
-func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
+func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		var asked atomic.Int32
+		var requests atomic.Int32
 		var breaks atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
@@ -1168,7 +1168,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 				switch {
 				case q.Want > 1 && breaks.CompareAndSwap(true, false):
 					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				case q.Want == 1 && asked.Add(1) == 2:
+				case q.Want == 1 && requests.Add(1) == 2:
 					<-late
 				}
 				return a, err
@@ -1190,7 +1190,7 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 		owner := h.Owner()
 		time.Sleep(opTime - lockstate.MaxHandOffTime/4) // the re-entry is reconciled again
 		if w.mini.HGet("orders", owner) != "1" {
-			w.Error("the lock was given back")
+			w.Error("the lock was released")
 		}
 		close(late)
 		h = w.next(waiters[1])
@@ -1201,12 +1201,12 @@ func TestGuard_whatWasPassedOnIsNotSettled(t *testing.T) {
 
 // A grant that too few replicas confirmed is released. The next waiter of the queue uses another owner string, because
 // a duplicate of the release may arrive late.
-func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
+func TestGuard_newOwnerStringAfterAnUnconfirmedGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
-		goes, asked := make(chan struct{}), make(chan string, 10)
+		goes, requests := make(chan struct{}), make(chan string, 10)
 		k := *hookable()
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			asked <- q.Owner
+			requests <- q.Owner
 			if q.Replicas == 0 {
 				return luascripts.AcquireReentrant(ctx, rdb, keys, q)
 			}
@@ -1220,14 +1220,14 @@ func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 			failed <- err
 		}()
 		synctest.Wait()
-		next := w.gets(w.a, &k, w.Context())
+		next := w.goLockKind(w.a, &k, w.Context())
 		close(goes)
 		if err := <-failed; !errors.Is(err, lock.ErrReplicas) {
 			t.Error(err)
 		}
 		h := <-next
-		if first := <-asked; h.Owner() == first {
-			t.Error("the next waiter holds the lock by the owner string that was given back")
+		if first := <-requests; h.Owner() == first {
+			t.Error("the next waiter has the lock under the released owner string")
 		}
 		w.unlock(h)
 	})
@@ -1235,8 +1235,8 @@ func TestGuard_anUnconfirmedGrantIsNotAskedForAgain(t *testing.T) {
 
 // Each test here fails without one guard of what follows from the reply to a release, or from a missing reply.
 
-// deafened makes session a receive no messages.
-func (w *world) deafened() {
+// withoutPubSub makes session a receive no messages.
+func (w *world) withoutPubSub() {
 	w.wire.OnRequest(func(req [][]byte) redistest.Action {
 		return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 	})
@@ -1244,13 +1244,13 @@ func (w *world) deafened() {
 
 // The reply to a release says that the lock was released for others. The next waiter in this process receives no
 // messages. It sends its request after the others had their time, and not later.
-func TestGuard_asideByTheAnswer(t *testing.T) {
+func TestGuard_replySaysYield(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.deafened()
-		var passed atomic.Int32
+		w.withoutPubSub()
+		var handedOff atomic.Int32
 		k := gated(nil, func(handOff handOffFunc) handOffFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := passed.Add(1) == 1
+				first := handedOff.Add(1) == 1
 				if first {
 					p.NextOwner = ""
 				}
@@ -1266,7 +1266,7 @@ func TestGuard_asideByTheAnswer(t *testing.T) {
 		w.unlock(h)
 		h = <-next
 		if took := time.Since(start); took != asideTime {
-			w.Errorf("the next asks after %v, want %v", took, asideTime)
+			w.Errorf("the next waiter sent a request after %v, want %v", took, asideTime)
 		}
 		w.unlock(h)
 	})
@@ -1274,7 +1274,7 @@ func TestGuard_asideByTheAnswer(t *testing.T) {
 
 // A release grants the lock to another process. The next waiter in this process retries when its subscription is
 // confirmed, and not before. If it is already subscribed, it does not retry.
-func TestGuard_asksWhenItListens(t *testing.T) {
+func TestGuard_retriesWhenSubscribed(t *testing.T) {
 	for name, want := range map[string]int64{"not yet": 2, "already": 1} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -1306,7 +1306,7 @@ func TestGuard_asksWhenItListens(t *testing.T) {
 
 // The next waiter in the process retries a poll interval after its first request. A release finds that the lock is
 // gone: the waiter acquires it immediately.
-func TestGuard_aReleaseOfWhatIsGone(t *testing.T) {
+func TestGuard_releaseFindsTheLockGone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context())
@@ -1321,19 +1321,19 @@ func TestGuard_aReleaseOfWhatIsGone(t *testing.T) {
 
 // A release fails without a reply and is executed late. The next owner that it names gives up before or after that
 // failure. The lock does not stay with that owner for an offer.
-func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
+func TestGuard_nextOwnerOfALateRelease(t *testing.T) {
 	for _, gone := range []string{"before", "after"} {
 		t.Run(gone, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				breaks, settles := make(chan struct{}), make(chan struct{})
-				var passed atomic.Int32
-				var carryOut func()
+				breaks, reconciles := make(chan struct{}), make(chan struct{})
+				var handedOff atomic.Int32
+				var execute func()
 				var holder string
 				k := gated(nil, func(handOff handOffFunc) handOffFunc {
 					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-						switch n := passed.Add(1); {
+						switch n := handedOff.Add(1); {
 						case n == 1:
-							carryOut = func() {
+							execute = func() {
 								if reply, err := handOff(w.Context(), w.rdb, k, owner, p); err != nil || reply.Token == 0 {
 									w.Errorf("%+v, %v", reply, err)
 								}
@@ -1341,7 +1341,7 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 							<-breaks
 							return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 						case owner == holder:
-							<-settles // reconciling the release is late, too
+							<-reconciles // reconciling the release is late, too
 						}
 						return handOff(ctx, rdb, k, owner, p)
 					}
@@ -1367,25 +1367,25 @@ func TestGuard_theHeirOfAReleaseCarriedOutLate(t *testing.T) {
 					leave()
 				}
 				time.Sleep(opTime - time.Millisecond)
-				carryOut()
+				execute()
 				time.Sleep(2 * time.Millisecond)
 				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 				}
-				close(settles)
+				close(reconciles)
 			})
 		})
 	}
 }
 
 // A request is executed but gets no reply. Its caller gives up before the retry: nothing is left in Redis.
-func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
+func TestGuard_lostReplyAndTheCallerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var asked atomic.Int32
+		var requests atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
-				if asked.Add(1) == 1 {
+				if requests.Add(1) == 1 {
 					return luascripts.Acquired{}, io.EOF
 				}
 				return a, err
@@ -1395,32 +1395,32 @@ func TestGuard_aQuestionThatBrokeOffAndACallerThatGoes(t *testing.T) {
 		defer cancel()
 		<-w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 		synctest.Wait()
-		if n := asked.Load(); n != 1 || w.mini.Exists("orders") {
-			w.Errorf("asked %d times; the lock is held for %v more, without a holder", n, w.mini.TTL("orders"))
+		if n := requests.Load(); n != 1 || w.mini.Exists("orders") {
+			w.Errorf("got %d requests; the lock is held for %v more, without a holder", n, w.mini.TTL("orders"))
 		}
 	})
 }
 
 // A caller gives up while its request has no reply. The request is reconciled after the reply, and no command is sent
 // before.
-func TestGuard_aQuestionIsTakenBackOnce(t *testing.T) {
+func TestGuard_requestIsReconciledOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
-		k := asksOnce(1, true, goes)
+		k := delayNthRequest(1, true, goes)
 		never := make(chan struct{})
-		sent := passes(k, 0, never)
+		sent := kindWithSlowRelease(k, 0, never)
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 		cancel()
 		<-gone
 		synctest.Wait()
 		if n := sent.Load(); n != 0 {
-			w.Errorf("%d releases of what Redis has not heard of", n)
+			w.Errorf("got %d releases before the request was executed", n)
 		}
 		close(goes)
 		synctest.Wait()
 		if n := sent.Load(); n != 1 || w.mini.Exists("orders") {
-			w.Errorf("%d releases of what was granted to nobody, and the lock is held for %v more", n, w.mini.TTL("orders"))
+			w.Errorf("got %d releases of an unclaimed grant; the lock is held for another %v", n, w.mini.TTL("orders"))
 		}
 	})
 }
@@ -1428,11 +1428,11 @@ func TestGuard_aQuestionIsTakenBackOnce(t *testing.T) {
 // A release grants the lock to another process, and queues this one for a waiter that has never sent a request. This
 // process is disconnected, and the waiter gives up. The queue position is removed when the server is reachable again,
 // even if that takes longer than a command.
-func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
+func TestReconcile_queuePositionByARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		us, _, _ := strings.Cut(h.Owner(), ":")
-		w.deafened()
+		w.withoutPubSub()
 		there := w.waiting(w.b, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		here := w.waiting(w.a, ctx)
@@ -1443,7 +1443,7 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 			w.Errorf("it is not in the queue: %q", queue)
 		}
 		time.AfterFunc(time.Millisecond, cancel)
-		w.cutOff((queueTTLPolls - 1) * pollTime)
+		w.disconnected((queueTTLPolls - 1) * pollTime)
 		<-here
 		time.Sleep(pollTime + pollTime/2)
 		if queue := w.mini.HGet("orders", "leasehold_line"); strings.Contains(queue, us) {
@@ -1456,11 +1456,11 @@ func TestSettle_outlastsAPlaceByARelease(t *testing.T) {
 
 // A release grants the lock to another process, which releases it before the reply arrives here. The next waiter in
 // this process acquires it with the reply, because its subscription had received the message.
-func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
+func TestGuard_messageBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		answer := make(chan struct{})
+		reply := make(chan struct{})
 		k := gated(nil, nil)
-		passes(k, 2, answer)
+		kindWithSlowRelease(k, 2, reply)
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.lock(w.b, w.Context())
 		here := w.waitingFor(w.a, w.Context(), spec)
@@ -1475,7 +1475,7 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 		w.unlock(<-there)
 		synctest.Wait()
 		start := time.Now()
-		close(answer)
+		close(reply)
 		<-unlocked
 		h = <-here
 		if took := time.Since(start); took != 0 {
@@ -1487,13 +1487,13 @@ func TestGuard_hearsBeforeTheAnswer(t *testing.T) {
 
 // A release is executed but gets no reply. The next waiter in this process, which receives no messages and retries once
 // per poll interval, acquires the lock immediately.
-func TestGuard_aReleaseThatBreaksOffWakesTheNext(t *testing.T) {
+func TestGuard_releaseWithoutAReplyWakesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.deafened()
-		var passed atomic.Int32
+		w.withoutPubSub()
+		var handedOff atomic.Int32
 		k := gated(nil, func(handOff handOffFunc) handOffFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := passed.Add(1) == 1
+				first := handedOff.Add(1) == 1
 				reply, err := handOff(ctx, rdb, k, owner, p)
 				if first {
 					return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
@@ -1518,7 +1518,7 @@ func TestGuard_aReleaseThatBreaksOffWakesTheNext(t *testing.T) {
 
 // A client publishes "aside" repeatedly. The waiters of the session still retry, and acquire a lock that becomes free
 // without a message.
-func TestAside_saidWithoutEnd(t *testing.T) {
+func TestYield_repeatedMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
 		waiter := w.waiting(w.b, w.Context())
@@ -1542,16 +1542,16 @@ func TestAside_saidWithoutEnd(t *testing.T) {
 
 // A lock that is released for others is free for them for a moment, even if each process has one goroutine that locks
 // again immediately.
-func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
+func TestYield_whileCallersComeBack(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const channel, stranger = "redisson_lock__channel:{orders}", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1"
+		const channel, outsider = "redisson_lock__channel:{orders}", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1"
 		ctx, cancel := context.WithCancel(w.Context())
 		var wg sync.WaitGroup
-		heard := make(chan struct{}, 1)
+		published := make(chan struct{}, 1)
 		wg.Go(func() {
 			_ = w.rdb.Receive(ctx, w.rdb.B().Subscribe().Channel(channel).Build(), func(rueidis.PubSubMessage) {
 				select {
-				case heard <- struct{}{}:
+				case published <- struct{}{}:
 				default:
 				}
 			})
@@ -1572,22 +1572,22 @@ func TestAside_alsoForWaitersThatComeBack(t *testing.T) {
 		const tries = 20
 		got := 0
 		for range tries {
-			<-heard
+			<-published
 			time.Sleep(asideTime / 2) // the time to wake
 			if w.mini.Exists("orders") {
 				continue
 			}
-			w.mini.HSet("orders", stranger, "1")
+			w.mini.HSet("orders", outsider, "1")
 			got++
 			time.Sleep(time.Millisecond)
 			w.mini.Del("orders")
 			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
-			<-heard // that
+			<-published // that
 		}
 		cancel()
 		wg.Wait()
 		if got < tries {
-			w.Errorf("a client outside the queue got the lock %d times of %d that it was let go", got, tries)
+			w.Errorf("a client outside the queue acquired the lock %d times of %d releases", got, tries)
 		}
 	})
 }
@@ -1621,7 +1621,7 @@ func (w *world) ours(h lock.Hold) {
 	w.Helper()
 	synctest.Wait()
 	if w.count(h) != 1 || h.Err() != nil {
-		w.Errorf("Redis has the lock %d times for the owner, and the hold says %v", w.count(h), h.Err())
+		w.Errorf("Redis has %d holds of the owner; the hold: %v", w.count(h), h.Err())
 	}
 	if other, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "orders", nil)); err == nil {
 		w.Errorf("another has it too: %v", other.Unlock(w.Context()))
@@ -1630,13 +1630,13 @@ func (w *world) ours(h lock.Hold) {
 
 // A reply arrives after the lock has been handed off under the same owner string: reconciling it must not release the
 // lock of the next holder.
-func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
+func TestHandOff_withARequestInFlight(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		var asked atomic.Int32
+		var requests atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				first := asked.Add(1) == 1
+				first := requests.Add(1) == 1
 				a, err := acquire(ctx, rdb, k, q)
 				if first {
 					<-late
@@ -1660,7 +1660,7 @@ func TestPass_afterAQuestionThatIsStillOpen(t *testing.T) {
 }
 
 // A re-entry has an unknown outcome and is reconciled twice; the second time is after the lock has been handed off.
-func TestPass_whileAReentryIsSettled(t *testing.T) {
+func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
@@ -1697,13 +1697,13 @@ func TestPass_whileAReentryIsSettled(t *testing.T) {
 }
 
 // The next owner of a release sends a request, is granted the lock, and hands it off before the release gets its reply.
-func TestInherit_afterTheHeirPassedOn(t *testing.T) {
+func TestHandOff_beforeTheReplyToTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		var passed atomic.Int32
+		var handedOff atomic.Int32
 		k := gated(nil, func(handOff handOffFunc) handOffFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := passed.Add(1) == 1
+				first := handedOff.Add(1) == 1
 				reply, err := handOff(ctx, rdb, k, owner, p)
 				if first {
 					<-late
@@ -1733,16 +1733,16 @@ func TestInherit_afterTheHeirPassedOn(t *testing.T) {
 	})
 }
 
-// muted is a context whose cancellation is visible only through Err.
-type muted struct {
+// errOnly is a context whose cancellation is visible only through Err.
+type errOnly struct {
 	context.Context
-	over atomic.Bool
+	canceled atomic.Bool
 }
 
-func (c *muted) Done() <-chan struct{} { return nil }
+func (c *errOnly) Done() <-chan struct{} { return nil }
 
-func (c *muted) Err() error {
-	if c.over.Load() {
+func (c *errOnly) Err() error {
+	if c.canceled.Load() {
 		return context.Canceled
 	}
 	return nil
@@ -1750,7 +1750,7 @@ func (c *muted) Err() error {
 
 // A fenced lock is handed off to a waiter that leaves before the lock arrives. The session reconciles it, so a release
 // in the background grants the lock to the next process. That process may hand it off as often as any other holder.
-func TestSettle_leavesTokensForTheNext(t *testing.T) {
+func TestReconcile_leavesTokensForTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		fenced := lock.WithFencing()
 		h := w.lock(w.a, w.Context(), fenced)
@@ -1760,7 +1760,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		h = <-next
 		far := w.goLock(w.a, plain, w.Context(), fenced)
 		synctest.Wait()
-		ctx := &muted{Context: w.Context()}
+		ctx := &errOnly{Context: w.Context()}
 		left := make(chan struct{})
 		go func() {
 			defer close(left)
@@ -1768,7 +1768,7 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 		}()
 		synctest.Wait()
 		time.Sleep(time.Millisecond)
-		ctx.over.Store(true)
+		ctx.canceled.Store(true)
 		w.unlock(h)
 		<-left
 		after := <-far
@@ -1783,13 +1783,13 @@ func TestSettle_leavesTokensForTheNext(t *testing.T) {
 
 // Each test here fails without one guard of the hand-off, when a release crosses a request, another grant or Close.
 
-// asksOnce is the plain kind. The nth request for "orders" waits until goes is closed, either before it is sent or
+// delayNthRequest is the plain kind. The nth request for "orders" waits until goes is closed, either before it is sent or
 // before its reply.
-func asksOnce(nth int32, before bool, goes <-chan struct{}) *Kind {
-	var asked atomic.Int32
+func delayNthRequest(nth int32, before bool, goes <-chan struct{}) *Kind {
+	var requests atomic.Int32
 	return gated(func(acquire acquireFunc) acquireFunc {
 		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			waits := k.Lock == "orders" && asked.Add(1) == nth
+			waits := k.Lock == "orders" && requests.Add(1) == nth
 			if waits && before {
 				<-goes
 			}
@@ -1813,25 +1813,25 @@ func (w *world) tryElsewhere() {
 	w.unlock(h)
 }
 
-// meanwhile is a context. The first call of Err runs f.
-type meanwhile struct {
+// errHook is a context. The first call of Err runs f.
+type errHook struct {
 	context.Context
 	once sync.Once
 	f    func()
 }
 
-func (c *meanwhile) Err() error {
+func (c *errHook) Err() error {
 	c.once.Do(c.f)
 	return c.Context.Err()
 }
 
 // Close begins while a holder releases the lock. The next waiter in the process has a request in flight, so it is still
 // queued. The lock is not handed off to it: it is free for others.
-func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
+func TestGuard_notHandedOffDuringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const many = 1000 // Close releases a part of them at a time, so it comes to this lock late
-		answer, released := make(chan struct{}), make(chan struct{})
-		k := asksOnce(2, true, answer)
+		reply, released := make(chan struct{}), make(chan struct{})
+		k := delayNthRequest(2, true, reply)
 		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 			if k.Lock != "orders" {
 				<-released
@@ -1855,7 +1855,7 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 		h = w.next(first)
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		closed := make(chan error, 1)
-		ctx := &meanwhile{Context: w.Context(), f: func() {
+		ctx := &errHook{Context: w.Context(), f: func() {
 			go func() { closed <- w.a.Close(context.Background()) }()
 			synctest.Wait()
 		}}
@@ -1863,7 +1863,7 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 			w.Error(err)
 		}
 		w.tryElsewhere()
-		close(answer)
+		close(reply)
 		if err := <-left; !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("the waiter: %v", err)
 		}
@@ -1876,10 +1876,10 @@ func TestGuard_notPassedOnWhileItCloses(t *testing.T) {
 
 // Close releases the lock. The next waiter in the process has a request in flight, so it is still queued. The release
 // does not name it: the lock is free for others.
-func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
+func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
-		answer := make(chan struct{})
-		k := asksOnce(2, true, answer)
+		reply := make(chan struct{})
+		k := delayNthRequest(2, true, reply)
 		w.take(w.a, k, w.Context())
 		left := make(chan error, 1)
 		go func() {
@@ -1891,7 +1891,7 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 		go func() { closed <- w.a.Close(context.Background()) }()
 		synctest.Wait()
 		w.tryElsewhere()
-		close(answer)
+		close(reply)
 		if err := <-left; !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("the waiter: %v", err)
 		}
@@ -1902,9 +1902,9 @@ func TestGuard_closeReleasesToNobodyHere(t *testing.T) {
 }
 
 // The reply to a release is lost, and its repetition finds the lock gone. The lock was released, and not lost.
-func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
+func TestGuard_repeatedRelease(t *testing.T) {
 	for _, ctx := range []context.Context{context.Background(), t.Context()} {
-		t.Run(fmt.Sprintf("can be cancelled %v", ctx.Done() != nil), func(t *testing.T) {
+		t.Run(fmt.Sprintf("can be canceled %v", ctx.Done() != nil), func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 				var lost, released atomic.Int32
@@ -1919,7 +1919,7 @@ func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 					w.Error(err)
 				}
 				if lost.Load() != 0 || released.Load() != 1 {
-					w.Errorf("the observer hears of %d losses and %d releases", lost.Load(), released.Load())
+					w.Errorf("the observer got %d losses and %d releases", lost.Load(), released.Load())
 				}
 			})
 		})
@@ -1928,7 +1928,7 @@ func TestGuard_aReleaseThatIsRepeated(t *testing.T) {
 
 // A release waits for a renewal in flight. A re-entry with an unknown outcome is reconciled in the meantime, which
 // frees the lock. The release finds it gone: it was released, and not lost.
-func TestGuard_aReleaseAfterSettling(t *testing.T) {
+func TestGuard_releaseAfterReconciling(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const ms = time.Millisecond
 		renewal := make(chan struct{})
@@ -1946,8 +1946,8 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 		}
 		start := time.Now()
 		h := w.take(w.a, k, w.Context())
-		const looks = (1 + 2) * opTime // the third command is sent after this time
-		time.Sleep(leaseTime/3 + 10*ms - looks)
+		const checks = (1 + 2) * opTime // the third command is sent after this time
+		time.Sleep(leaseTime/3 + 10*ms - checks)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
 			w.Error("the re-entry did not break off")
 		}
@@ -1962,7 +1962,7 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 		default:
 		}
 		if w.mini.Exists("orders") {
-			w.Error("it was not looked at again")
+			w.Error("the request was not reconciled again")
 		}
 		close(renewal)
 		if err := <-unlocked; err != nil {
@@ -1976,8 +1976,8 @@ func TestGuard_aReleaseAfterSettling(t *testing.T) {
 
 // A renewal finds that the lock is gone. The next waiter in this process sends a request immediately, whether it has
 // sent one before or not.
-func TestGuard_aLossWakesTheNext(t *testing.T) {
-	for name, joins := range map[string]time.Duration{"has asked": pollTime / 4, "has not asked": leaseTime/3 - pollTime/2} {
+func TestGuard_lossWakesTheNext(t *testing.T) {
+	for name, joins := range map[string]time.Duration{"has sent a request": pollTime / 4, "has sent no request": leaseTime/3 - pollTime/2} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.lock(w.a, w.Context())
@@ -2001,11 +2001,11 @@ func TestGuard_aLossWakesTheNext(t *testing.T) {
 
 // A request fails without a reply, and the next one is granted. The hold is lost, on the server or by its limit, and
 // then the server executes the first request: the lock is free again soon.
-func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
+func TestGuard_requestExecutedAfterALoss(t *testing.T) {
 	for name, opts := range map[string][]lock.Option{"gone": nil, "limit": {lock.WithMaxHold(leaseTime / 3)}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				k, carryOut := w.brokenOnce()
+				k, execute := w.failOnce()
 				h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", opts))
 				if err != nil {
 					w.Fatal(err)
@@ -2015,10 +2015,10 @@ func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 				}
 				<-h.Context().Done()
 				synctest.Wait()
-				carryOut()
+				execute()
 				time.Sleep(opTime + time.Millisecond)
 				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 				}
 			})
 		})
@@ -2027,7 +2027,7 @@ func TestGuard_aQuestionCarriedOutAfterALoss(t *testing.T) {
 
 // A hold ends by its limit. The next waiter in this process acquires the lock immediately, even if it has sent no
 // request yet.
-func TestGuard_aLimitWakesTheNext(t *testing.T) {
+func TestGuard_limitWakesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const most = 2 * time.Second
 		start := time.Now()
@@ -2044,7 +2044,7 @@ func TestGuard_aLimitWakesTheNext(t *testing.T) {
 
 // A re-entry is executed but gets no reply; reconciling it fails. The lock is not handed off with a count that may be
 // wrong.
-func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
+func TestGuard_notHandedOffAfterAReentryWithoutAReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
@@ -2073,14 +2073,14 @@ func TestGuard_notPassedOnAfterAReentryThatBrokeOff(t *testing.T) {
 }
 
 // The call ends while the reply to its request arrives. It does not have the lock, and the lock is free.
-func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
+func TestGuard_replyAtTheEndOfTheWait(t *testing.T) {
 	for _, waits := range []bool{true, false} {
 		inBubble(t, func(w *world) {
-			ctx := &muted{Context: w.Context()}
+			ctx := &errOnly{Context: w.Context()}
 			k := gated(func(acquire acquireFunc) acquireFunc {
 				return func(c context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 					a, err := acquire(c, rdb, k, q)
-					ctx.over.Store(true)
+					ctx.canceled.Store(true)
 					return a, err
 				}
 			}, nil)
@@ -2090,7 +2090,7 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 			}
 			synctest.Wait()
 			if w.mini.Exists("orders") {
-				w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+				w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 			}
 		})
 	}
@@ -2099,22 +2099,22 @@ func TestGuard_theAnswerCrossesTheEndOfTheWait(t *testing.T) {
 // The reply to a release grants the lock to a waiter here, after most of the lease of that grant has passed. The
 // waiter's own request is in flight, and its reply brings a longer lease. With the rest of the first lease, the waiter
 // would lose the lock and retry.
-func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
+func TestGuard_lateGrantByARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const offer = offerPolls * pollTime
-		w.deafened()
+		w.withoutPubSub()
 		goes := make(chan struct{})
-		var asked, passed atomic.Int32
+		var requests, handedOff atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				if asked.Add(1) == 2 {
+				if requests.Add(1) == 2 {
 					<-goes
 				}
 				return acquire(ctx, rdb, k, q)
 			}
 		}, func(handOff handOffFunc) handOffFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := passed.Add(1) == 1
+				first := handedOff.Add(1) == 1
 				reply, err := handOff(ctx, rdb, k, owner, p)
 				if first {
 					time.Sleep(offer * 5 / 6)
@@ -2130,7 +2130,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 		time.Sleep(time.Until(start.Add(offer + pollTime/2)))
 		close(goes)
 		h = <-next
-		if n := asked.Load(); n != 2 {
+		if n := requests.Load(); n != 2 {
 			w.Errorf("%d requests, want 2", n)
 		}
 		w.unlock(h)
@@ -2138,7 +2138,7 @@ func TestGuard_aGrantWhoseAnswerIsLate(t *testing.T) {
 }
 
 // A process is told to retry slightly later, and then that it has the lock. It sends its request immediately.
-func TestGuard_aGrantAfterAside(t *testing.T) {
+func TestGuard_grantAfterYield(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		next := w.waiting(w.a, w.Context())

@@ -27,23 +27,23 @@ func FuzzMessages(f *testing.F) {
 				waiter := w.waitingFor(w.a, ctx, w.a.NewSpec(kind, "orders", nil))
 				channels := w.mini.PubSubChannels("*")
 				if len(channels) == 0 {
-					w.Fatal("nobody listens, so nothing is proved")
+					w.Fatal("no subscription, so the test shows nothing")
 				}
 				for i := range int(times%4) + 1 {
 					for _, channel := range channels {
-						for _, said := range []string{message, "taken " + message, w.a.id + ":" + strconv.Itoa(i) + " " + message} {
-							w.mini.Publish(channel, said)
+						for _, payload := range []string{message, "taken " + message, w.a.id + ":" + strconv.Itoa(i) + " " + message} {
+							w.mini.Publish(channel, payload)
 						}
 					}
 					synctest.Wait()
 				}
 				select {
 				case <-waiter:
-					w.Errorf("%q gave it the lock", message)
+					w.Errorf("the message %q granted the lock", message)
 				default:
 				}
 				if held.Context().Err() != nil {
-					w.Errorf("%q took the lock away", message)
+					w.Errorf("the message %q ended the hold", message)
 				}
 				w.unlock(held)
 				time.Sleep(pollTime)
@@ -58,22 +58,22 @@ func FuzzMessages(f *testing.F) {
 // missed, so it checks again.
 func TestSubscribe_lingering(t *testing.T) {
 	inBubble(t, func(w *world) {
-		looks := 0
+		checks := 0
 		for range 2 {
-			sub := w.a.Subscribe("channel", func() { looks++ })
+			sub := w.a.Subscribe("channel", func() { checks++ })
 			synctest.Wait()
 			sub.CloseSoon()
 			time.Sleep(time.Second)
 		}
-		if looks != 2 {
-			w.Errorf("it looked %d times", looks)
+		if checks != 2 {
+			w.Errorf("got %d checks", checks)
 		}
 	})
 }
 
 // The wall clock was an hour ahead when the session requested its first lock, so the numbers in its owner strings are
 // ahead, too. It still listens for force-unlocks.
-func TestHears_theClockWasSetBack(t *testing.T) {
+func TestForceMessages_clockWasSetBack(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := testConfig()
 		c.WatchForced = true
@@ -82,7 +82,7 @@ func TestHears_theClockWasSetBack(t *testing.T) {
 		h := w.lock(s, w.Context())
 		time.Sleep(2*hearAfter + time.Millisecond)
 		if !s.hub.Lingers(keys.Client(s.id)) {
-			w.Error("it does not listen")
+			w.Error("the session is not subscribed")
 		}
 		w.unlock(h)
 		if err := s.Close(w.Context()); err != nil {
@@ -93,18 +93,18 @@ func TestHears_theClockWasSetBack(t *testing.T) {
 
 // A call that waits without an owner checks its state after the subscription and after each message. Close waits for
 // it, and then no call begins.
-func TestSubscribe_hears(t *testing.T) {
+func TestSubscribe_checksAfterEachMessage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := New(w.mini.Client(w), testConfig())
 		if err := s.Enter(); err != nil {
 			w.Fatal(err)
 		}
-		looks := 0
-		sub := s.Subscribe("channel", func() { looks++ })
+		checks := 0
+		sub := s.Subscribe("channel", func() { checks++ })
 		want := func(n int, what string) {
 			w.Helper()
-			if synctest.Wait(); looks != n {
-				w.Errorf("%s: it looked %d times, want %d", what, looks, n)
+			if synctest.Wait(); checks != n {
+				w.Errorf("%s: got %d checks, want %d", what, checks, n)
 			}
 		}
 		want(1, "the subscription is confirmed")

@@ -15,7 +15,7 @@ import (
 
 // Redis rejects the heartbeat of a waiter that sends no requests itself. When the wait ends soon after that, its error
 // reports Redis as unavailable.
-func TestHeartbeat_silence(t *testing.T) {
+func TestHeartbeat_unavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -37,16 +37,16 @@ func TestHeartbeat_silence(t *testing.T) {
 }
 
 // Redis replies to the heartbeats of a waiter with errors for longer than a poll interval. The session logs that.
-func TestHeartbeat_reportsSilence(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+func TestHeartbeat_logsUnavailable(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		h := w.take(w.b, fair, w.Context())
-		next := w.gets(w.a, fair, w.Context())
+		next := w.goLockKind(w.a, fair, w.Context())
 		time.Sleep(pollTime / 2)
 		w.mini.SetError("LOADING Redis is loading the dataset in memory")
 		time.Sleep(3 * pollTime)
 		w.mini.SetError("")
 		if lines := log.lines("redis unavailable"); len(lines) != 1 {
-			t.Errorf("it is reported %d times: %q", len(lines), lines)
+			t.Errorf("logged %d times: %q", len(lines), lines)
 		}
 		w.unlock(h)
 		w.unlock(<-next)
@@ -69,7 +69,7 @@ func enters(enter func(send func() (luascripts.Kept, error)) (luascripts.Kept, e
 
 // A waiter is not queued by the batched entry because the connection breaks. It sends its own request and is queued
 // immediately.
-func TestHeartbeat_anEntryFails(t *testing.T) {
+func TestHeartbeat_entryFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var tried atomic.Int64
 		k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
@@ -79,10 +79,10 @@ func TestHeartbeat_anEntryFails(t *testing.T) {
 			return send()
 		})
 		h := w.take(w.b, k, w.Context())
-		first, second := w.gets(w.a, k, w.Context()), w.gets(w.a, k, w.Context())
+		first, second := w.goLockKind(w.a, k, w.Context()), w.goLockKind(w.a, k, w.Context())
 		time.Sleep(pollTime / 4)
 		if n := len(w.inQueue()); n != 2 || tried.Load() != 1 {
-			w.Errorf("%d stand in the queue, after %d entries", n, tried.Load())
+			w.Errorf("got %d queued after %d entries", n, tried.Load())
 		}
 		w.unlock(h)
 		w.unlock(<-first)
@@ -100,7 +100,7 @@ func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
 			return send()
 		})
 		h := w.take(w.b, k, w.Context())
-		first := w.gets(w.a, k, w.Context())
+		first := w.goLockKind(w.a, k, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		left := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
 		time.Sleep(pollTime / 4)
@@ -111,7 +111,7 @@ func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
 		close(goes)
 		synctest.Wait()
 		if queue := w.inQueue(); len(queue) != 1 {
-			w.Errorf("%q stand in the queue, and one waits", queue)
+			w.Errorf("got %q queued, want one waiter", queue)
 		}
 		w.unlock(h)
 		w.unlock(<-first)

@@ -10,19 +10,19 @@ import (
 )
 
 // The first event that ends a hold's context is its cause, whichever goroutine checks it, and when.
-func TestContext_causeIsWhatCameFirst(t *testing.T) {
+func TestContext_firstCause(t *testing.T) {
 	gone := errors.New("the caller has gone")
-	looks := map[string]func(context.Context) context.Context{
-		"nobody looks":     func(c context.Context) context.Context { return nil },
-		"somebody listens": func(c context.Context) context.Context { c.Done(); return nil },
+	checks := map[string]func(context.Context) context.Context{
+		"no call checks":        func(c context.Context) context.Context { return nil },
+		"a call waits for Done": func(c context.Context) context.Context { c.Done(); return nil },
 		"derived": func(c context.Context) context.Context {
 			d, cancel := context.WithCancel(c)
 			t.Cleanup(cancel)
 			return d
 		},
 	}
-	for when, first := range looks {
-		for then, second := range looks {
+	for when, first := range checks {
+		for then, second := range checks {
 			for _, unlocked := range []bool{true, false} {
 				inBubble(t, func(w *world) {
 					parent, cancel := context.WithCancelCause(context.Background())
@@ -34,7 +34,7 @@ func TestContext_causeIsWhatCameFirst(t *testing.T) {
 						want, ends[0], ends[1] = gone, ends[1], ends[0]
 					}
 					if c.Err() != nil || context.Cause(c) != nil || h.Err() != nil {
-						w.Errorf("over before anything ended it: %v", h.Err())
+						w.Errorf("canceled before any event: %v", h.Err())
 					}
 					ends[0]()
 					derived = append(derived, second(c))
@@ -61,15 +61,15 @@ func TestContext_causeIsWhatCameFirst(t *testing.T) {
 	}
 }
 
-// nosy is a caller's context whose Done first runs a function. It counts the AfterFuncs registered on it.
-type nosy struct {
+// hookedContext is a caller's context whose Done first runs a function. It counts the AfterFuncs registered on it.
+type hookedContext struct {
 	context.Context
 	first func()
 	done  chan struct{}
 	waits int
 }
 
-func (c *nosy) Done() <-chan struct{} {
+func (c *hookedContext) Done() <-chan struct{} {
 	if f := c.first; f != nil {
 		c.first = nil
 		f()
@@ -78,16 +78,16 @@ func (c *nosy) Done() <-chan struct{} {
 }
 
 // AfterFunc is called by package context instead of starting a goroutine.
-func (c *nosy) AfterFunc(func()) (stop func() bool) {
+func (c *hookedContext) AfterFunc(func()) (stop func() bool) {
 	c.waits++
 	return func() bool { c.waits--; return true }
 }
 
 // Two goroutines request the context of a hold at the same time. Both get the same context, and the other one leaves
 // nothing in the caller's context, which may live as long as the program.
-func TestContext_leavesNothingInTheCallers(t *testing.T) {
+func TestContext_leavesNothingInTheParent(t *testing.T) {
 	inBubble(t, func(w *world) {
-		parent := &nosy{Context: w.Context(), done: make(chan struct{})}
+		parent := &hookedContext{Context: w.Context(), done: make(chan struct{})}
 		h := w.lock(w.a, parent)
 		waits := parent.waits
 		var other <-chan struct{}
@@ -96,11 +96,11 @@ func TestContext_leavesNothingInTheCallers(t *testing.T) {
 			w.Error("two ends of one hold")
 		}
 		if n := parent.waits - waits; n != 1 {
-			w.Errorf("the caller's context tells %d of its end, want 1", n)
+			w.Errorf("the caller's context has %d AfterFuncs, want 1", n)
 		}
 		w.unlock(h)
 		if n := parent.waits - waits; n != 0 {
-			w.Errorf("the caller's context tells %d of its end after Unlock", n)
+			w.Errorf("the caller's context has %d AfterFuncs after Unlock", n)
 		}
 	})
 }
@@ -120,7 +120,7 @@ func TestContext_namesTheLock(t *testing.T) {
 }
 
 // Until returns no more than the lease, even if the limit of the hold is later.
-func TestUntil_beforeALimitThatIsFar(t *testing.T) {
+func TestUntil_beforeADistantLimit(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
 		if left := time.Until(h.Until()); left > leaseTime {
@@ -131,7 +131,7 @@ func TestUntil_beforeALimitThatIsFar(t *testing.T) {
 }
 
 // A process was paused, and detects the expiry of a lease a second late. Until returns when the lease expired.
-func TestUntil_ofALossThatIsSeenLate(t *testing.T) {
+func TestUntil_lossDetectedLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context(), lock.WithFixedLease(time.Second))
 		until := h.Until()

@@ -12,7 +12,7 @@ import (
 
 // Goroutines create owners concurrently. Each owner has a unique number, even if the clock was moved backward, so that
 // only the numbers differ.
-func TestNewOwner_atOnce(t *testing.T) {
+func TestNewOwner_concurrent(t *testing.T) {
 	const many, each, before = 4, 1_000_000, 1 << 62
 	i := &identity{id: owner.NewClient()}
 	i.number.Store(before)
@@ -39,7 +39,7 @@ func TestNewOwner_random(t *testing.T) {
 		o := i.newOwner(now, 0, "")
 		different[o] = true
 		if since := askedSince(o); !since.Equal(now) {
-			t.Fatalf("%s asks since %v, want %v", o, since, now)
+			t.Fatalf("%s: got the time %v, want %v", o, since, now)
 		}
 	}
 	if len(different) < 100 {
@@ -54,8 +54,8 @@ func TestNewOwner_text(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for permits, parts := range map[int]int{0: 2, 1: 3, 1000: 3} {
 		o := i.newOwner(now, permits, "")
-		words := strings.Split(o, ":")
-		if len(words) != parts || words[0] != i.id || permits > 0 && words[2] != strconv.Itoa(permits) {
+		args := strings.Split(o, ":")
+		if len(args) != parts || args[0] != i.id || permits > 0 && args[2] != strconv.Itoa(permits) {
 			t.Errorf("%d permits: %s", permits, o)
 		}
 		if late := askedSince(o).Sub(now); late < 0 || late > 10*time.Microsecond {
@@ -65,14 +65,14 @@ func TestNewOwner_text(t *testing.T) {
 }
 
 // Owner strings of other libraries have no time, whatever their numbers are.
-func TestOwners_strange(t *testing.T) {
+func TestOwners_ofOtherLibraries(t *testing.T) {
 	ours := owner.NewClient()
 	for _, o := range []string{
 		"short:1800000000000000", "01a202b8-4bbe-:1800000000000000", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1800000000000000",
 		ours + ":18446744073709551615", ours + ":9223372036854775808", ours + ":many", ours + "::3",
 	} {
 		if since := askedSince(o); !since.IsZero() {
-			t.Errorf("%q asks since %v", o, since)
+			t.Errorf("%q: got the time %v", o, since)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestNewSpec_wrong(t *testing.T) {
 		for name, c := range map[string]struct {
 			name string
 			opts []lock.Option
-			says string
+			want string
 			is   error
 		}{
 			"no name":                            {"", nil, "", lock.ErrBadName},
@@ -65,8 +65,8 @@ func TestNewSpec_wrong(t *testing.T) {
 			"longer than half a fixed lease":     {"orders", []lock.Option{lock.WithFixedLease(time.Second), lock.WithReplicas(1, time.Second)}, "half of the lease (1s)", nil},
 		} {
 			spec := w.a.NewSpec(plain, c.name, c.opts)
-			if spec.Err == nil || !strings.Contains(spec.Err.Error(), c.says) || c.is != nil && !errors.Is(spec.Err, c.is) {
-				w.Errorf("%s: %v, want %q and %v", name, spec.Err, c.says, c.is)
+			if spec.Err == nil || !strings.Contains(spec.Err.Error(), c.want) || c.is != nil && !errors.Is(spec.Err, c.is) {
+				w.Errorf("%s: %v, want %q and %v", name, spec.Err, c.want, c.is)
 			}
 			if spec.Keys != (luascripts.Keys{}) {
 				w.Errorf("%s: %+v", name, spec.Keys)
@@ -106,19 +106,19 @@ func TestCluster_eachSlotForItself(t *testing.T) {
 	inBubble(t, func(w *world) {
 		defer cluster(w.a)()
 		var scripts atomic.Int32
-		w.wire.OnRequest(func(words [][]byte) (none redistest.Action) {
-			if name := string(words[0]); name != "EVALSHA" && name != "EVAL" {
+		w.wire.OnRequest(func(args [][]byte) (none redistest.Action) {
+			if name := string(args[0]); name != "EVALSHA" && name != "EVAL" {
 				return none
 			}
 			scripts.Add(1)
 			tags := make(map[string]bool)
-			for _, word := range words[3:] {
-				if tag := string(word); strings.HasPrefix(tag, "{") {
+			for _, arg := range args[3:] {
+				if tag := string(arg); strings.HasPrefix(tag, "{") {
 					tags[keys.Tag(tag)] = true
 				}
 			}
 			if len(tags) != 1 {
-				w.Errorf("%q", words[2:])
+				w.Errorf("%q", args[2:])
 			}
 			return none
 		})
@@ -143,7 +143,7 @@ func TestCluster_eachSlotForItself(t *testing.T) {
 
 // On a cluster, subscribers can be connected to a replica, so the server cannot count them. A queued waiter then keeps
 // its position for a fixed time.
-func TestCluster_waitersAreAliveForAWhile(t *testing.T) {
+func TestCluster_waitersKeepTheirPosition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		defer cluster(w.b)()
 		h := w.lock(w.a, w.Context())
@@ -167,10 +167,10 @@ func TestNoCluster_noSlots(t *testing.T) {
 	wire := m.Proxy(t)
 	s := New(m.Client(t, redistest.Via(wire)), testConfig())
 	var scripts atomic.Int32
-	wire.OnRequest(func(words [][]byte) (none redistest.Action) {
-		switch strings.ToUpper(string(words[0])) {
+	wire.OnRequest(func(args [][]byte) (none redistest.Action) {
+		switch strings.ToUpper(string(args[0])) {
 		case "CLUSTER":
-			t.Errorf("%q", words)
+			t.Errorf("%q", args)
 		case "EVALSHA":
 			scripts.Add(1)
 		}

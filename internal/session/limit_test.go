@@ -13,16 +13,16 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// told records which lost and abandoned holds the observer of a session is notified of.
-type told struct {
+// losses records which lost and abandoned holds the observer of a session is notified of.
+type losses struct {
 	mu                                 sync.Mutex
 	lost, abandoned, draining, running []lock.Event
 	released                           int
 }
 
 // listen makes session a notify it.
-func (w *world) listen() *told {
-	var n told
+func (w *world) listen() *losses {
+	var n losses
 	add := func(to *[]lock.Event) func(context.Context, lock.Event) {
 		return func(_ context.Context, e lock.Event) {
 			n.mu.Lock()
@@ -83,7 +83,7 @@ func TestMaxHold(t *testing.T) {
 					}
 					<-h.Context().Done()
 					if took := time.Since(start); took != most {
-						w.Errorf("told after %v, want %v", took, most)
+						w.Errorf("notified after %v, want %v", took, most)
 					}
 					if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrMaxHold) {
 						w.Errorf("lost by %v", err)
@@ -94,7 +94,7 @@ func TestMaxHold(t *testing.T) {
 					synctest.Wait()
 					w.ended(h, lock.ErrMaxHold)
 					if len(n.lost) != 1 || !errors.Is(n.lost[0].Err, lock.ErrMaxHold) || n.released != 0 || len(n.abandoned) != 0 {
-						w.Errorf("told of %d losses %v, %d releases, %d abandoned", len(n.lost), n.lost, n.released, len(n.abandoned))
+						w.Errorf("notified of %d losses %v, %d releases, %d abandoned", len(n.lost), n.lost, n.released, len(n.abandoned))
 					}
 				})
 			})
@@ -103,7 +103,7 @@ func TestMaxHold(t *testing.T) {
 }
 
 // No other goroutine has run: the check comes before the bubble's timers.
-func TestMaxHold_atTheFirstLook(t *testing.T) {
+func TestMaxHold_atTheFirstCheck(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for range 100 {
 			h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
@@ -148,7 +148,7 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 				synctest.Wait()
 				w.ended(ends, lock.ErrMaxHold)
 				if len(n.lost) != 1 {
-					w.Errorf("the owner has the lock, and %d losses were told, want that of one hold", len(n.lost))
+					w.Errorf("the owner has the lock, and got %d losses, want one", len(n.lost))
 				}
 				time.Sleep(10 * time.Minute)
 				if err := stays.Err(); err != nil || w.count(stays) != 1 {
@@ -157,7 +157,7 @@ func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
 				time.Sleep(10 * time.Minute)
 				w.ended(stays, lock.ErrMaxHold)
 				if len(n.lost) != 2 {
-					w.Errorf("%d losses were told, want two", len(n.lost))
+					w.Errorf("got %d losses, want two", len(n.lost))
 				}
 			})
 		})
@@ -178,7 +178,7 @@ func TestMaxHold_ofReadersThatShare(t *testing.T) {
 		w.ended(a, lock.ErrMaxHold)
 		time.Sleep(time.Hour)
 		if err := b.Err(); err != nil || len(n.lost) != 1 {
-			w.Errorf("the other reader: %v; %d losses were told", err, len(n.lost))
+			w.Errorf("the other reader: %v; got %d losses", err, len(n.lost))
 		}
 		w.unlock(b)
 	})
@@ -194,7 +194,7 @@ func TestMaxHold_howeverItWasAcquired(t *testing.T) {
 		w.unlock(first)
 		h := <-next
 		if h.Owner() != first.Owner() {
-			w.Log("it was not passed on")
+			w.Log("the lock was not handed off")
 		}
 		time.Sleep(time.Minute)
 		w.ended(h, lock.ErrMaxHold)
@@ -220,14 +220,14 @@ func TestAbandonedHold(t *testing.T) {
 					ctx, cancel := context.WithCancelCause(w.Context())
 					h := w.take(w.a, kind, ctx, opts...)
 					time.Sleep(10*time.Minute + time.Second)
-					gone, over := errors.New("gone"), time.Now()
+					gone, done := errors.New("gone"), time.Now()
 					cancel(gone) // 1
 					waits := kind
 					if kind == reading {
 						waits = writing
 					}
 					next := w.take(w.b, waits, w.Context()) // 2, 3
-					if took := time.Since(over); took > leaseTime/3+want || took < want {
+					if took := time.Since(done); took > leaseTime/3+want || took < want {
 						w.Errorf("another had it %v after the end of the context, want %v and up to a third of a lease", took, want)
 					}
 					w.unlock(next)
@@ -239,15 +239,15 @@ func TestAbandonedHold(t *testing.T) {
 						w.Errorf("its context ended by %v, want the first cause", cause)
 					}
 					if len(n.draining) != 1 || len(n.abandoned) != 1 || len(n.lost) != 1 || n.released != 0 || len(n.running) != 0 {
-						w.Fatalf("told %d times that it is draining, %d times that it is abandoned, of %d losses, and of %d releases", len(n.draining), len(n.abandoned), len(n.lost), n.released)
+						w.Fatalf("got %d Draining, %d Abandoned, %d losses and %d releases", len(n.draining), len(n.abandoned), len(n.lost), n.released)
 					}
 					for _, e := range []lock.Event{n.draining[0], n.abandoned[0]} {
 						if !errors.Is(e.Err, gone) || e.Name != "orders" {
-							w.Errorf("told %+v", e)
+							w.Errorf("got %+v", e)
 						}
 					}
 					if e := n.lost[0]; !errors.Is(e.Err, lock.ErrAbandoned) || e.Draining != want {
-						w.Errorf("told of a loss: %+v", e)
+						w.Errorf("notified of a loss: %+v", e)
 					}
 				})
 			})
@@ -266,7 +266,7 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 		time.Sleep(leaseTime)
 		w.unlock(h)
 		if keys := w.mini.Keys(); len(keys) != 0 || len(n.lost) != 0 || len(n.abandoned) != 0 || len(n.draining) != 1 {
-			w.Errorf("left: %q; %d losses and %d abandoned holds were told", keys, len(n.lost), len(n.abandoned))
+			w.Errorf("left: %q; got %d losses and %d abandoned holds", keys, len(n.lost), len(n.abandoned))
 		}
 		time.Sleep(2 * leaseTime)
 		if len(n.lost) != 0 {
@@ -287,7 +287,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 			time.Sleep(time.Hour)
 			w.ended(h, lock.ErrAbandoned)
 			if err := other.Err(); err != nil || len(n.lost) != 1 || len(n.abandoned) != 1 {
-				w.Errorf("the other hold: %v; %d losses and %d abandoned holds were told", err, len(n.lost), len(n.abandoned))
+				w.Errorf("the other hold: %v; got %d losses and %d abandoned holds", err, len(n.lost), len(n.abandoned))
 			}
 			w.unlock(other)
 		})
@@ -304,7 +304,7 @@ func TestAbandonedHold_fixedLease(t *testing.T) {
 		cancel()
 		time.Sleep(30 * time.Minute)
 		if len(n.abandoned) != 0 || len(n.lost) != 0 {
-			w.Errorf("%d abandoned holds and %d losses were told", len(n.abandoned), len(n.lost))
+			w.Errorf("got %d abandoned holds and %d losses", len(n.abandoned), len(n.lost))
 		}
 		w.unlock(h)
 		w.unlock(renewed)
@@ -397,7 +397,7 @@ func TestMaxHold_inAnyOrder(t *testing.T) {
 }
 
 // The owner loses all its holds when one of them reaches its limit. The loss is reported once.
-func TestMaxHold_crossedByALoss(t *testing.T) {
+func TestMaxHold_lossAtTheSameTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
@@ -408,7 +408,7 @@ func TestMaxHold_crossedByALoss(t *testing.T) {
 		w.a.sender.Done()
 		synctest.Wait()
 		if len(n.lost) != 1 {
-			w.Errorf("%d losses were told", len(n.lost))
+			w.Errorf("got %d losses", len(n.lost))
 		}
 		w.ended(h, lock.ErrGone)
 	})
@@ -424,7 +424,7 @@ func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		w.ended(a, lock.ErrMaxHold)
 		if sent.Load() != 0 || len(n.lost) != 1 {
-			w.Errorf("%d commands, and %d losses were told", sent.Load(), len(n.lost))
+			w.Errorf("got %d commands and %d losses", sent.Load(), len(n.lost))
 		}
 		w.unlock(b)
 	})
@@ -433,7 +433,7 @@ func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
 // The session logs an abandoned hold, and a hold that reached its limit. It does not log one of several holds of an
 // owner.
 func TestReport_limits(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		w.observer()
 		ctx, cancel := context.WithCancel(w.Context())
 		h := w.lock(w.a, ctx)
@@ -459,21 +459,21 @@ func TestReport_limits(t *testing.T) {
 }
 
 // The state of a lock is removed after its only hold reached its limit.
-func TestMaxHold_forgetsThePlace(t *testing.T) {
+func TestMaxHold_removesTheEntry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if known := w.places(w.a); known != 0 {
-			w.Errorf("%d places", known)
+		if known := w.entries(w.a); known != 0 {
+			w.Errorf("got %d entries", known)
 		}
 		w.ended(h, lock.ErrMaxHold)
 	})
 }
 
 // A limit passes while Close is about to release the lock. Close releases it.
-func TestMaxHold_crossedByClose(t *testing.T) {
+func TestMaxHold_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
@@ -486,7 +486,7 @@ func TestMaxHold_crossedByClose(t *testing.T) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if len(n.lost) != 0 || !w.mini.Exists("orders") {
-			w.Errorf("%d losses were told", len(n.lost))
+			w.Errorf("got %d losses", len(n.lost))
 		}
 	})
 }
@@ -511,7 +511,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	for name, kind := range limited {
 		for _, grace := range []time.Duration{0, time.Second} {
 			t.Run(fmt.Sprint(name, grace), func(t *testing.T) {
-				withDefaultLogger(t, func(w *world, log *heard) {
+				withDefaultLogger(t, func(w *world, log *logLines) {
 					n := w.listen()
 					var opts []lock.Option
 					want := leaseTime
@@ -535,13 +535,13 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						time.Sleep(drain)
 						n.mu.Lock()
 						if len(n.draining) != 1 || grace == 0 && len(n.running) != 0 || !errors.Is(n.draining[0].Err, stop) {
-							w.Errorf("told that it is draining: %+v, and that it is still running: %+v", n.draining, n.running)
+							w.Errorf("got Draining %+v and StillRunning %+v", n.draining, n.running)
 						}
 						n.mu.Unlock()
 						time.Sleep(want)
 						n.mu.Lock()
 						if len(n.running) != 1 || !errors.Is(n.running[0].Err, stop) {
-							w.Errorf("told that it is still running: %+v", n.running)
+							w.Errorf("got StillRunning %+v", n.running)
 						}
 						n.mu.Unlock()
 						if lines := log.lines("still running"); len(lines) != 1 {
@@ -561,7 +561,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 					}
 					synctest.Wait()
 					if len(n.draining) != 1 || len(n.running) != 1 || len(n.abandoned) != 0 || len(n.lost) != 0 || n.released != 1 {
-						w.Errorf("told %d times that it is draining, %d times that it is still running, of %d abandoned holds, %d losses and %d releases", len(n.draining), len(n.running), len(n.abandoned), len(n.lost), n.released)
+						w.Errorf("got %d Draining, %d StillRunning, %d abandoned holds, %d losses and %d releases", len(n.draining), len(n.running), len(n.abandoned), len(n.lost), n.released)
 					}
 					h, err := rivals.TryLock(w.Context())
 					if err != nil {
@@ -591,7 +591,7 @@ func TestDo_stopsSoon(t *testing.T) {
 			}
 		}
 		if len(n.abandoned) != 0 || len(n.running) != 0 {
-			w.Errorf("told of %d abandoned holds, and %d times that the work is still running", len(n.abandoned), len(n.running))
+			w.Errorf("got %d abandoned holds and %d StillRunning", len(n.abandoned), len(n.running))
 		}
 	})
 }
@@ -607,15 +607,15 @@ func TestDo_lostWhileDraining(t *testing.T) {
 		"gone":     {nil, func(w *world) { w.mini.Del("orders") }, []error{lock.ErrLost, lock.ErrGone}},
 		"max hold": {[]lock.Option{lock.WithMaxHold(20 * time.Minute)}, func(*world) { time.Sleep(10 * time.Minute) }, []error{lock.ErrLost, lock.ErrMaxHold}},
 		"closed": {nil, func(w *world) {
-			began := time.Now()
-			if err := w.a.Close(w.Context()); err != nil || time.Since(began) > time.Second {
-				w.Errorf("Close: %v after %v", err, time.Since(began))
+			start := time.Now()
+			if err := w.a.Close(w.Context()); err != nil || time.Since(start) > time.Second {
+				w.Errorf("Close: %v after %v", err, time.Since(start))
 			}
 		}, []error{lock.ErrClosed}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				began := time.Now()
+				start := time.Now()
 				ctx, cancel := context.WithCancel(w.Context())
 				err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
 					cancel()
@@ -641,8 +641,8 @@ func TestDo_lostWhileDraining(t *testing.T) {
 						w.Errorf("Do: %v, want %v", err, want)
 					}
 				}
-				if name == "max hold" && time.Since(began) != 20*time.Minute {
-					w.Errorf("after %v", time.Since(began))
+				if name == "max hold" && time.Since(start) != 20*time.Minute {
+					w.Errorf("after %v", time.Since(start))
 				}
 			})
 		})
@@ -682,7 +682,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 		time.Sleep(2 * leaseTime)
 		w.ended(last, lock.ErrAbandoned)
 		if len(n.abandoned) != 3 || len(n.lost) != 3 || n.released != 1 {
-			w.Errorf("told of %d abandoned holds, %d losses and %d releases", len(n.abandoned), len(n.lost), n.released)
+			w.Errorf("got %d abandoned holds, %d losses and %d releases", len(n.abandoned), len(n.lost), n.released)
 		}
 	})
 }

@@ -35,19 +35,19 @@ func onLingering(t *testing.T, f func(w *world, k *Kind)) {
 	}
 }
 
-// keeps makes session a keep the lock, and returns the latest hold.
-func (w *world) keeps(k *Kind, opts ...lock.Option) lock.Hold {
+// keepLock makes session a keep the lock, and returns the latest hold.
+func (w *world) keepLock(k *Kind, opts ...lock.Option) lock.Hold {
 	w.Helper()
 	w.unlock(w.take(w.a, k, w.Context(), opts...)) // subscribes, and does not linger
 	synctest.Wait()
 	h := w.take(w.a, k, w.Context(), opts...)
 	w.unlock(h)
-	w.kept(k, true)
+	w.wantKept(k, true)
 	return h
 }
 
-// kept fails the test unless session a keeps the lock, or does not.
-func (w *world) kept(k *Kind, want bool) {
+// wantKept fails the test unless session a keeps the lock, or does not.
+func (w *world) wantKept(k *Kind, want bool) {
 	w.Helper()
 	synctest.Wait()
 	at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
@@ -65,7 +65,7 @@ func (w *world) kept(k *Kind, want bool) {
 // free fails the test if the lock is not free, in Redis and in session a.
 func (w *world) free(k *Kind) {
 	w.Helper()
-	w.kept(k, false)
+	w.wantKept(k, false)
 	if w.mini.Exists("orders") {
 		w.Errorf("it is not free: %v", w.mini.TTL("orders"))
 	}
@@ -75,7 +75,7 @@ func (w *world) free(k *Kind) {
 // lock is released once no caller came for the time of the option.
 func TestLinger_noCommands(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		before := w.keeps(k, lingers)
+		before := w.keepLock(k, lingers)
 		sent := w.scripts()
 		for i := range 20 {
 			time.Sleep(20 * time.Millisecond)
@@ -105,7 +105,7 @@ func TestLinger_noCommands(t *testing.T) {
 			w.Errorf("%d scripts were sent", n)
 		}
 		time.Sleep(lingerTime - 1)
-		w.kept(k, true)
+		w.wantKept(k, true)
 		time.Sleep(time.Nanosecond)
 		w.free(k)
 		if n := sent.Load(); n != 1 {
@@ -119,12 +119,12 @@ func TestLinger_noCommands(t *testing.T) {
 	})
 }
 
-// A caller of another process has a lock that is kept after a round trip and a message, also with TryLock.
+// A caller of another process acquires a kept lock after a round trip and a message, with TryLock, too.
 func TestLinger_anotherProcess(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		for _, how := range []string{"waits", "tries"} {
-			before := w.keeps(k, lingers)
-			time.Sleep(time.Millisecond) // the clock of a bubble stands still, and tokens need it to move
+			before := w.keepLock(k, lingers)
+			time.Sleep(time.Millisecond) // the clock of a bubble does not move by itself, and tokens need it to move
 			start := time.Now()
 			call := w.b.Lock
 			if how == "tries" {
@@ -140,18 +140,18 @@ func TestLinger_anotherProcess(t *testing.T) {
 			if h.Token() <= before.Token() {
 				w.Errorf("%s: token %d after %d", how, h.Token(), before.Token())
 			}
-			w.kept(k, false)
+			w.wantKept(k, false)
 			w.unlock(h)
 			time.Sleep(time.Minute) // subscriptions end
 		}
 	})
 }
 
-// A lock that is in use when another process is refused goes to that process at the next Unlock, although callers of the
-// holder's process come all the time.
+// A lock is in use when another process is refused. The next Unlock hands it to that process, although callers of the
+// holder's process come continuously.
 func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lingers)
+		w.keepLock(k, lingers)
 		var stop atomic.Bool
 		done := make(chan struct{})
 		go func() {
@@ -169,14 +169,14 @@ func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 			w.Errorf("it waited for %v", took)
 		}
 		time.Sleep(time.Minute)
-		w.kept(k, false)
+		w.wantKept(k, false)
 		stop.Store(true)
 		<-done
 	})
 }
 
-// TryLock of another process fails after the time that the holder's option allows, at most 250 ms, or its context. The
-// error says what may be.
+// TryLock of another process fails after the time that the holder's option allows, at most 250 ms, or when its context is
+// canceled. The error names the possible reason.
 func TestLinger_tryLockFails(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		for linger, c := range map[time.Duration]struct{ ctx, want time.Duration }{
@@ -202,9 +202,9 @@ func TestLinger_tryLockFails(t *testing.T) {
 	})
 }
 
-// Clients that notify nobody get the lock when the keep time is over, whatever the callers of the holder's process do: it is
-// free for some milliseconds then.
-func TestLinger_tenure(t *testing.T) {
+// Clients that notify no one acquire the lock when the maximum keep time has passed: the lock is then free for some
+// milliseconds, however often callers of the holder's process come.
+func TestLinger_maxKeepTime(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		for _, linger := range []time.Duration{lingerTime, 3 * time.Second} {
 			w.unlock(w.take(w.a, k, w.Context(), lock.WithLinger(linger)))
@@ -214,7 +214,7 @@ func TestLinger_tenure(t *testing.T) {
 				defer sub.Close()
 				synctest.Wait()
 			}
-			start, freed := time.Now(), time.Duration(0)
+			start, released := time.Now(), time.Duration(0)
 			ctx, cancel := context.WithCancel(w.Context())
 			done := make(chan struct{})
 			go func() {
@@ -225,14 +225,14 @@ func TestLinger_tenure(t *testing.T) {
 					w.unlock(h)
 				}
 			}()
-			for freed == 0 && time.Since(start) < time.Minute {
+			for released == 0 && time.Since(start) < time.Minute {
 				time.Sleep(2 * time.Millisecond)
 				if !w.mini.Exists("orders") {
-					freed = time.Since(start)
+					released = time.Since(start)
 				}
 			}
-			if want := max(linger, lockstate.MinKeepTime); k != lingerKinds["fair"] && (freed < want-20*time.Millisecond || freed > want+20*time.Millisecond) {
-				w.Errorf("%v: it was free after %v", linger, freed)
+			if want := max(linger, lockstate.MinKeepTime); k != lingerKinds["fair"] && (released < want-20*time.Millisecond || released > want+20*time.Millisecond) {
+				w.Errorf("%v: it was free after %v", linger, released)
 			}
 			cancel()
 			<-done
@@ -244,12 +244,12 @@ func TestLinger_tenure(t *testing.T) {
 // The lease is renewed while the lock is kept. If the lock is lost, no hold ends, and the next caller acquires it.
 func TestLinger_lease(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lock.WithLinger(5*leaseTime))
+		w.keepLock(k, lock.WithLinger(5*leaseTime))
 		time.Sleep(3 * leaseTime)
-		w.kept(k, true)
+		w.wantKept(k, true)
 		w.mini.Del("orders")
 		time.Sleep(leaseTime)
-		w.kept(k, false)
+		w.wantKept(k, false)
 		h := w.take(w.a, k, w.Context(), lock.WithLinger(5*leaseTime))
 		if err := h.Err(); err != nil {
 			w.Error(err)
@@ -258,10 +258,10 @@ func TestLinger_lease(t *testing.T) {
 	})
 }
 
-// A process that is cut off from Redis does not give a lock to a caller if too little of its lease is left.
-func TestLinger_leaseOver(t *testing.T) {
+// A disconnected process does not give a kept lock to a caller if too little of its lease remains.
+func TestLinger_leaseExpired(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lock.WithLinger(5*leaseTime))
+		w.keepLock(k, lock.WithLinger(5*leaseTime))
 		w.wire.Refuse(true)
 		w.wire.CutAll()
 		time.Sleep(leaseTime - 500*time.Millisecond)
@@ -277,7 +277,7 @@ func TestLinger_leaseOver(t *testing.T) {
 // Close releases a lock that is kept.
 func TestLinger_close(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lock.WithLinger(time.Hour))
+		w.keepLock(k, lock.WithLinger(time.Hour))
 		w.close(w.a)
 		if w.mini.Exists("orders") {
 			w.Error("it is not free")
@@ -295,7 +295,7 @@ func TestLinger_forceUnlock(t *testing.T) {
 		case writing:
 			force = luascripts.ForceRW
 		}
-		before := w.keeps(k, lingers)
+		before := w.keepLock(k, lingers)
 		if done, err := w.a.Force(w.Context(), w.a.NewSpec(k, "orders", nil), force); err != nil || !done {
 			w.Fatal(done, err)
 		}
@@ -310,9 +310,9 @@ func TestLinger_forceUnlock(t *testing.T) {
 }
 
 // A client that receives no messages does not linger.
-func TestLinger_deaf(t *testing.T) {
+func TestLinger_noPubSub(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.deafened()
+		w.withoutPubSub()
 		for range 3 {
 			w.unlock(w.take(w.a, k, w.Context(), lingers))
 			w.free(k)
@@ -320,10 +320,10 @@ func TestLinger_deaf(t *testing.T) {
 	})
 }
 
-// Such a client hands the lock off between its callers as ever.
-func TestLinger_deafHandsOff(t *testing.T) {
+// A client that receives no messages still hands the lock off between its callers.
+func TestLinger_noPubSubHandsOff(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.deafened()
+		w.withoutPubSub()
 		k := lingerKinds["plain"]
 		h := w.take(w.a, k, w.Context(), lingers)
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
@@ -338,15 +338,15 @@ func TestLinger_deafHandsOff(t *testing.T) {
 	})
 }
 
-// So does a client whose connection breaks while the lock is in use.
-func TestLinger_brokenHandsOff(t *testing.T) {
+// A client whose connection breaks while the lock is in use still hands it off between its callers.
+func TestLinger_brokenSubscriptionHandsOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := lingerKinds["plain"]
-		w.keeps(k, lingers)
+		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers)
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
 		time.Sleep(time.Millisecond)
-		w.deafened()
+		w.withoutPubSub()
 		w.wire.CutAll()
 		synctest.Wait()
 		sent := w.scripts()
@@ -360,17 +360,17 @@ func TestLinger_brokenHandsOff(t *testing.T) {
 	})
 }
 
-// With WithAsyncUnlock, an Unlock that keeps the lock sends nothing, and one that does not is as ever.
+// With WithAsyncUnlock, an Unlock that keeps the lock sends nothing. Any other Unlock is sent in the background.
 func TestLinger_asyncUnlock(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		opts := []lock.Option{lock.WithLinger(time.Hour), lock.WithAsyncUnlock()}
 		for range 3 {
-			w.keeps(k, opts...)
+			w.keepLock(k, opts...)
 			sent := w.scripts()
 			for range 5 {
 				w.unlock(w.take(w.a, k, w.Context(), opts...))
 			}
-			w.kept(k, true)
+			w.wantKept(k, true)
 			if n := sent.Load(); n != 0 {
 				w.Errorf("%d scripts were sent", n)
 			}
@@ -387,7 +387,7 @@ func TestLinger_asyncUnlock(t *testing.T) {
 				}
 				w.unlock(h)
 			}
-			// If the process came last, and its first request was granted, it keeps the lock again, until somebody wants it.
+			// If the process came last and its first request was granted, it keeps the lock until another client wants it.
 			w.unlock(w.next(w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))))
 			w.free(k)
 		}
@@ -398,21 +398,21 @@ func TestLinger_asyncUnlock(t *testing.T) {
 // that is kept is released when the client is subscribed again.
 func TestLinger_reconnects(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lock.WithLinger(time.Hour))
+		w.keepLock(k, lock.WithLinger(time.Hour))
 		w.wire.CutAll()
 		time.Sleep(2 * time.Second)
 		w.free(k)
 
-		w.keeps(k, lock.WithLinger(time.Hour))
+		w.keepLock(k, lock.WithLinger(time.Hour))
 		h := w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
 		w.wire.CutAll()
 		time.Sleep(2 * time.Second)
 		w.unlock(h)
 		w.free(k)
 
-		w.keeps(k, lock.WithLinger(time.Hour))
+		w.keepLock(k, lock.WithLinger(time.Hour))
 		h = w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
-		w.deafened() // it is not subscribed again
+		w.withoutPubSub() // it is not subscribed again
 		w.wire.CutAll()
 		time.Sleep(2 * time.Second)
 		w.unlock(h)
@@ -420,11 +420,11 @@ func TestLinger_reconnects(t *testing.T) {
 	})
 }
 
-// Callers that cannot take a lock that is kept get it after a release.
+// Callers with other terms cannot claim a kept lock. They acquire it after a release.
 func TestLinger_otherTerms(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		for _, opt := range []lock.Option{lock.WithFixedLease(time.Minute), lock.WithFencing()} {
-			before := w.keeps(k, lock.WithLinger(time.Hour))
+			before := w.keepLock(k, lock.WithLinger(time.Hour))
 			time.Sleep(time.Millisecond)
 			start := time.Now()
 			h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{opt}))
@@ -441,10 +441,10 @@ func TestLinger_otherTerms(t *testing.T) {
 	})
 }
 
-// A handle without the option may take a lock that is kept. After its Unlock it is free.
+// A handle without the option may claim a kept lock. After its Unlock the lock is free.
 func TestLinger_handleWithoutIt(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		before := w.keeps(k, lingers)
+		before := w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context())
 		if h.Owner() != before.Owner() || h.Token() <= before.Token() {
 			w.Errorf("owner %s after %s, token %d after %d", h.Owner(), before.Owner(), h.Token(), before.Token())
@@ -454,13 +454,13 @@ func TestLinger_handleWithoutIt(t *testing.T) {
 	})
 }
 
-// A lock that a handle with a short time took is kept for that time.
+// A lock acquired by a handle with a short keep time is kept for that time.
 func TestLinger_shorterTime(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lock.WithLinger(time.Hour))
+		w.keepLock(k, lock.WithLinger(time.Hour))
 		w.unlock(w.take(w.a, k, w.Context(), lingers))
 		time.Sleep(lingerTime - 1)
-		w.kept(k, true)
+		w.wantKept(k, true)
 		time.Sleep(time.Nanosecond)
 		w.free(k)
 	})
@@ -469,20 +469,20 @@ func TestLinger_shorterTime(t *testing.T) {
 // A reentry counts in Redis, and the lock lingers after the last hold.
 func TestLinger_reentry(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lingers)
+		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers)
 		again := w.take(w.a, k, h.Context(), lingers)
 		w.unlock(again)
-		w.kept(k, false)
+		w.wantKept(k, false)
 		w.unlock(h)
-		w.kept(k, true)
+		w.wantKept(k, true)
 	})
 }
 
-// Callers that wait in the process of the holder get the lock as ever, in their order.
+// Waiters of the holder's process acquire the lock in their order, as without the option.
 func TestLinger_waitersOfTheProcess(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keeps(k, lingers)
+		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers)
 		first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
 		second := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
@@ -499,26 +499,26 @@ func TestLinger_waitersOfTheProcess(t *testing.T) {
 	})
 }
 
-// Readers of the process get a write lock that is kept, and exclude its writers.
+// Readers of the process share a kept write lock, and exclude its writers.
 func TestLinger_readers(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.keeps(writing, lock.WithLinger(time.Hour))
+		w.keepLock(writing, lock.WithLinger(time.Hour))
 		r, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithLinger(time.Hour)}))
 		if err != nil {
 			w.Fatal(err)
 		}
-		w.kept(writing, false)
+		w.wantKept(writing, false)
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(writing, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("a writer beside a reader: %v", err)
+			w.Errorf("got a writer and a reader at the same time: %v", err)
 		}
 		w.unlock(r)
 
 		// A writer that reads at its Unlock leaves a read lock.
-		w.keeps(writing, lock.WithLinger(time.Hour))
+		w.keepLock(writing, lock.WithLinger(time.Hour))
 		h := w.take(w.a, writing, w.Context(), lock.WithLinger(time.Hour))
 		r = w.take(w.a, reading, h.Context())
 		w.unlock(h)
-		w.kept(writing, false)
+		w.wantKept(writing, false)
 		other, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil))
 		if err != nil {
 			w.Fatalf("a reader of another process: %v", err)
@@ -536,7 +536,7 @@ func TestLinger_fencing(t *testing.T) {
 			if k == writing {
 				continue
 			}
-			before := w.keeps(k, lock.WithLinger(10*time.Second), lock.WithFencing())
+			before := w.keepLock(k, lock.WithLinger(10*time.Second), lock.WithFencing())
 			at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
 			time.Sleep(time.Second)
 			n := 1
@@ -580,7 +580,7 @@ func TestLinger_fencing(t *testing.T) {
 // Tokens stay behind the server's clock, however fast callers come.
 func TestLinger_pace(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		h := w.keeps(k, lingers)
+		h := w.keepLock(k, lingers)
 		first, start := h.Token(), time.Now()
 		for range 1000 {
 			h = w.take(w.a, k, w.Context(), lingers)
@@ -601,7 +601,7 @@ func TestLinger_overtakesTheRelease(t *testing.T) {
 				return handOff(ctx, rdb, k, owner, p)
 			}
 		})
-		w.keeps(k, lingers)
+		w.keepLock(k, lingers)
 		time.Sleep(lingerTime + 10*time.Millisecond)
 		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
 		if err != nil {
@@ -611,7 +611,7 @@ func TestLinger_overtakesTheRelease(t *testing.T) {
 	})
 }
 
-// Inspect reports that the holder lingers, and since when it asks.
+// Inspect reports that the holder lingers, and since when the waiter waits.
 func TestLinger_inspect(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		inspect := luascripts.InspectReentrant
@@ -625,7 +625,7 @@ func TestLinger_inspect(t *testing.T) {
 			h := w.take(w.b, k, w.Context())
 			if lingers {
 				w.unlock(h)
-				h = w.keeps(k, lock.WithLinger(time.Second))
+				h = w.keepLock(k, lock.WithLinger(time.Second))
 			}
 			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(k, "orders", nil), inspect)
 			if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != h.Owner() || state.Holders[0].Lingers != lingers || time.Since(state.Holders[0].Since) > time.Second || state.Holders[0].Since.IsZero() {
@@ -640,12 +640,12 @@ func TestLinger_inspect(t *testing.T) {
 	})
 }
 
-// The observer is told that the lock was kept.
+// The observer is notified that the lock was kept.
 func TestLinger_observer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var kept atomic.Int32
 		w.witnesses.Kept = func(context.Context, lock.Event) { kept.Add(1) }
-		w.keeps(lingerKinds["plain"], lingers)
+		w.keepLock(lingerKinds["plain"], lingers)
 		w.unlock(w.take(w.a, lingerKinds["plain"], w.Context(), lingers))
 		if n := kept.Load(); n != 2 {
 			w.Errorf("%d times", n)
@@ -653,11 +653,11 @@ func TestLinger_observer(t *testing.T) {
 	})
 }
 
-// The subscription ends with the use of the lock.
+// The subscription ends when the lock is no longer used.
 func TestLinger_subscription(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		channel := keys.OfKeeper("orders", w.a.id)
-		w.keeps(k, lingers)
+		w.keepLock(k, lingers)
 		if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
 			w.Errorf("%d listen", n)
 		}
@@ -688,16 +688,16 @@ func TestLinger_maxHold(t *testing.T) {
 			w.Errorf("%d channels", n)
 		}
 
-		w.keeps(k, opts...)
+		w.keepLock(k, opts...)
 		w.take(w.a, k, w.Context(), opts...)
-		w.deafened()
+		w.withoutPubSub()
 		w.wire.CutAll()
 		time.Sleep(2 * lingerTime)
 		w.free(k)
 	})
 }
 
-// A notification that another client wants the lock is no hand-off: no waiter of the process sends a request because of it.
+// A notification that another client wants the lock is not a hand-off: no waiter of the process sends a request for it.
 func TestLinger_wantedIsNoHandOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := lingerKinds["plain"]

@@ -24,49 +24,49 @@ import (
 type witness struct {
 	*testing.T
 
-	mu    sync.Mutex
-	calls map[uint64]*witnessed
-	told  []string // the events in order
-	all   []lock.Event
+	mu     sync.Mutex
+	calls  map[uint64]*callState
+	events []string // the events in order
+	all    []lock.Event
 }
 
-// witnessed is the state of a call and its hold in a witness.
-type witnessed struct {
-	ctx     context.Context
-	name    string
-	waits   bool
-	ended   bool // the call
-	granted bool // and Acquired has returned
-	drains  bool // the hold: Draining was reported
-	over    bool // the hold
+// callState is the state of a call and its hold in a witness.
+type callState struct {
+	ctx       context.Context
+	name      string
+	waits     bool
+	ended     bool // the call
+	granted   bool // and Acquired has returned
+	drains    bool // the hold: Draining was reported
+	holdEnded bool // the hold
 }
 
 func newWitness(t *testing.T) *witness {
-	return &witness{T: t, calls: make(map[uint64]*witnessed)}
+	return &witness{T: t, calls: make(map[uint64]*callState)}
 }
 
 // observer returns an observer that reports to the witness.
 func (w *witness) observer() *lock.Observer {
 	function := func(what string) func(context.Context, lock.Event) {
-		return func(ctx context.Context, e lock.Event) { w.hear(ctx, what, e) }
+		return func(ctx context.Context, e lock.Event) { w.receive(ctx, what, e) }
 	}
 	return &lock.Observer{
 		Waiting: function("waiting"), Acquired: function("granted"), NotAcquired: function("refused"), TimedOut: function("timed out"), Canceled: function("canceled"),
 		Unavailable: function("unavailable"), Failed: function("failed"), Renewed: function("renewed"), RenewalFailed: function("renewal failed"),
-		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), HandedOff: function("passed on"), Released: function("released"), Lost: function("lost"),
+		Draining: function("draining"), StillRunning: function("still running"), Abandoned: function("abandoned"), HandedOff: function("handed off"), Released: function("released"), Lost: function("lost"),
 	}
 }
 
-func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
+func (w *witness) receive(ctx context.Context, what string, e lock.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told, w.all = append(w.told, what), append(w.all, e)
+	w.events, w.all = append(w.events, what), append(w.all, e)
 	c := w.calls[e.ID]
 	if c == nil {
-		c = &witnessed{ctx: ctx, name: e.Name}
+		c = &callState{ctx: ctx, name: e.Name}
 		w.calls[e.ID] = c
 	}
-	wrong := func(why string) { w.Errorf("the observer hears of %q, %s: %+v", what, why, e) }
+	wrong := func(why string) { w.Errorf("observer event %q, %s: %+v", what, why, e) }
 	switch {
 	case e.ID == 0:
 		wrong("of no call")
@@ -86,21 +86,21 @@ func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
 		case c.ended:
 			wrong("and the call had ended")
 		case c.waits != (e.Waited > 0) || e.Waited > max(e.Took, 1):
-			wrong("with a wait that was not told")
+			wrong("with a wait that was not reported")
 		case (what == "granted") != (e.Err == nil):
 			wrong("with the wrong error")
 		case what == "granted" && (e.Owner == "" || e.Token == 0 && e.Mode != lock.Read && e.Mode != lock.Permit):
-			wrong("and knows nothing of the hold")
+			wrong("without the data of the hold")
 		}
 		c.ended, c.granted = true, what == "granted"
 	default:
 		switch {
 		case !c.granted:
 			wrong("before the grant")
-		case c.over && what != "renewed" && what != "renewal failed" && what != "draining": // events of a renewal, possibly while the hold ends
+		case c.holdEnded && what != "renewed" && what != "renewal failed" && what != "draining": // events of a renewal, possibly while the hold ends
 			wrong("after the end of the hold")
 		case e.Owner == "" || e.Held < 0:
-			wrong("and knows nothing of the hold")
+			wrong("without the data of the hold")
 		case (e.Err == nil) && (what == "lost" || what == "renewal failed" || what == "draining" || what == "still running" || what == "abandoned"):
 			wrong("without a cause")
 		case what == "draining" && c.drains:
@@ -109,7 +109,7 @@ func (w *witness) hear(ctx context.Context, what string, e lock.Event) {
 			wrong("and not since when it is draining")
 		}
 		c.drains = c.drains || what == "draining"
-		c.over = c.over || what == "released" || what == "lost"
+		c.holdEnded = c.holdEnded || what == "released" || what == "lost"
 	}
 }
 
@@ -118,20 +118,20 @@ func (w *witness) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, c := range w.calls {
-		if !c.ended || c.granted && !c.over {
-			w.Errorf("call %d for %q: the observer does not hear of the end: %+v", id, c.name, *c)
+		if !c.ended || c.granted && !c.holdEnded {
+			w.Errorf("call %d for %q: the observer got no end: %+v", id, c.name, *c)
 		}
 	}
 }
 
 // take returns the events in order, and clears them.
-func (w *witness) take() (told []string, all []lock.Event) {
+func (w *witness) take() (events []string, all []lock.Event) {
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	told, all = w.told, w.all
-	w.told, w.all = nil, nil
-	return told, all
+	events, all = w.events, w.all
+	w.events, w.all = nil, nil
+	return events, all
 }
 
 // observer returns an observer of session a with functions set by the test, instead of the witness.
@@ -142,12 +142,12 @@ func (w *world) observer() *lock.Observer {
 	return w.a.Observer
 }
 
-// wantTold fails the test unless exactly these events were reported since the last call, and returns them.
-func (w *world) wantTold(want ...string) []lock.Event {
+// wantEvents fails the test unless exactly these events were reported since the last call, and returns them.
+func (w *world) wantEvents(want ...string) []lock.Event {
 	w.Helper()
-	told, all := w.witness.take()
-	if !slices.Equal(told, want) {
-		w.Errorf("the observer hears of %q, want %q", told, want)
+	events, all := w.witness.take()
+	if !slices.Equal(events, want) {
+		w.Errorf("observer events: got %q, want %q", events, want)
 	}
 	for len(all) < len(want) {
 		all = append(all, lock.Event{})
@@ -173,28 +173,28 @@ func TestObserver_callsThatFail(t *testing.T) {
 			_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(fair, "orders", nil))
 			return err
 		}, "waiting, timed out", context.DeadlineExceeded},
-		"cancelled": {func(w *world) error {
+		"canceled": {func(w *world) error {
 			ctx, cancel := context.WithCancel(w.Context())
 			time.AfterFunc(time.Second, cancel)
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		}, "waiting, canceled", context.Canceled},
-		"cancelled before": {func(w *world) error {
+		"canceled before": {func(w *world) error {
 			ctx, cancel := context.WithCancel(w.Context())
 			cancel()
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		}, "canceled", context.Canceled},
-		"no answer to TryLock": {func(w *world) error {
+		"no reply to TryLock": {func(w *world) error {
 			w.wire.Freeze(true)
 			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-			w.thaw()
+			w.resume()
 			return err
 		}, "unavailable", lock.ErrUnavailable},
-		"no answer to Lock": {func(w *world) error {
+		"no reply to Lock": {func(w *world) error {
 			w.wire.Freeze(true)
 			_, err := w.a.Lock(w.within(time.Minute), w.a.NewSpec(plain, "orders", nil))
-			w.thaw()
+			w.resume()
 			return err
 		}, "unavailable", lock.ErrUnavailable},
 		"other key": {func(w *world) error {
@@ -216,9 +216,9 @@ func TestObserver_callsThatFail(t *testing.T) {
 				}
 				h := w.take(w.b, kind, w.Context())
 				err := c.call(w)
-				all := w.wantTold(strings.Split(c.want, ", ")...)
+				all := w.wantEvents(strings.Split(c.want, ", ")...)
 				if last := all[len(all)-1]; last.Err != err || !errors.Is(err, c.err) {
-					t.Errorf("the call returns %v, and the observer hears of %v, want %v", err, last.Err, c.err)
+					t.Errorf("the call returned %v, the observer got %v, want %v", err, last.Err, c.err)
 				}
 				w.unlock(h)
 			})
@@ -226,8 +226,8 @@ func TestObserver_callsThatFail(t *testing.T) {
 	}
 }
 
-// thaw makes the server reply again.
-func (w *world) thaw() {
+// resume makes the server reply again.
+func (w *world) resume() {
 	w.wire.Freeze(false)
 	w.wire.CutAll()
 	time.Sleep(time.Minute) // the reconciler is done
@@ -239,14 +239,14 @@ func TestObserver_aHold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.a, kind, w.Context())
-				e := w.wantTold("granted")[0]
+				e := w.wantEvents("granted")[0]
 				if e.Name != "orders" || e.Mode != kind.Mode || e.Owner != h.Owner() || e.Token != h.Token() || e.Waited != 0 {
 					t.Errorf("granted: %+v", e)
 				}
 				granted := time.Now()
 				until := h.Until()
 				time.Sleep(leaseTime/3 + time.Second)
-				e = w.wantTold("renewed")[0]
+				e = w.wantEvents("renewed")[0]
 				if want := until.Sub(granted) - leaseTime/3; (e.Left-want).Abs() > time.Second || !e.Until.Equal(h.Until()) || e.Owner != h.Owner() {
 					t.Errorf("renewed: %+v, want %v left", e, want)
 				}
@@ -254,14 +254,14 @@ func TestObserver_aHold(t *testing.T) {
 				w.wire.CutAll()
 				time.Sleep(leaseTime/3 + opTime)
 				w.wire.Refuse(false)
-				told, all := w.witness.take()
-				if len(told) == 0 || told[0] != "renewal failed" || all[0].Left <= 0 || all[0].Left > leaseTime*2/3 {
-					t.Errorf("%q: %+v", told, all)
+				events, all := w.witness.take()
+				if len(events) == 0 || events[0] != "renewal failed" || all[0].Left <= 0 || all[0].Left > leaseTime*2/3 {
+					t.Errorf("%q: %+v", events, all)
 				}
 				time.Sleep(5 * time.Second)
 				w.witness.take()
 				w.unlock(h)
-				e = w.wantTold("released")[0]
+				e = w.wantEvents("released")[0]
 				if want := time.Since(granted); e.Held != want || e.Err != nil {
 					t.Errorf("released: held for %v, want %v, %v", e.Held, want, e.Err)
 				}
@@ -270,7 +270,7 @@ func TestObserver_aHold(t *testing.T) {
 	}
 }
 
-func TestObserver_theWayAHoldEnds(t *testing.T) {
+func TestObserver_howAHoldEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		opts  []lock.Option
 		end   func(w *world, h lock.Hold, cancel func())
@@ -297,7 +297,7 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 		"not confirmed": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.wire.Freeze(true)
 			_ = h.Unlock(w.Context()) // no reply
-			w.thaw()
+			w.resume()
 		}, "released", lock.ErrUnavailable},
 		"closed": {nil, func(w *world, h lock.Hold, _ func()) {
 			if err := w.a.Close(w.Context()); err != nil {
@@ -310,9 +310,9 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 				ctx, cancel := context.WithCancel(w.Context())
 				defer cancel()
 				h := w.take(w.a, plain, ctx, c.opts...)
-				w.wantTold("granted")
+				w.wantEvents("granted")
 				c.end(w, h, cancel)
-				all := w.wantTold(strings.Split(c.want, ", ")...)
+				all := w.wantEvents(strings.Split(c.want, ", ")...)
 				last := all[len(all)-1]
 				if !errors.Is(last.Err, c.cause) || last.Held < 0 || name == "expired" && (last.Held < 900*time.Millisecond || last.Held > time.Second) {
 					t.Errorf("%+v, want %v", last, c.cause)
@@ -323,18 +323,18 @@ func TestObserver_theWayAHoldEnds(t *testing.T) {
 }
 
 // A lock is handed off inside the process: the next call waited behind the holder, even if it never sent a request.
-func TestObserver_passedOn(t *testing.T) {
+func TestObserver_handOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context())
-		first, second := w.wantTold("granted", "waiting"), time.Now()
+		first, second := w.wantEvents("granted", "waiting"), time.Now()
 		time.Sleep(5 * time.Millisecond)
 		w.unlock(h)
 		h = w.next(next)
-		told, all := w.witness.take()
-		slices.Sort(told)
-		if fmt.Sprint(told) != "[granted passed on released]" {
-			t.Errorf("told %q", told)
+		events, all := w.witness.take()
+		slices.Sort(events)
+		if fmt.Sprint(events) != "[granted handed off released]" {
+			t.Errorf("got events %q", events)
 		}
 		for _, e := range all {
 			if e.ID == first[1].ID && (e.Waited != time.Since(second) || e.Took != e.Waited) {
@@ -351,13 +351,13 @@ func TestObserver_reentry(t *testing.T) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		time.Sleep(leaseTime/3 + time.Second)
-		w.wantTold("granted", "granted", "renewed")
+		w.wantEvents("granted", "granted", "renewed")
 		w.mini.Del("orders")
 		<-outer.Context().Done()
 		<-inner.Context().Done()
-		all := w.wantTold("lost", "lost")
+		all := w.wantEvents("lost", "lost")
 		if all[0].ID == all[1].ID {
-			t.Error("the two losses are of one hold")
+			t.Error("the two events are of one hold")
 		}
 	})
 }
@@ -366,12 +366,12 @@ func TestObserver_reentry(t *testing.T) {
 func TestObserver_downgrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
-		w.wantTold("granted")
+		w.wantEvents("granted")
 		read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), write)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := w.wantTold("granted", "released")
+		all := w.wantEvents("granted", "released")
 		if all[0].Mode != lock.Read || all[1].Mode != lock.Write {
 			t.Errorf("%+v", all)
 		}
@@ -381,23 +381,23 @@ func TestObserver_downgrade(t *testing.T) {
 
 // The lock is lost after an Unlock has ended the hold, and before it removed the hold. The Unlock reports the end, and
 // the loss does not.
-func TestObserver_unlockCrossedByALoss(t *testing.T) {
+func TestObserver_lossDuringUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context()).(*hold)
-		w.wantTold("granted")
+		w.wantEvents("granted")
 		h.end(lock.ErrUnlocked) // the first step of Unlock
 		w.mini.Del("orders")
 		h.acquisition().lease.Lose(watchdog.ErrGone)
-		w.wantTold()
+		w.wantEvents()
 		err := w.a.unlockEnded(w.Context(), h, time.Now(), true)
-		if e := w.wantTold("lost")[0]; !errors.Is(err, lock.ErrLost) || e.Err != err {
-			t.Errorf("Unlock: %v, and the observer hears of %v", err, e.Err)
+		if e := w.wantEvents("lost")[0]; !errors.Is(err, lock.ErrLost) || e.Err != err {
+			t.Errorf("Unlock: %v; the observer got %v", err, e.Err)
 		}
 	})
 }
 
 // A client without an observer creates no call, and allocates nothing for it.
-func TestObserver_costsNothing(t *testing.T) {
+func TestObserver_noneNoCost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.Observer = nil
 		h := w.lock(w.a, w.Context()).(*hold)
@@ -419,33 +419,33 @@ func TestObserver_costsNothing(t *testing.T) {
 }
 
 // The observer is notified of the grant first, however early the hold ends.
-func TestObserver_hearsOfTheGrantFirst(t *testing.T) {
+func TestObserver_grantComesFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var told []string
+		var events []string
 		var mu sync.Mutex
-		tell := func(what string) func(context.Context, lock.Event) {
-			return func(context.Context, lock.Event) { mu.Lock(); told = append(told, what); mu.Unlock() }
+		notify := func(what string) func(context.Context, lock.Event) {
+			return func(context.Context, lock.Event) { mu.Lock(); events = append(events, what); mu.Unlock() }
 		}
 		slow := make(chan struct{})
-		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { <-slow; tell("granted")(nil, lock.Event{}) }, Lost: tell("lost"), Released: tell("released")}
-		got := w.gets(w.a, plain, w.Context())
+		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { <-slow; notify("granted")(nil, lock.Event{}) }, Lost: notify("lost"), Released: notify("released")}
+		got := w.goLockKind(w.a, plain, w.Context())
 		synctest.Wait()
 		w.mini.Del("orders")
 		time.Sleep(leaseTime) // the renewal finds the lock gone
-		if len(told) != 0 {
-			t.Errorf("told %q before the grant", told)
+		if len(events) != 0 {
+			t.Errorf("events before the grant: %q", events)
 		}
 		close(slow)
 		_ = (<-got).Unlock(w.Context()) // it is lost
 		synctest.Wait()
-		if fmt.Sprint(told) != "[granted lost]" {
-			t.Errorf("told %q", told)
+		if fmt.Sprint(events) != "[granted lost]" {
+			t.Errorf("got events %q", events)
 		}
 	})
 }
 
-// cut runs call; the observer ends its goroutine before it returns.
-func (w *world) cut(call func()) {
+// endGoroutine runs call; the observer ends its goroutine before it returns.
+func (w *world) endGoroutine(call func()) {
 	w.Helper()
 	returned, done := false, make(chan struct{})
 	go func() {
@@ -466,11 +466,11 @@ func TestObserver_doesNotReturn(t *testing.T) {
 	wantFree := func(w *world, names ...string) {
 		w.Helper()
 		if n := w.a.dog.Len(); n != 0 {
-			w.Errorf("%d leases are watched for nobody", n)
+			w.Errorf("%d leases are watched without a hold", n)
 		}
 		for _, name := range names {
 			if w.mini.Exists(name) {
-				w.Errorf("%s is locked for nobody", name)
+				w.Errorf("%s is locked without a holder", name)
 			}
 		}
 	}
@@ -478,14 +478,14 @@ func TestObserver_doesNotReturn(t *testing.T) {
 		"granted": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			for _, kind := range allKinds {
 				o.Acquired = end
-				w.cut(func() { _, _ = w.a.Lock(w.Context(), w.a.NewSpec(kind, "orders", nil)) })
+				w.endGoroutine(func() { _, _ = w.a.Lock(w.Context(), w.a.NewSpec(kind, "orders", nil)) })
 				wantFree(w, "orders")
 			}
 		},
 		"a re-entry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.lock(w.a, w.Context())
 			o.Acquired = end
-			w.cut(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
+			w.endGoroutine(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
 			if n := w.count(h); n != 1 {
 				w.Errorf("%d holds", n)
 			}
@@ -495,7 +495,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 		"a downgrade": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.take(w.a, writing, w.Context())
 			o.Acquired = end
-			w.cut(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
+			w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
 			if err := h.Err(); err != nil {
 				w.Error(err)
 			}
@@ -510,7 +510,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				}
 				h, ctx := w.take(w.b, rival, w.Context()), lock.ContextWithNewOwner(w.Context())
 				o.Waiting = end
-				w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
+				w.endGoroutine(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
 				o.Waiting = nil
 				w.unlock(h)
 				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // no call is ahead
@@ -522,7 +522,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			h := w.lock(w.a, ctx)
 			w.mini.Del("orders")
 			o.Lost = end
-			w.cut(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) })
+			w.endGoroutine(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) })
 			wantFree(w, "orders")
 			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
 				w.Error(err)
@@ -548,18 +548,18 @@ func TestObserver_doesNotReturn(t *testing.T) {
 // A failed downgrade is reported like a failed TryLock, with the error that the caller gets.
 func TestObserver_downgradeThatFails(t *testing.T) {
 	for name, want := range map[string][]string{
-		"no answer": {"unavailable"},
-		"lost":      {"lost", "failed"},
-		"ahead":     {"waiting", "refused"},
-		"deadline":  {"waiting", "timed out"},
-		"cancelled": {"waiting", "canceled"},
+		"no reply": {"unavailable"},
+		"lost":     {"lost", "failed"},
+		"ahead":    {"waiting", "refused"},
+		"deadline": {"waiting", "timed out"},
+		"canceled": {"waiting", "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				owner := lock.ContextWithNewOwner(w.Context())
 				h := w.take(w.a, writing, owner)
-				w.wantTold("granted")
-				if name == "no answer" {
+				w.wantEvents("granted")
+				if name == "no reply" {
 					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
 				} else { // the loss is not detected here yet
 					w.mini.Del("orders")
@@ -582,13 +582,13 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 				case "deadline":
 					ctx, cancel = context.WithTimeout(ctx, time.Second/2)
 					defer cancel()
-				case "cancelled":
+				case "canceled":
 					time.AfterFunc(time.Second/2, cancel)
 				}
 				_, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h)
-				all := w.wantTold(want...)
+				all := w.wantEvents(want...)
 				if got := all[len(all)-1].Err; err == nil || got != err {
-					w.Errorf("the caller gets %v, and the observer hears of %v", err, got)
+					w.Errorf("the caller got %v, and the observer got %v", err, got)
 				}
 				_ = h.Unlock(w.Context())
 				time.Sleep(2 * opTime)
@@ -624,7 +624,7 @@ func (w *world) ofOne(s *Session, kind *Kind) *Spec {
 }
 
 // Redis refused a call that waits under its own owner string. The event has the owner string of the later hold.
-func TestObserver_hearsWhoWaits(t *testing.T) {
+func TestObserver_waitingHasTheOwner(t *testing.T) {
 	for name, kind := range allKinds {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -633,8 +633,8 @@ func TestObserver_hearsWhoWaits(t *testing.T) {
 					rival = writing
 				}
 				h := w.take(w.b, rival, w.Context())
-				got := w.gets(w.a, kind, w.Context())
-				waiting := w.wantTold("waiting")[0]
+				got := w.goLockKind(w.a, kind, w.Context())
+				waiting := w.wantEvents("waiting")[0]
 				w.unlock(h)
 				h = <-got
 				if waiting.Owner != h.Owner() {
@@ -648,7 +648,7 @@ func TestObserver_hearsWhoWaits(t *testing.T) {
 
 // A call comes behind another one of its process, and Redis replies to neither its request nor its queue entry. It
 // waits for Redis, so the observer is notified of a wait only when it has a queue position.
-func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
+func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 	for name, kind := range map[string]*Kind{"fair": fair, "semaphore": permits} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -657,14 +657,14 @@ func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 					w.Fatal(err)
 				}
 				first := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
-				w.wantTold("waiting")
+				w.wantEvents("waiting")
 				w.mini.SetError("LOADING Redis is loading the dataset in memory")
 				second := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
 				time.Sleep(3 * pollTime)
-				w.wantTold()
+				w.wantEvents()
 				w.mini.SetError("")
 				time.Sleep(pollTime)
-				w.wantTold("waiting")
+				w.wantEvents("waiting")
 				w.unlock(h)
 				w.unlock(<-first)
 				w.unlock(<-second)
@@ -676,31 +676,31 @@ func TestObserver_waitsOnceItIsInTheQueue(t *testing.T) {
 
 // The observer is slow to handle the grant, and the lease is renewed in the meantime. The observer is notified of the
 // grant first, and of the next renewal.
-func TestObserver_hearsOfNoRenewalBeforeTheGrant(t *testing.T) {
+func TestObserver_noRenewalBeforeTheGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var told []string
+		var events []string
 		w.observer().Acquired = func(context.Context, lock.Event) {
 			time.Sleep(leaseTime / 2)
-			told = append(told, "granted")
+			events = append(events, "granted")
 		}
-		w.observer().Renewed = func(context.Context, lock.Event) { told = append(told, "renewed") }
+		w.observer().Renewed = func(context.Context, lock.Event) { events = append(events, "renewed") }
 		h := w.lock(w.a, w.Context())
 		time.Sleep(leaseTime / 3)
 		w.unlock(h)
-		if !slices.Equal(told, []string{"granted", "renewed"}) {
-			w.Errorf("the observer hears of %q", told)
+		if !slices.Equal(events, []string{"granted", "renewed"}) {
+			w.Errorf("the observer got %q", events)
 		}
 	})
 }
 
 // A renewal skips a lock that no waiter has claimed, and a waiter claims it before the watchdog reports that. For the
 // observer of that hold, no renewal has failed.
-func TestObserver_takenAfterTheRenewal(t *testing.T) {
+func TestObserver_claimedAfterTheRenewal(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		w.wantTold("granted")
+		w.wantEvents("granted")
 		h.(*hold).acquisition().Unrenewed(errUntaken, leaseTime/2)
-		w.wantTold()
+		w.wantEvents()
 		w.unlock(h)
 		synctest.Wait()
 	})

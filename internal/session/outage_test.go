@@ -32,7 +32,7 @@ func (w *world) wantEnd(what string, err error, match []error, not ...error) {
 	if errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
 		w.Errorf("%s: %v, which matches both", what, err)
 	}
-	if told := err != nil && notServed.MatchString(err.Error()); told != errors.Is(err, lock.ErrUnavailable) {
+	if losses := err != nil && notServed.MatchString(err.Error()); losses != errors.Is(err, lock.ErrUnavailable) {
 		w.Errorf("%s: %v, does it say that Redis is unavailable?", what, err)
 	}
 }
@@ -145,7 +145,7 @@ func (w *world) within(d time.Duration) context.Context {
 
 // Another owner has the lock, and Redis confirms it. However a wait ends, even while the next request is due or in
 // flight, its error reports another owner.
-func TestUnavailable_notWhileRedisAnswers(t *testing.T) {
+func TestUnavailable_notWhileRedisReplies(t *testing.T) {
 	for kindName, kind := range allKinds {
 		for endName, end := range ends {
 			t.Run(kindName+"/"+endName, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 					rival = writing
 				}
 				h := w.take(w.b, rival, w.Context())
-				for after, silent := range map[time.Duration]bool{
+				for after, unavailable := range map[time.Duration]bool{
 					300 * time.Millisecond:              false,
 					pollTime + opTime - time.Second/2:   false, // its latest request is in flight
 					2*pollTime + opTime + time.Second/2: true,
@@ -217,17 +217,17 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 					w.wire.Freeze(true)
 					time.Sleep(after - 10*time.Millisecond)
-					says := lock.ErrNotAcquired
-					if silent {
-						says = lock.ErrUnavailable
+					want := lock.ErrNotAcquired
+					if unavailable {
+						want = lock.ErrUnavailable
 					}
 					if kind.WaitPolicy == lockstate.OnlyFirst { // otherwise a TryLock sends a request
 						_, err := w.a.TryLock(w.within(time.Millisecond), w.a.NewSpec(kind, "orders", nil))
-						w.wantEnd("TryLock behind the others after "+after.String(), err, []error{says})
+						w.wantEnd("TryLock behind the others after "+after.String(), err, []error{want})
 					}
 					cancel()
 					for range 2 {
-						w.wantEnd(after.String(), <-errs, []error{says, context.Canceled})
+						w.wantEnd(after.String(), <-errs, []error{want, context.Canceled})
 					}
 					w.wire.Freeze(false)
 					w.wire.CutAll()
@@ -242,7 +242,7 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 // A transient error reply counts as unavailable, and an error about the caller is returned. If memory is full, a
 // TryLock does not retry.
 func TestUnavailable_replies(t *testing.T) {
-	for reply, silent := range map[string]bool{
+	for reply, unavailable := range map[string]bool{
 		"LOADING Redis is loading the dataset in memory":        true,
 		"CLUSTERDOWN Hash slot not served":                      true,
 		"MASTERDOWN Link with MASTER is down":                   true,
@@ -257,13 +257,13 @@ func TestUnavailable_replies(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.unlock(w.lock(w.a, w.Context()))
 				w.mini.SetError(reply)
-				began := time.Now()
+				start := time.Now()
 				_, try := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-				took := time.Since(began)
+				took := time.Since(start)
 				_, wait := w.a.Lock(w.within(2*time.Second), w.a.NewSpec(plain, "orders", nil))
 				_, inspect := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
 				w.mini.SetError("")
-				if silent {
+				if unavailable {
 					w.wantEnd("TryLock", try, []error{lock.ErrUnavailable}, lock.ErrNotAcquired)
 					w.wantEnd("Lock", wait, []error{lock.ErrUnavailable, context.DeadlineExceeded})
 					w.wantEnd("Inspect", inspect, []error{lock.ErrUnavailable})
@@ -317,7 +317,7 @@ func TestUnavailable_otherCalls(t *testing.T) {
 
 // A TryLock is refused because another owner has the lock. A waiter behind it therefore does not report Redis as
 // unavailable.
-func TestUnavailable_notBehindATryLockThatWasAnswered(t *testing.T) {
+func TestUnavailable_notBehindARefusedTryLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.slowScripts(20 * time.Millisecond)

@@ -59,7 +59,7 @@ func TestOwners(t *testing.T) {
 		}
 		for _, owner := range []string{"0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7", "", "x", "x:1", s.id, s.id + ":", s.id + ":-1"} {
 			if since := askedSince(owner); !since.IsZero() {
-				t.Errorf("%q asks since %v", owner, since)
+				t.Errorf("%q: got the time %v", owner, since)
 			}
 		}
 	})
@@ -104,10 +104,10 @@ func TestNewOwner_permits(t *testing.T) {
 func TestStateOf(t *testing.T) {
 	const java = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7"
 	const ours = "01a202b8-4bbe-7c35-bc27-051edccf1eeb:1830000000000000000"
-	asked := time.UnixMicro(1830000000000000000 >> 10)
+	requests := time.UnixMicro(1830000000000000000 >> 10)
 	left := 20 * time.Second
 	waits := []luascripts.Waiter{{Owner: ours, WaiterTimeout: time.Second}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
-	waiters := []lock.Waiter{{Owner: ours, WaiterTimeout: time.Second, Since: asked}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
+	waiters := []lock.Waiter{{Owner: ours, WaiterTimeout: time.Second, Since: requests}, {Owner: java, WaiterTimeout: lock.NoExpiry}}
 	for name, c := range map[string]struct {
 		sided    bool
 		snapshot luascripts.Snapshot
@@ -118,15 +118,15 @@ func TestStateOf(t *testing.T) {
 		"nothing but a queue":         {false, luascripts.Snapshot{Exists: true, Left: left, Waiters: waits}, lock.State{Waiters: waiters}},
 		"dead readers":                {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "read"}, lock.State{}},
 		"ours": {false, luascripts.Snapshot{Exists: true, Left: left, Fields: []luascripts.Field{{Name: ours, Value: "2"}}, Waiters: waits},
-			lock.State{Mode: lock.Exclusive, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Exclusive, Since: asked}}, Waiters: waiters}},
+			lock.State{Mode: lock.Exclusive, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Exclusive, Since: requests}}, Waiters: waiters}},
 		"Redisson's, without end": {false, luascripts.Snapshot{Exists: true, Left: lock.NoExpiry, Fields: []luascripts.Field{{Name: java, Value: "1"}}},
 			lock.State{Mode: lock.Exclusive, Lease: lock.NoExpiry, Holders: []lock.Holder{{Owner: java, Count: 1, Mode: lock.Exclusive}}}},
 		"a plain lock whose owner ends as a writer's field does": {false, luascripts.Snapshot{Exists: true, Left: left, Fields: []luascripts.Field{{Name: java + ":write", Value: "1"}}},
 			lock.State{Mode: lock.Exclusive, Lease: left, Holders: []lock.Holder{{Owner: java + ":write", Count: 1, Mode: lock.Exclusive}}}},
 		"readers": {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "read", Fields: []luascripts.Field{{Name: java, Value: "1"}, {Name: ours, Value: "3"}}},
-			lock.State{Mode: lock.Read, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 3, Mode: lock.Read, Since: asked}, {Owner: java, Count: 1, Mode: lock.Read}}}},
+			lock.State{Mode: lock.Read, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 3, Mode: lock.Read, Since: requests}, {Owner: java, Count: 1, Mode: lock.Read}}}},
 		"a writer that reads": {true, luascripts.Snapshot{Exists: true, Left: left, Mode: "write", Fields: []luascripts.Field{{Name: ours, Value: "1"}, {Name: ours + ":write", Value: "2"}}},
-			lock.State{Mode: lock.Write, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Write, Since: asked}, {Owner: ours, Count: 1, Mode: lock.Read, Since: asked}}}},
+			lock.State{Mode: lock.Write, Lease: left, Holders: []lock.Holder{{Owner: ours, Count: 2, Mode: lock.Write, Since: requests}, {Owner: ours, Count: 1, Mode: lock.Read, Since: requests}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Name = "orders"
@@ -177,8 +177,8 @@ func (w *world) wantAbout(op, name string, err error) {
 	}
 }
 
-// said is what an error says.
-func said(err error) string {
+// errText returns the text of an error.
+func errText(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -192,13 +192,13 @@ func TestInspect_fails(t *testing.T) {
 		inspect := func(ctx context.Context, spec *Spec) error {
 			state, err := Inspect(ctx, w.a, spec, luascripts.InspectReentrant)
 			if state.Name != "" {
-				w.Errorf("%+v beside an error", state)
+				w.Errorf("got %+v with an error", state)
 			}
 			w.wantAbout("inspect", spec.Name, err)
 			return err
 		}
 		w.mini.SetError("ERR out of order")
-		if err := inspect(w.Context(), spec); !strings.Contains(said(err), "out of order") {
+		if err := inspect(w.Context(), spec); !strings.Contains(errText(err), "out of order") {
 			w.Error(err)
 		}
 		w.mini.SetError("")
@@ -206,7 +206,7 @@ func TestInspect_fails(t *testing.T) {
 		if err := w.mini.Set("orders", "1"); err != nil {
 			w.Fatal(err)
 		}
-		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a number") {
+		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(errText(err), "a number") {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
 		w.mini.Del("orders")
@@ -215,9 +215,9 @@ func TestInspect_fails(t *testing.T) {
 		if err := inspect(w.Context(), w.a.NewSpec(plain, "", nil)); !errors.Is(err, lock.ErrBadName) {
 			w.Error(err)
 		}
-		over, cancel := context.WithCancel(w.Context())
+		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		w.wantEnd("Inspect", inspect(over, spec), []error{context.Canceled}, lock.ErrUnavailable)
+		w.wantEnd("Inspect", inspect(done, spec), []error{context.Canceled}, lock.ErrUnavailable)
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
@@ -254,7 +254,7 @@ func TestServer(t *testing.T) {
 		}
 		w.mini.SetError("ERR out of order")
 		got, err := w.a.Server(w.Context(), spec)
-		if !strings.Contains(said(err), "out of order") || !got.Since.IsZero() {
+		if !strings.Contains(errText(err), "out of order") || !got.Since.IsZero() {
 			w.Errorf("%+v, %v", got, err)
 		}
 		w.wantAbout("server", "orders", err)

@@ -30,19 +30,19 @@ func TestQueue_oneHeartbeatForAll(t *testing.T) {
 		if got := n.Load(); got < 59 || got > 61 {
 			w.Errorf("%d waiters sent %d commands in a minute, want one a second", waiters, got)
 		}
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
 			w.Errorf("served in the order %v", order)
 		}
-		if took := time.Since(freed); took != 0 {
-			w.Errorf("it took %v, although each is told when its turn has come", took)
+		if took := time.Since(released); took != 0 {
+			w.Errorf("it took %v, although each waiter is notified", took)
 		}
 	})
 }
 
 // A waiter with a short waiter timeout needs more frequent heartbeats than the first in the queue.
-func TestQueue_heartbeatsSuitTheLeastPatient(t *testing.T) {
+func TestQueue_heartbeatsForTheShortestTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		waiterTimeout := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
@@ -78,12 +78,12 @@ func TestQueue_servedWithoutMessages(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		served := w.inOrder(3, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
 		time.Sleep(10 * time.Second)
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		if order := served(); !slices.IsSorted(order) {
 			w.Errorf("served in the order %v", order)
 		}
-		if took := time.Since(freed); took > 3*pollTime {
+		if took := time.Since(released); took > 3*pollTime {
 			w.Errorf("three waiters were served within %v, want a poll interval each", took)
 		}
 	})
@@ -91,7 +91,7 @@ func TestQueue_servedWithoutMessages(t *testing.T) {
 
 // A message is lost with the connection for notifications. After the new connection is confirmed, the waiters send one
 // heartbeat for all.
-func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
+func TestQueue_oneHeartbeatAfterAReconnect(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		served := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
@@ -102,7 +102,7 @@ func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 		w.wire.CutAll()
 		time.Sleep(pollTime / 2)
 		if got := n.Load(); got > 2 {
-			w.Errorf("20 waiters sent %d commands after a break, want one heartbeat or two", got)
+			w.Errorf("20 waiters sent %d commands after a reconnect, want one or two heartbeats", got)
 		}
 		w.unlock(h)
 		served()
@@ -111,7 +111,7 @@ func TestQueue_aBreakCostsOneHeartbeat(t *testing.T) {
 
 // All waiters of a process are disconnected. A waiter behind them waits until all of them count as dead, and sends no
 // extra requests. They return to the end of the queue.
-func TestQueue_manyDeadCostOnePatience(t *testing.T) {
+func TestQueue_manyDeadCostOneTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		away := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
@@ -132,7 +132,7 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 		w.unlock(h)
 		served := <-behind
 		if took := served.Sub(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
-			w.Errorf("served after %v, want one waiter timeout of %v, less the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
+			w.Errorf("served after %v, want one waiter timeout of %v, minus the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
 		}
 		w.wire.Refuse(false)
 		if order := away(); len(order) != 20 {
@@ -145,7 +145,7 @@ func TestQueue_manyDeadCostOnePatience(t *testing.T) {
 }
 
 // A waiter that leaves is removed immediately, and the next waiter is notified.
-func TestQueue_leavingIsToldToTheNext(t *testing.T) {
+func TestQueue_leavingNotifiesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -189,7 +189,7 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 			synctest.Wait()
 			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
 			if err != nil || state.Waiters[0].WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
-				w.Fatalf("the first in the queue has not been heard from: %v, %+v", err, state.Waiters[0])
+				w.Fatalf("the first in the queue sent no heartbeat: %v, %+v", err, state.Waiters[0])
 			}
 		}
 		w.unlock(h)
@@ -200,7 +200,7 @@ func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 
 // The caller leaves before the reply that it was queued, so it must be removed. A reply that took a second would be
 // uncertain in any case.
-func TestQueue_leftBeforeTheAnswer(t *testing.T) {
+func TestQueue_leftBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, fair, w.Context())) // loads the scripts
 		h := w.take(w.b, fair, w.Context())
@@ -213,14 +213,14 @@ func TestQueue_leftBeforeTheAnswer(t *testing.T) {
 		time.Sleep(600 * time.Millisecond) // for the reply, and its reconciliation
 		synctest.Wait()
 		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
-			w.Errorf("a waiter that left stands in the queue: %q", queue)
+			w.Errorf("a waiter that left is still queued: %q", queue)
 		}
 		w.unlock(h)
 	})
 }
 
 // The replies to heartbeats take longer than a heartbeat interval. They still report whose turn it is.
-func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
+func TestQueue_repliesSlowerThanHeartbeats(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action { // no other notification arrives
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
@@ -231,19 +231,19 @@ func TestQueue_answersSlowerThanHeartbeats(t *testing.T) {
 			return w.take(w.a, far, w.Context(), lock.WithWaiterTimeout(300*time.Millisecond))
 		})
 		time.Sleep(10 * time.Second)
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		if order := served(); !slices.IsSorted(order) {
 			w.Errorf("served in the order %v", order)
 		}
-		if took := time.Since(freed); took > 2*time.Second {
+		if took := time.Since(released); took > 2*time.Second {
 			w.Errorf("two waiters were served within %v", took)
 		}
 	})
 }
 
 // The request of one waiter takes long. The other waiters of its process send heartbeats in the meantime.
-func TestQueue_heartbeatsGoOnWhileTheFirstAsks(t *testing.T) {
+func TestQueue_heartbeatsDuringARequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		var late atomic.Bool
@@ -307,7 +307,7 @@ func TestQueue_commandsOfAChange(t *testing.T) {
 // 1: a has waited before, and is still subscribed. 2: it waits again; the reply takes long. 3: the lock is released
 // before the reply, and the message arrives first. The waiter sends a request after its reply, without waiting for a
 // heartbeat.
-func TestQueue_messageBeforeTheAnswer(t *testing.T) {
+func TestQueue_messageBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context()) // 1
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
@@ -319,17 +319,17 @@ func TestQueue_messageBeforeTheAnswer(t *testing.T) {
 		served = w.inOrder(1, func(int) lock.Hold { return w.take(w.a, slow(*fair, late), w.Context()) }) // 2
 		w.unlock(h)                                                                                       // 3
 		synctest.Wait()
-		freed := time.Now()
+		released := time.Now()
 		served()
-		if took := time.Since(freed); took > 2*late {
-			w.Errorf("it took %v, although two answers take %v", took, 2*late)
+		if took := time.Since(released); took > 2*late {
+			w.Errorf("it took %v, although two replies take %v", took, 2*late)
 		}
 	})
 }
 
 // If an owner of Redisson has the lock or is first in the queue, its release publishes on the waiter's own channel, and
 // the waiter subscribes to that. Behind owners of leasehold it does not.
-func TestQueue_toldByRedisson(t *testing.T) {
+func TestQueue_notifiedByRedisson(t *testing.T) {
 	const (
 		theirs   = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
 		channel  = "redisson_lock__channel:{orders}:"
@@ -337,7 +337,7 @@ func TestQueue_toldByRedisson(t *testing.T) {
 		timeouts = "redisson_lock_timeout:{orders}"
 	)
 	inBubble(t, func(w *world) {
-		told := func(what string) {
+		losses := func(what string) {
 			w.Helper()
 			served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
 			all, err := w.mini.List(queue)
@@ -355,19 +355,19 @@ func TestQueue_toldByRedisson(t *testing.T) {
 				w.Fatal(err)
 			}
 			w.mini.Publish(channel+it, "0")
-			freed := time.Now()
+			released := time.Now()
 			served()
-			if took := time.Since(freed); took != 0 {
-				w.Errorf("%s: it took %v, although it was told", what, took)
+			if took := time.Since(released); took != 0 {
+				w.Errorf("%s: it took %v, although the waiter was notified", what, took)
 			}
 		}
 		w.mini.HSet("orders", theirs, "1")
-		told("one of Redisson's has it")
+		losses("one of Redisson's has it")
 
 		w.take(w.b, fair, w.Context())
 		w.mini.RPush(queue, theirs)
 		w.mini.ZAdd(timeouts, float64(time.Now().Add(time.Hour).UnixMilli()), theirs)
-		told("one of Redisson's is before it")
+		losses("one of Redisson's is before it")
 
 		h := w.take(w.b, fair, w.Context())
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
@@ -381,9 +381,9 @@ func TestQueue_toldByRedisson(t *testing.T) {
 
 // How a fair lock is handed off inside a process and between processes.
 
-// goRound makes n goroutines of each session acquire and release the lock for this number of rounds, and checks mutual
+// contend makes n goroutines of each session acquire and release the lock for this number of rounds, and checks mutual
 // exclusion.
-func (w *world) goRound(sessions []*Session, n, rounds int, opts ...lock.Option) {
+func (w *world) contend(sessions []*Session, n, rounds int, opts ...lock.Option) {
 	w.Helper()
 	var wg sync.WaitGroup
 	var inside atomic.Int32
@@ -411,9 +411,9 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 		for _, n := range []int{1, 2, 3, 10, 70} {
 			t.Run(fmt.Sprintf("%dx%d", processes, n), func(t *testing.T) {
 				inBubble(t, func(w *world) {
-					began := time.Now()
-					w.goRound([]*Session{w.a, w.b}[:processes], n, 60/n+2)
-					if took := time.Since(began); took >= pollTime/2 {
+					start := time.Now()
+					w.contend([]*Session{w.a, w.b}[:processes], n, 60/n+2)
+					if took := time.Since(start); took >= pollTime/2 {
 						w.Errorf("it took %v", took)
 					}
 				})
@@ -422,9 +422,9 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 	}
 }
 
-// passed returns a hold that was handed off inside session a, without waiters. Its release must remove the queue
+// handedOffHold returns a hold that was handed off inside session a, without waiters. Its release must remove the queue
 // position of its call. It has these options.
-func (w *world) passed(opts ...lock.Option) lock.Hold {
+func (w *world) handedOffHold(opts ...lock.Option) lock.Hold {
 	w.Helper()
 	first := w.take(w.a, fair, w.Context())
 	holds := make(chan lock.Hold, 2)
@@ -439,16 +439,16 @@ func (w *world) passed(opts ...lock.Option) lock.Hold {
 	w.unlock(second)
 	third := <-holds
 	if third.Owner() != second.Owner() || third.Token() <= second.Token() {
-		w.Fatal("the lock was not passed on")
+		w.Fatal("the lock was not handed off")
 	}
 	if queue := w.inQueue(); len(queue) != 1 {
-		w.Fatalf("%q stand in the queue", queue)
+		w.Fatalf("got %q queued", queue)
 	}
 	return third
 }
 
 // The reply to a release grants the lock to the next waiter of its process, and that waiter sends no request.
-func TestQueue_theHeirDoesNotAsk(t *testing.T) {
+func TestQueue_nextOwnerSendsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, fair, w.Context())) // loads the script
 		h := w.take(w.a, fair, w.Context())
@@ -467,7 +467,7 @@ func TestQueue_theHeirDoesNotAsk(t *testing.T) {
 
 // The reply to a request names the next waiters of the process, like the reply to a release. The lock is handed off to
 // them, and none of them sends a request.
-func TestQueue_passedOnAfterAQuestion(t *testing.T) {
+func TestQueue_handedOffAfterARequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		holds := make(chan lock.Hold)
@@ -485,7 +485,7 @@ func TestQueue_passedOnAfterAQuestion(t *testing.T) {
 		first := <-holds
 		for range 2 {
 			if next := <-holds; next.Owner() != first.Owner() || next.Token() <= first.Token() {
-				w.Error("a waiter that was next has asked")
+				w.Error("the next owner sent a request")
 			}
 		}
 		wg.Wait()
@@ -500,9 +500,9 @@ func (w *world) inQueue() []string {
 // The owner strings from which an acquisition was handed off are removed from the queue with it, however it ends.
 func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
-		"unlock":           func(w *world, h lock.Hold) { w.unlock(h) },
-		"the holder stays": func(*world, lock.Hold) { time.Sleep(lockstate.ServedPause) },
-		"the holder stays, and Redis hears nothing for a while": func(w *world, _ lock.Hold) {
+		"unlock":                    func(w *world, h lock.Hold) { w.unlock(h) },
+		"the holder keeps the lock": func(*world, lock.Hold) { time.Sleep(lockstate.ServedPause) },
+		"the holder keeps the lock, and Redis is unreachable for a while": func(w *world, _ lock.Hold) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
 			time.Sleep(2 * pollTime)
 		},
@@ -511,22 +511,22 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 				w.Error(err)
 			}
 		},
-		"an unlock whose answer is lost": func(w *world, h lock.Hold) {
+		"an Unlock with a lost reply": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 			_ = h.Unlock(w.Context())
 			time.Sleep(10 * time.Second)
 		},
-		"an unlock that Redis hears of later": func(w *world, h lock.Hold) {
+		"an Unlock that is executed late": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
 			if h.Unlock(w.Context()) == nil {
-				w.Error("nobody answered, and it is unlocked")
+				w.Error("Unlock succeeded without a reply")
 			}
 			w.wire.OnRequest(nil)
 			time.Sleep(4 * time.Second)
 		},
 		"it is lost": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(func(req [][]byte) redistest.Action { // no other command about the queue gets through before
-				about := slices.ContainsFunc(req, func(word []byte) bool { return strings.Contains(string(word), "lock_queue") })
+				about := slices.ContainsFunc(req, func(arg []byte) bool { return strings.Contains(string(arg), "lock_queue") })
 				return redistest.Action{DropRequest: about}
 			})
 			w.mini.Del("orders")
@@ -540,11 +540,11 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				h := w.passed()
+				h := w.handedOffHold()
 				end(w, h)
 				synctest.Wait()
 				if queue := w.inQueue(); len(queue) != 0 {
-					w.Errorf("%q stand in the queue", queue)
+					w.Errorf("got %q queued", queue)
 				}
 				_ = h.Unlock(w.Context())
 			})
@@ -557,14 +557,14 @@ func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
 	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				h := w.passed(lock.WithMinHold(minute))
+				h := w.handedOffHold(lock.WithMinHold(minute))
 				w.wire.OnRequest(redistest.Once("EVALSHA", act))
 				w.unlock(h)
 				if queue := w.inQueue(); len(queue) != 0 {
-					w.Errorf("%q stand in the queue", queue)
+					w.Errorf("got %q queued", queue)
 				}
 				if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
-					w.Errorf("the lock stays for %v", left)
+					w.Errorf("the lock is kept for %v", left)
 				}
 				time.Sleep(minute)
 			})

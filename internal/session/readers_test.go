@@ -58,8 +58,8 @@ func (w *world) scripts() *atomic.Int64 { return w.slowScripts(0) }
 // onScripts lets do decide what happens to each call of a loaded script. n is 1 for the first call.
 func (w *world) onScripts(do func(n int) redistest.Action) {
 	n := 0
-	w.wire.OnRequest(func(words [][]byte) redistest.Action {
-		if string(words[0]) != "EVALSHA" {
+	w.wire.OnRequest(func(args [][]byte) redistest.Action {
+		if string(args[0]) != "EVALSHA" {
 			return redistest.Action{}
 		}
 		n++
@@ -194,7 +194,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
 			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-				w.Fatalf("a reader came in past a waiting writer: %v", err)
+				w.Fatalf("a reader was admitted ahead of a waiting writer: %v", err)
 			}
 		}
 		again := w.take(w.b, reading, h.Context()) // an owner that already reads may
@@ -204,7 +204,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 		<-gone
 		served()
 		if took := time.Since(left); took != 0 {
-			w.Errorf("readers came in %v after the writer had given up", took)
+			w.Errorf("readers were admitted %v after the writer gave up", took)
 		}
 		w.unlock(h)
 	})
@@ -218,12 +218,12 @@ func TestWriter_readsAtOnce(t *testing.T) {
 			inBubble(t, func(w *world) {
 				ctx := lock.ContextWithNewOwner(w.Context())
 				write := w.take(w.a, writing, ctx)
-				waits := w.reads(w.a, w.Context())
+				waits := w.goRead(w.a, w.Context())
 				time.Sleep(pollTime / 2)
 				n := w.scripts()
-				began := time.Now()
+				start := time.Now()
 				read := w.take(w.a, reading, ctx, opts...)
-				if took := time.Since(began); took != 0 {
+				if took := time.Since(start); took != 0 {
 					w.Errorf("the writer reads after %v", took)
 				}
 				synctest.Wait()
@@ -241,12 +241,12 @@ func TestWriter_readsAtOnce(t *testing.T) {
 
 // An owner requests a read hold behind another reader. Then the same owner acquires the write side, and with it the
 // read hold.
-func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
+func TestWriter_readsAlthoughItWasQueued(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
-		first := w.reads(w.a, w.Context())
+		first := w.goRead(w.a, w.Context())
 		ctx := lock.ContextWithNewOwner(w.Context())
-		read := w.reads(w.a, ctx)
+		read := w.goRead(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders") // no message notifies the readers
 		write := w.take(w.a, writing, ctx)
@@ -269,22 +269,22 @@ func TestWriter_readsAlthoughItStoodInLine(t *testing.T) {
 }
 
 // A reader waits behind a waiting writer. A second reader, with reader preference, does not wait behind the first.
-func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
+func TestReaders_preferenceDoesNotWaitBehindOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
-		writer := w.gets(w.b, writing, w.Context())
+		writer := w.goLockKind(w.b, writing, w.Context())
 		time.Sleep(time.Millisecond)
-		polite := w.reads(w.a, w.Context())
+		polite := w.goRead(w.a, w.Context())
 		time.Sleep(pollTime / 2)
-		began := time.Now()
+		start := time.Now()
 		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
-		if took := time.Since(began); took != 0 {
+		if took := time.Since(start); took != 0 {
 			w.Errorf("in after %v", took)
 		}
 		synctest.Wait()
 		select {
 		case <-polite:
-			w.Fatal("a reader came in past a waiting writer")
+			w.Fatal("a reader was admitted ahead of a waiting writer")
 		default:
 		}
 		w.unlock(rude)
@@ -296,16 +296,16 @@ func TestReaders_firstOnesDoNotWaitBehindOthers(t *testing.T) {
 
 // A writer with reader preference waits, and behind it in the same process a writer without. The second has its intent
 // in Redis, and acquires the lock although others read without a gap.
-func TestWriter_wishesBehindAWriterThatDoesNot(t *testing.T) {
+func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
-		rude := w.gets(w.a, writing, w.Context(), lock.WithReaderPreference())
+		rude := w.goLockKind(w.a, writing, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer blocks the reader
-		polite := w.gets(w.a, writing, w.Context())
+		polite := w.goLockKind(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
-			w.Error("a reader came in past a waiting writer")
+			w.Error("a reader was admitted ahead of a waiting writer")
 			w.unlock(past)
 		}
 		w.unlock(h)
@@ -336,37 +336,37 @@ func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 			return a, err
 		}
 		h := w.take(w.b, writing, w.Context())
-		slow := w.gets(w.a, &kind, w.Context(), lock.WithReplicas(1, wait))
-		other := w.gets(w.a, &kind, w.Context())
+		slow := w.goLockKind(w.a, &kind, w.Context(), lock.WithReplicas(1, wait))
+		other := w.goLockKind(w.a, &kind, w.Context())
 		time.Sleep(pollTime / 2)
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		w.unlock(<-other)
-		if took := time.Since(freed); took != 0 {
+		if took := time.Since(released); took != 0 {
 			w.Errorf("in after %v", took)
 		}
 		w.unlock(<-slow)
-		if took := time.Since(freed); took != wait {
+		if took := time.Since(released); took != wait {
 			w.Errorf("the waiter for replicas is in after %v", took)
 		}
 	})
 }
 
 // A writer of this process leaves, and no message arrives: the readers of every queue send requests.
-func TestReaders_hintedHere(t *testing.T) {
+func TestReaders_wokenByALocalWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
 		h := w.take(w.a, writing, w.Context())
-		waits := []<-chan lock.Hold{w.reads(w.a, w.Context()), w.reads(w.a, w.Context(), lock.WithReaderPreference())}
+		waits := []<-chan lock.Hold{w.goRead(w.a, w.Context()), w.goRead(w.a, w.Context(), lock.WithReaderPreference())}
 		time.Sleep(10*pollTime + pollTime/2)
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(h)
 		for _, in := range waits {
 			w.unlock(<-in)
 		}
-		if took := time.Since(freed); took != 0 {
+		if took := time.Since(released); took != 0 {
 			w.Errorf("in after %v", took)
 		}
 	})
@@ -383,14 +383,14 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 		cut := time.Now()
 		<-dies.Context().Done()
 		if took := time.Since(cut); took > leaseTime || !errors.Is(dies.Err(), lock.ErrLost) {
-			w.Errorf("told after %v, the lease is %v: %v", took, leaseTime, dies.Err())
+			w.Errorf("notified after %v, the lease is %v: %v", took, leaseTime, dies.Err())
 		}
 		time.Sleep(leaseTime)
 		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
-		freed := time.Now()
+		released := time.Now()
 		w.unlock(stays)
 		served()
-		if took := time.Since(freed); took != 0 {
+		if took := time.Since(released); took != 0 {
 			w.Errorf("a reader that died %v ago kept a writer waiting for %v", time.Since(cut), took)
 		}
 		w.wire.Refuse(false)
@@ -407,17 +407,17 @@ func TestReaders_mixedLeases(t *testing.T) {
 		w.unlock(short)
 		time.Sleep(5 * time.Minute)
 		if err := long.Err(); err != nil {
-			w.Errorf("the lease of 10m is over after 5m: %v", err)
+			w.Errorf("the lease of 10m expired after 5m: %v", err)
 		}
 		if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("a writer came in beside a reader: %v", err)
+			w.Errorf("a writer was admitted while a reader had the lock: %v", err)
 		}
 		w.unlock(long)
 	})
 }
 
 // A writer of this process does not send a request at each release of a reader of this process, but after the last one.
-func TestWriter_isToldByTheLastReader(t *testing.T) {
+func TestWriter_wokenByTheLastReader(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, writing, w.Context())) // loads the scripts
 		w.unlock(w.take(w.a, reading, w.Context()))
@@ -467,19 +467,19 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 
 // A writer waits, and then readers come. When the current writer leaves, all these readers enter before the waiting
 // writer. Readers that come later wait for it.
-func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
+func TestReaders_batchWhenAWriterLeaves(t *testing.T) {
 	for name, of := range map[string]func(w *world) *Session{
-		"beside a writer of their process": func(w *world) *Session { return w.a },
-		"beside a writer of another":       func(w *world) *Session { return w.b },
+		"with a writer of their process":   func(w *world) *Session { return w.a },
+		"with a writer of another process": func(w *world) *Session { return w.b },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.b, writing, w.Context())
-				next := w.gets(of(w), writing, w.Context())
+				next := w.goLockKind(of(w), writing, w.Context())
 				time.Sleep(pollTime / 2)
 				var readers []<-chan lock.Hold
 				for range 5 {
-					readers = append(readers, w.reads(w.a, w.Context()))
+					readers = append(readers, w.goRead(w.a, w.Context()))
 				}
 				time.Sleep(pollTime / 2)
 				w.unlock(h)
@@ -494,13 +494,13 @@ func TestReaders_haveATurnWhenAWriterLeaves(t *testing.T) {
 					}
 				}
 				time.Sleep(time.Millisecond)
-				late := w.reads(w.b, w.Context())
+				late := w.goRead(w.b, w.Context())
 				for _, h := range in {
 					select {
 					case <-next:
 						w.Fatal("a writer is in, and so are readers")
 					case <-late:
-						w.Fatal("a reader that came after the turn began is in")
+						w.Fatal("a reader that came after the batch was admitted")
 					default:
 					}
 					w.unlock(h)

@@ -31,7 +31,7 @@ import (
 //  2. A thousand calls leave.
 //  3. Their connection breaks, or does not.
 //  4. The server continues: it executes the commands that it had received.
-func TestSettle_aThousandAbandonedCalls(t *testing.T) {
+func TestReconcile_aThousandAbandonedCalls(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("broken %v", broken), func(t *testing.T) {
 			const calls, few = 1000, 100
@@ -59,7 +59,7 @@ func TestSettle_aThousandAbandonedCalls(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 					defer cancel()
 					if _, err := s.TryLock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
-						t.Error("granted by a server that stands still")
+						t.Error("granted by a paused server")
 					}
 				})
 			}
@@ -91,7 +91,7 @@ func TestSettle_aThousandAbandonedCalls(t *testing.T) {
 
 // One goroutine reconciles all pending locks, at increasing intervals until their leases have expired. Close does not
 // wait for these intervals.
-func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
+func TestReconcile_oneGoroutine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		const many = 50
@@ -110,20 +110,20 @@ func TestSettle_looksAgainWithOneGoroutine(t *testing.T) {
 		left, workers := len(q.queue), q.workers
 		q.mu.Unlock()
 		if left == 0 || workers != 1 {
-			w.Errorf("%d in doubt, and %d goroutines, want some and one", left, workers)
+			w.Errorf("got %d pending and %d goroutines, want some and one", left, workers)
 		}
 		start := time.Now()
 		if err := w.a.Close(w.Context()); err != nil || time.Since(start) != 0 {
 			w.Errorf("Close: %v after %v", err, time.Since(start))
 		}
 		if q.workers != 0 || len(q.of) != 0 {
-			w.Errorf("left: %d goroutines and %d in doubt", q.workers, len(q.of))
+			w.Errorf("left: %d goroutines and %d pending", q.workers, len(q.of))
 		}
 	})
 }
 
 // An entry that becomes due before the time until which a worker sleeps does not wait for that time.
-func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
+func TestReconcile_earliestFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		spec := func(name string) *Spec {
@@ -154,13 +154,13 @@ func TestSettle_whatIsDueFirstComesFirst(t *testing.T) {
 
 // The reply to WAIT never arrives, and rueidis has no timeout for it. The call has one. Then the connection is closed
 // and the key is released long before its lease expires.
-func TestReplicas_whenTheAnswerToWaitIsLost(t *testing.T) {
+func TestReplicas_lostReplyToWAIT(t *testing.T) {
 	for _, pipelines := range []bool{false, true} {
-		t.Run(fmt.Sprintf("pipelines %v", pipelines), func(t *testing.T) { testLostWait(t, pipelines) })
+		t.Run(fmt.Sprintf("pipelines %v", pipelines), func(t *testing.T) { testLostReplyToWait(t, pipelines) })
 	}
 }
 
-func testLostWait(t *testing.T, pipelines bool) {
+func testLostReplyToWait(t *testing.T, pipelines bool) {
 	server := redistest.Start(t)
 	wire := redistest.NewProxy(t, server.Addr())
 	never := make(chan struct{})
@@ -178,7 +178,7 @@ func testLostWait(t *testing.T, pipelines bool) {
 	start := time.Now()
 	_, err := s.TryLock(context.Background(), spec)
 	if !errors.As(err, new(command.NoReply)) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, want that there was no answer", err)
+		t.Errorf("got %v, want the error of a missing reply", err)
 	}
 	left := func() (keys int64, waits bool) {
 		size, clients := server.Do(t, "DBSIZE"), server.Do(t, "CLIENT", "LIST")
@@ -211,12 +211,12 @@ func (w *world) abandoned() {
 	ctx, cancel := context.WithCancel(w.Context())
 	time.AfterFunc(time.Nanosecond, cancel)
 	if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil {
-		w.Error("granted unheard")
+		w.Error("granted without a reply")
 	}
 }
 
-// inDoubt returns the number of pending entries of session a.
-func (w *world) inDoubt() int {
+// pending returns the number of pending entries of session a.
+func (w *world) pending() int {
 	synctest.Wait()
 	q := w.a.reconcilers.nodes[0]
 	q.mu.Lock()
@@ -226,16 +226,16 @@ func (w *world) inDoubt() int {
 
 // A command with an unknown outcome is reconciled repeatedly until its lease must have expired. If it left only a queue
 // position, one confirmation is enough.
-func TestSettle_ends(t *testing.T) {
+func TestReconcile_ends(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.abandoned()
 		time.Sleep(leaseTime)
-		if n := w.inDoubt(); n != 1 {
-			w.Errorf("%d in doubt, while its lease lasts", n)
+		if n := w.pending(); n != 1 {
+			w.Errorf("got %d pending before the lease expired", n)
 		}
 		time.Sleep(2 * leaseTime)
-		if n := w.inDoubt(); n != 0 {
-			w.Errorf("%d in doubt, long after the lease", n)
+		if n := w.pending(); n != 0 {
+			w.Errorf("got %d pending, long after the lease expired", n)
 		}
 
 		h := w.lock(w.b, w.Context())
@@ -243,8 +243,8 @@ func TestSettle_ends(t *testing.T) {
 		gone := w.waiting(w.a, ctx)
 		cancel()
 		<-gone
-		if n := w.inDoubt(); n != 0 {
-			w.Errorf("%d in doubt, and nothing broke off", n)
+		if n := w.pending(); n != 0 {
+			w.Errorf("got %d pending, although every command got a reply", n)
 		}
 		w.unlock(h)
 	})
@@ -252,7 +252,7 @@ func TestSettle_ends(t *testing.T) {
 
 // The server does not reply any more. The session gives up on a pending lock when its lease must have expired, and
 // earlier if Close does not wait for that.
-func TestSettle_givesUp(t *testing.T) {
+func TestReconcile_givesUp(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -263,13 +263,13 @@ func TestSettle_givesUp(t *testing.T) {
 					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 					defer cancel()
 					if err := w.a.Close(ctx); err == nil {
-						w.Error("Close: all is settled")
+						w.Error("Close reports that nothing is pending")
 					}
 				} else {
 					time.Sleep(2 * leaseTime)
 				}
-				if n := w.inDoubt(); n != 0 {
-					w.Errorf("%d in doubt", n)
+				if n := w.pending(); n != 0 {
+					w.Errorf("got %d pending", n)
 				}
 				time.Sleep(2 * leaseTime)
 			})
@@ -279,9 +279,9 @@ func TestSettle_givesUp(t *testing.T) {
 
 // The last repetition is due more than a lease after the first command, and fails at first. It is retried, because a
 // duplicate may have been executed just before.
-func TestSettle_theLastLookFails(t *testing.T) {
+func TestReconcile_lastRepetitionFails(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k, carryOut := w.brokenOnce()
+		k, execute := w.failOnce()
 		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 		if err != nil {
 			w.Fatal(err)
@@ -289,20 +289,20 @@ func TestSettle_theLastLookFails(t *testing.T) {
 		w.unlock(h)
 		const last = (1 + 2 + 4 + 8) * opTime
 		time.Sleep(last - time.Second)
-		carryOut()
+		execute()
 		w.mini.SetError("LOADING it will pass")
 		time.Sleep(3 * time.Second / 2)
 		w.mini.SetError("")
 		time.Sleep(pollTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
 
 // Another server was promoted, and rueidis closes its connection to the old one during a wait and during a release:
 // both continue on the next connection.
-func TestClosing_aConnection(t *testing.T) {
+func TestClosing_connection(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, broken := hookable(), new(atomic.Bool)
 		acquire, handOff := k.Acquire, k.HandOff
@@ -343,7 +343,7 @@ func TestClosing_aConnection(t *testing.T) {
 
 // The application closes the rueidis client during a wait, a hold and a pending reconciliation: no call waits for it,
 // and nothing keeps running.
-func TestClosing_theClient(t *testing.T) {
+func TestClosing_client(t *testing.T) {
 	for _, k := range []*Kind{plain, fair} {
 		inBubble(t, func(w *world) {
 			rdb := w.mini.Client(w)
@@ -388,7 +388,7 @@ func TestClosing_theClient(t *testing.T) {
 // rueidis 1.0.79 forgets that it was closed if it failed to connect before: it returns that error once more, and then
 // reconnects. A closed client therefore looks like an unavailable server. If this test fails, rueidis can tell them
 // apart, and docs/evidence/guarantees.md can guarantee more.
-func TestClosing_theClientAfterAFailedDial(t *testing.T) {
+func TestClosing_clientAfterAFailedDial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var down atomic.Bool
 		rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
@@ -489,7 +489,7 @@ func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 
 // A re-entry with an unknown outcome is reconciled again while another re-entry is in flight. The reconciler waits for
 // the owner's turn: otherwise Redis would count one hold of two.
-func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
+func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks, late atomic.Bool
 		goes := make(chan struct{})
@@ -511,7 +511,7 @@ func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
 		}
 		time.Sleep(pollTime)
 		if n := w.count(h); n != 2 {
-			w.Errorf("Redis counts %d holds of two, when all is settled", n)
+			w.Errorf("got %d holds in Redis, want two", n)
 		}
 		w.unlock(inner)
 		w.unlock(h)
@@ -520,7 +520,7 @@ func TestSettle_waitsForTheOwnersTurn(t *testing.T) {
 
 // A re-entry fails without a reply, and the lock is gone. The reconciler detects that: the holder is notified
 // immediately, and not at the next renewal.
-func TestSettle_tellsOfALoss(t *testing.T) {
+func TestReconcile_detectsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks, never atomic.Bool
 		k := garbledReentry(&breaks, &never, nil)
@@ -530,7 +530,7 @@ func TestSettle_tellsOfALoss(t *testing.T) {
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
 			w.Error("the re-entry did not break off")
 		}
-		select { // the reconciler continues soon if the caller has given back its turn
+		select { // the reconciler continues soon if the caller has released its turn
 		case <-h.Context().Done():
 		case <-time.After(pollTime):
 		}
@@ -542,16 +542,16 @@ func TestSettle_tellsOfALoss(t *testing.T) {
 
 // A request is executed but gets no reply, and its caller has left. Another waiter of this process, which receives no
 // messages, acquires the lock as soon as it is released.
-func TestSettle_wakesTheWaitersHere(t *testing.T) {
+func TestReconcile_wakesLocalWaiters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
 		})
 		late := make(chan struct{})
-		var asked atomic.Int32
+		var requests atomic.Int32
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				first := asked.Add(1) == 1
+				first := requests.Add(1) == 1
 				a, err := acquire(ctx, rdb, k, q)
 				if first {
 					<-late
@@ -578,17 +578,17 @@ func TestSettle_wakesTheWaitersHere(t *testing.T) {
 	})
 }
 
-// brokenTwice is the plain kind. The first request fails immediately, and the second when late is closed. Neither is
-// executed before; carryOut makes the server execute the second.
-func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
-	var asked atomic.Int32
+// failTwice is the plain kind. The first request fails immediately, and the second when late is closed. Neither is
+// executed before; execute makes the server execute the second.
+func (w *world) failTwice(late <-chan struct{}) (k *Kind, execute func()) {
+	var requests atomic.Int32
 	k = gated(func(acquire acquireFunc) acquireFunc {
 		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			switch asked.Add(1) {
+			switch requests.Add(1) {
 			case 1:
 				return luascripts.Acquired{}, io.EOF
 			case 2:
-				carryOut = func() {
+				execute = func() {
 					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
 						w.Errorf("%+v, %v", a, err)
 					}
@@ -599,31 +599,31 @@ func (w *world) brokenTwice(late <-chan struct{}) (k *Kind, carryOut func()) {
 			return acquire(ctx, rdb, k, q)
 		}
 	}, nil)
-	return k, func() { synctest.Wait(); carryOut() }
+	return k, func() { synctest.Wait(); execute() }
 }
 
 // Two requests for one hold fail. The first failed long ago, so the reconciler's intervals are long when the second
 // fails. The intervals start over: if the server executes a duplicate a moment later, the lock does not stay without a
 // holder.
-func TestSettle_looksAnewAfterAnotherDoubt(t *testing.T) {
+func TestReconcile_restartsItsIntervals(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		k, carryOut := w.brokenTwice(late)
+		k, execute := w.failTwice(late)
 		w.unlock(w.take(w.a, k, w.Context()))
 		const fourth = (1 + 2 + 4) * opTime // after the fourth command; the fifth is due as much later
 		time.Sleep(fourth + time.Second)
 		close(late)
 		time.Sleep(time.Second)
-		carryOut()
+		execute()
 		time.Sleep(opTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", w.mini.TTL("orders"))
+			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
 		}
 	})
 }
 
-// cutOff is for a session that cannot reach its server for that long.
-func (w *world) cutOff(d time.Duration) {
+// disconnected is for a session that cannot reach its server for that long.
+func (w *world) disconnected(d time.Duration) {
 	w.wire.Refuse(true)
 	w.wire.CutAll()
 	time.Sleep(d)
@@ -632,18 +632,18 @@ func (w *world) cutOff(d time.Duration) {
 
 // A process is disconnected while it waits in a queue, and gives up. Its queue position outlives a lease, so it is
 // removed even if the server is back after more than a lease.
-func TestSettle_outlastsThePatience(t *testing.T) {
+func TestReconcile_outlastsTheWaiterTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const waiterTimeout = 2 * leaseTime
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(fair, "orders", []lock.Option{lock.WithWaiterTimeout(waiterTimeout)}))
 		time.AfterFunc(time.Millisecond, cancel)
-		w.cutOff(waiterTimeout - 2*pollTime)
+		w.disconnected(waiterTimeout - 2*pollTime)
 		<-gone
 		time.Sleep(pollTime + pollTime/2)
-		if places, _ := w.mini.List("redisson_lock_queue:{orders}"); len(places) != 0 {
-			w.Errorf("in the queue: %q", places)
+		if queued, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queued) != 0 {
+			w.Errorf("queued: %q", queued)
 		}
 		w.unlock(h)
 	})
@@ -652,9 +652,9 @@ func TestSettle_outlastsThePatience(t *testing.T) {
 // A duplicate of a request is executed almost an operation timeout after the request failed, and then the server is
 // unreachable. It is back after the duplicate has kept the lock for almost a lease, which is more than a lease after
 // the request. The lock is released.
-func TestSettle_outlastsALateCopy(t *testing.T) {
+func TestReconcile_outlastsADelayedDuplicate(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k, carryOut := w.brokenOnce()
+		k, execute := w.failOnce()
 		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
 		if err != nil {
 			w.Fatal(err)
@@ -662,28 +662,28 @@ func TestSettle_outlastsALateCopy(t *testing.T) {
 		w.unlock(h)
 		time.Sleep(opTime - time.Millisecond) // just before it is reconciled again
 		const ms = time.Millisecond
-		time.AfterFunc(opTime, carryOut)
-		w.cutOff(leaseTime + opTime - pollTime - 300*ms)
+		time.AfterFunc(opTime, execute)
+		w.disconnected(leaseTime + opTime - pollTime - 300*ms)
 		if !w.mini.Exists("orders") {
-			w.Error("the copy was not carried out")
+			w.Error("the duplicate was not executed")
 		}
 		time.Sleep(pollTime + 100*ms)
 		if left := w.mini.TTL("orders"); w.mini.Exists("orders") {
-			w.Errorf("the lock is held for %v more, without a holder", left)
+			w.Errorf("the lock is held for another %v, without a holder", left)
 		}
 	})
 }
 
-// passes counts the releases of k, including those of the reconciler. The nth is executed, and gets its reply when
-// reply is closed.
-func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
+// kindWithSlowRelease counts the releases of k, including those of the reconciler. The nth is executed, and gets its reply
+// when reply is closed.
+func kindWithSlowRelease(k *Kind, nth int32, delayed <-chan struct{}) (sent *atomic.Int32) {
 	sent = new(atomic.Int32)
 	handOff := k.HandOff
 	k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
 		n := sent.Add(1)
 		reply, err := handOff(ctx, rdb, k, owner, p)
 		if n == nth {
-			<-answer
+			<-delayed
 		}
 		return reply, err
 	}
@@ -691,53 +691,53 @@ func passes(k *Kind, nth int32, answer <-chan struct{}) (sent *atomic.Int32) {
 }
 
 // add is called for a hold while it is being reconciled. The same worker reconciles it again immediately afterwards.
-func TestSettle_oneAtATime(t *testing.T) {
+func TestReconcile_oneAtATime(t *testing.T) {
 	inBubble(t, func(w *world) {
-		late, answer := make(chan struct{}), make(chan struct{})
-		k, _ := w.brokenTwice(late)
-		sent := passes(k, 2, answer) // the release, and the first command of the reconciler
+		late, reply := make(chan struct{}), make(chan struct{})
+		k, _ := w.failTwice(late)
+		sent := kindWithSlowRelease(k, 2, reply) // the release, and the first command of the reconciler
 		w.unlock(w.take(w.a, k, w.Context()))
 		synctest.Wait() // that command is in flight
 		close(late)
 		synctest.Wait()
 		if n := sent.Load(); n != 2 {
-			w.Errorf("%d commands while the first look has no answer, want it and the release", n)
+			w.Errorf("got %d commands while the first repetition has no reply, want it and the release", n)
 		}
-		close(answer)
+		close(reply)
 		synctest.Wait()
 		if n := sent.Load(); n != 3 {
-			w.Errorf("%d commands, want a look at the second doubt", n)
+			w.Errorf("got %d commands, want a repetition for the second entry", n)
 		}
 	})
 }
 
 // Close repeats the command of each confirmed entry once. It also repeats the command of an entry that is being
 // reconciled.
-func TestSettle_closeLooksOnce(t *testing.T) {
+func TestReconcile_closeRepeatsOnce(t *testing.T) {
 	for _, during := range []bool{false, true} {
-		t.Run(fmt.Sprintf("during a look %v", during), func(t *testing.T) {
+		t.Run(fmt.Sprintf("during a repetition %v", during), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				answer := make(chan struct{})
-				k, _ := w.brokenOnce()
+				reply := make(chan struct{})
+				k, _ := w.failOnce()
 				nth := int32(0)
 				if during {
 					nth = 3 // the release, and the second command of the reconciler
 				}
-				sent := passes(k, nth, answer)
+				sent := kindWithSlowRelease(k, nth, reply)
 				w.unlock(w.take(w.a, k, w.Context()))
 				time.Sleep(opTime + time.Millisecond)
 				if n := sent.Load(); n != 3 {
-					w.Errorf("%d commands before, want the release and two looks", n)
+					w.Errorf("got %d commands before, want the release and two repetitions", n)
 				}
 				closed := make(chan error, 1)
 				go func() { closed <- w.a.Close(context.Background()) }()
 				synctest.Wait()
-				close(answer)
+				close(reply)
 				if err := <-closed; err != nil {
 					w.Error(err)
 				}
 				if n := sent.Load() - 3; n != 1 {
-					w.Errorf("%d looks while it closes, want 1", n)
+					w.Errorf("got %d repetitions during Close, want 1", n)
 				}
 			})
 		})
@@ -745,21 +745,21 @@ func TestSettle_closeLooksOnce(t *testing.T) {
 }
 
 // Reconciling at one node of a cluster does not delay reconciling at another.
-func TestSettle_eachNodeForItself(t *testing.T) {
+func TestReconcile_eachNodeSeparately(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.nodes.sliced = true
 		first, second := &acquisition{spec: &Spec{slot: 0}}, &acquisition{spec: &Spec{slot: 16383}}
 		w.a.nodes.slots.Due(time.Hour) // prevents a refresh, because the server is not a cluster
 		all := &w.a.reconcilers
 		if a, b := all.of(w.a, first), all.of(w.a, second); a == b || a != all.of(w.a, first) || b != all.of(w.a, second) {
-			w.Error("want one settler for each node")
+			w.Error("want one reconciler for each node")
 		}
 		w.a.nodes.sliced = false
 	})
 }
 
 // Two entries are due at the same time. The command for the first gets no reply: the second does not wait for it.
-func TestSettle_severalAtOnce(t *testing.T) {
+func TestReconcile_severalAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var stuck atomic.Bool
 		goes := make(chan struct{})
@@ -796,13 +796,13 @@ func TestSettle_severalAtOnce(t *testing.T) {
 			w.unlock(h)
 		}
 		time.Sleep(opTime - time.Millisecond)
-		for _, carryOut := range copies {
-			carryOut()
+		for _, execute := range copies {
+			execute()
 		}
 		stuck.Store(true)
 		time.Sleep(2 * time.Millisecond)
 		if n := len(w.mini.Keys()); n != 1 {
-			w.Errorf("%d locks are held by nobody, want the one whose look has no answer", n)
+			w.Errorf("%d locks have no holder, want the one whose repetition has no reply", n)
 		}
 		close(goes)
 	})
@@ -810,14 +810,14 @@ func TestSettle_severalAtOnce(t *testing.T) {
 
 // Two entries are pending, and one of them is due later. add is called for that one: it is reconciled immediately, and
 // does not wait for the other.
-func TestSettle_anotherDoubtComesFirst(t *testing.T) {
+func TestReconcile_addedAgainIsDueNow(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		k, _ := w.brokenTwice(late)
-		sent := passes(k, 0, nil)
+		k, _ := w.failTwice(late)
+		sent := kindWithSlowRelease(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context()))
 		time.Sleep(opTime + time.Second) // it was reconciled again, and the next interval is twice as long
-		other, _ := w.brokenOnce()
+		other, _ := w.failOnce()
 		h, err := w.a.Lock(w.Context(), w.a.NewSpec(other, "other", nil))
 		if err != nil {
 			w.Fatal(err)
@@ -828,27 +828,27 @@ func TestSettle_anotherDoubtComesFirst(t *testing.T) {
 		close(late)
 		synctest.Wait()
 		if n := sent.Load() - before; n != 1 {
-			w.Errorf("%d looks at the new doubt, want 1", n)
+			w.Errorf("got %d repetitions for the new entry, want 1", n)
 		}
 	})
 }
 
 // Close begins while one release waits for a retry after an error, and another for its last repetition. The repetition
 // becomes due now, and so comes first.
-func TestSettle_closeHurries(t *testing.T) {
+func TestReconcile_closeMakesItDue(t *testing.T) {
 	now := time.Now()
 	var q reconciler
-	repeat, look := &pending{due: now.Add(time.Second)}, &pending{due: now.Add(time.Minute), looks: true, broken: true}
+	repeat, check := &pending{due: now.Add(time.Second)}, &pending{due: now.Add(time.Minute), looks: true, broken: true}
 	heap.Push(&q.queue, repeat)
-	heap.Push(&q.queue, look)
+	heap.Push(&q.queue, check)
 	q.hurryLocked()
-	if q.queue[0] != look || look.due.After(time.Now()) || look.broken || !repeat.due.Equal(now.Add(time.Second)) {
-		t.Errorf("the first is %+v, then comes %+v", q.queue[0], q.queue[1])
+	if q.queue[0] != check || check.due.After(time.Now()) || check.broken || !repeat.due.Equal(now.Add(time.Second)) {
+		t.Errorf("the first is %+v, the next is %+v", q.queue[0], q.queue[1])
 	}
 }
 
 // A re-entry without a reply may keep the lock for its own lease, which is longer than the lease of the first hold.
-func TestSettle_outlastsTheLongestLease(t *testing.T) {
+func TestReconcile_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer := w.lock(w.a, ctx, lock.WithFixedLease(2*time.Second))

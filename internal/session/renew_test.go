@@ -37,7 +37,7 @@ func TestRenewal_unsent(t *testing.T) {
 		}
 		r.Late([]luascripts.Renewed{{Verdict: luascripts.Done}}, nil)
 		if h.Until().Equal(until) {
-			w.Error("the answer to a renewal that was sent counts for nothing")
+			w.Error("the reply to a renewal that was sent has no effect")
 		}
 		w.unlock(h)
 	})
@@ -64,8 +64,8 @@ func TestRenewal_givenUp(t *testing.T) {
 		h := w.lock(s, w.Context())
 		batch := []watchdog.Subject{h.(*hold).acquisition()}
 		var sent int
-		w.wire.OnRequest(func(words [][]byte) redistest.Action {
-			if strings.HasPrefix(string(words[0]), "EVAL") {
+		w.wire.OnRequest(func(args [][]byte) redistest.Action {
+			if strings.HasPrefix(string(args[0]), "EVAL") {
 				sent++
 			}
 			return redistest.Action{}
@@ -93,7 +93,7 @@ func TestRenewal_givenUp(t *testing.T) {
 }
 
 // Once rueidis has accepted a renewal, it is sent completely, even if the watchdog has stopped waiting.
-func TestRenewal_givenUpAfterItWasTaken(t *testing.T) {
+func TestRenewal_givenUpAfterItWasSent(t *testing.T) {
 	r := new(renewal)
 	ctx := untilSent{t.Context(), r}
 	first := ctx.Err()
@@ -117,11 +117,11 @@ func TestRenewal_foreignKey(t *testing.T) {
 
 // A renewal gets its reply after the watchdog has stopped waiting. It still extends the lease, from the time of the
 // send.
-func TestRenewal_answeredLate(t *testing.T) {
+func TestRenewal_lateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
 		h := w.take(w.a, k, w.Context())
-		began := time.Now()
+		start := time.Now()
 		time.Sleep(leaseTime / 3)
 		w.mini.SetError("LOADING Redis is loading the dataset in memory") // later renewals fail
 		time.Sleep(2 * opTime)
@@ -130,7 +130,7 @@ func TestRenewal_answeredLate(t *testing.T) {
 		w.wire.Freeze(true) // for all but the first renewal, which uses another connection
 		close(sent)
 		synctest.Wait()
-		if left := held.lease.Until().Sub(began); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
+		if left := held.lease.Until().Sub(start); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
 			w.Errorf("the lease ends %v after the grant", left)
 		}
 		w.wire.Freeze(false)
@@ -139,13 +139,13 @@ func TestRenewal_answeredLate(t *testing.T) {
 }
 
 // A session on a cluster estimates which slots are on the same node, and refreshes the table once per renewal interval.
-func TestNode_asksTheCluster(t *testing.T) { // not in a bubble: the interval counts from the start of the process
+func TestNode_refreshesTheSlots(t *testing.T) { // not in a bubble: the interval counts from the start of the process
 	m := redistest.NewMini(t)
 	wire := m.Proxy(t)
-	var asked atomic.Int64
-	wire.OnRequest(func(words [][]byte) redistest.Action {
-		if string(words[0]) == "CLUSTER" {
-			asked.Add(1)
+	var requests atomic.Int64
+	wire.OnRequest(func(args [][]byte) redistest.Action {
+		if string(args[0]) == "CLUSTER" {
+			requests.Add(1)
 		}
 		return redistest.Action{}
 	})
@@ -159,8 +159,8 @@ func TestNode_asksTheCluster(t *testing.T) { // not in a bubble: the interval co
 	if err := s.Close(t.Context()); err != nil { // after the reply
 		t.Error(err)
 	}
-	if n := asked.Load(); n != 1 || s.nodes.slots.Of(0) != s.nodes.slots.Of(16383) {
-		t.Errorf("asked %d times; slots of one server are together: %v", n, s.nodes.slots.Of(0) == s.nodes.slots.Of(16383))
+	if n := requests.Load(); n != 1 || s.nodes.slots.Of(0) != s.nodes.slots.Of(16383) {
+		t.Errorf("got %d queries; slots of one server are together: %v", n, s.nodes.slots.Of(0) == s.nodes.slots.Of(16383))
 	}
 }
 
@@ -207,9 +207,9 @@ func TestRenewal_bySlot(t *testing.T) {
 
 // A release has granted a lock to a waiter that has not claimed it. A batch of renewals skips that lock, and renews the
 // others.
-func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
+func TestRenewal_skipsUnclaimedLocks(t *testing.T) {
 	inBubble(t, func(w *world) {
-		first, next, goes := w.nextOwnerAsks(w.Context())
+		first, next, goes := w.withNextOwnerInFlight(w.Context())
 		var offered []watchdog.Subject
 		for _, at := range w.a.table.known {
 			for _, of := range at.state.Offered() {
@@ -241,7 +241,7 @@ func TestRenewal_leavesOutWhatNobodyTook(t *testing.T) {
 }
 
 // An owner has two read holds. The key with the lease of both is renewed.
-func TestRenewal_ofAllReadings(t *testing.T) {
+func TestRenewal_ofAllReadHolds(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)}

@@ -17,14 +17,14 @@ import (
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
-// heard collects the lines of the default logger.
-type heard struct {
+// logLines collects the lines of the default logger.
+type logLines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	all  bytes.Buffer // all output since the start
 }
 
-func (h *heard) Write(p []byte) (int, error) {
+func (h *logLines) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.all.Write(p)
@@ -32,7 +32,7 @@ func (h *heard) Write(p []byte) (int, error) {
 }
 
 // lines returns the lines that contain it, and clears all.
-func (h *heard) lines(what string) (lines []string) {
+func (h *logLines) lines(what string) (lines []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for line := range strings.Lines(h.text.String()) {
@@ -46,9 +46,9 @@ func (h *heard) lines(what string) (lines []string) {
 
 // withDefaultLogger runs f in a world whose session a has no configured logger. The default logger would accept Debug,
 // too.
-func withDefaultLogger(t *testing.T, f func(w *world, log *heard)) {
+func withDefaultLogger(t *testing.T, f func(w *world, log *logLines)) {
 	t.Helper()
-	log := &heard{}
+	log := &logLines{}
 	before := slog.Default()
 	defer slog.SetDefault(before)
 	inBubble(t, func(w *world) {
@@ -67,8 +67,8 @@ func withDefaultLogger(t *testing.T, f func(w *world, log *heard)) {
 	})
 }
 
-func TestReport_nothingWhileAllGoesWell(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+func TestReport_nothingWithoutFaults(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		for _, kind := range allKinds {
 			rival := kind
 			if kind.Sibling != nil {
@@ -112,7 +112,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 			t.Error(err)
 		}
 		if lines := log.lines(""); len(lines) > 0 {
-			t.Errorf("all goes well, and it says %q", lines)
+			t.Errorf("logged without a fault: %q", lines)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestReport_nothingWhileAllGoesWell(t *testing.T) {
 func TestReport_isLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const locks, seconds = 50, 100
-		log := &heard{}
+		log := &logLines{}
 		r := &reporter{given: slog.New(slog.NewTextHandler(log, nil))}
 		for range seconds {
 			for i := range locks {
@@ -137,12 +137,12 @@ func TestReport_isLimited(t *testing.T) {
 		r.lost(&Spec{Kind: plain, Name: "last"}, lock.ErrLost)
 		text := log.all.String()
 		for _, message := range []string{"msg=trouble", `msg="lock lost"`} {
-			said, left := 0, 0
+			logged, left := 0, 0
 			for line := range strings.Lines(text) {
 				if !strings.Contains(line, message) {
 					continue
 				}
-				said++
+				logged++
 				if _, n, counted := strings.Cut(line, "suppressed="); counted {
 					var k int
 					if _, err := fmt.Sscan(n, &k); err != nil {
@@ -151,11 +151,11 @@ func TestReport_isLimited(t *testing.T) {
 					left += k
 				}
 			}
-			if want := int(seconds*time.Second/reportEvery)*reportMost + 1; said != want {
-				t.Errorf("%s is said %d times, want %d", message, said, want)
+			if want := int(seconds*time.Second/reportEvery)*reportMost + 1; logged != want {
+				t.Errorf("%s is logged %d times, want %d", message, logged, want)
 			}
-			if want := locks*seconds + 1; said+left != want {
-				t.Errorf("%s: %d were said or counted, want %d", message, said+left, want)
+			if want := locks*seconds + 1; logged+left != want {
+				t.Errorf("%s: %d were logged or counted, want %d", message, logged+left, want)
 			}
 		}
 	})
@@ -163,7 +163,7 @@ func TestReport_isLimited(t *testing.T) {
 
 // Other messages without a call that could return them, each at level Warn.
 func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		ctx, cancel := context.WithCancel(w.Context())
 		h := w.lock(w.a, ctx)
 		cancel()
@@ -187,14 +187,14 @@ func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
 }
 
 // The session soon logs a Lock that waits for an unavailable Redis, and then at intervals until it ends.
-func TestReport_silence(t *testing.T) {
+func TestReport_unavailable(t *testing.T) {
 	for name, fail := range map[string]func(*world){
 		"dead":   func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
-		"frozen": func(w *world) { w.wire.Freeze(true) },
+		"paused": func(w *world) { w.wire.Freeze(true) },
 	} {
 		for kindName, kind := range allKinds {
 			t.Run(name+"/"+kindName, func(t *testing.T) {
-				withDefaultLogger(t, func(w *world, log *heard) {
+				withDefaultLogger(t, func(w *world, log *logLines) {
 					w.unlock(w.take(w.a, kind, w.Context()))
 					fail(w)
 					ctx, cancel := context.WithCancel(w.Context())
@@ -229,7 +229,7 @@ func TestReport_silence(t *testing.T) {
 
 // A replica is reported immediately.
 func TestReport_replica(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		w.unlock(w.lock(w.a, w.Context()))
 		w.mini.SetError("READONLY You can't write against a read only replica.")
 		_, _ = w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)) // its messages count
@@ -242,7 +242,7 @@ func TestReport_replica(t *testing.T) {
 
 // If many locks fail together, some are named, and the others counted.
 func TestReport_lossesAndRenewals(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		const many = 50
 		var holds []lock.Hold
 		for i := range many {
@@ -259,7 +259,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		}
 		time.Sleep(leaseTime)
 		if lines := log.lines("lock lost"); len(lines) != reportMost {
-			t.Errorf("%d losses are told one by one, want %d: %q", len(lines), reportMost, lines)
+			t.Errorf("%d losses are logged one by one, want %d: %q", len(lines), reportMost, lines)
 		}
 		w.wire.Freeze(false)
 		w.wire.CutAll()
@@ -279,7 +279,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 
 // The warning about a denied subscription names its effect, and no owner string.
 func TestReport_deniedSubscriptions(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		w.a.unhinted(keys.Client(w.a.id), errors.New("NOPERM"))
 		w.a.unhinted(keys.OfClient("leasehold_channel:{orders}", w.a.id), errors.New("NOPERM"))
 		lines := log.lines("subscription denied")
@@ -287,14 +287,14 @@ func TestReport_deniedSubscriptions(t *testing.T) {
 			t.Errorf("%q", lines)
 		}
 		if strings.Contains(strings.Join(lines, ""), w.a.id) {
-			t.Errorf("an owner is told: %q", lines)
+			t.Errorf("an owner is logged: %q", lines)
 		}
 	})
 }
 
 // The server denies the renewals of several locks together.
 func TestReport_deniedRenewals(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		var holds []lock.Hold
 		for i := range 5 {
 			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
@@ -318,9 +318,9 @@ func TestReport_deniedRenewals(t *testing.T) {
 // A configured logger also gets Debug messages, even about short outages.
 func TestReport_debug(t *testing.T) {
 	inBubble(t, func(w *world) {
-		log := &heard{}
+		log := &logLines{}
 		w.a.report.given = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("nobody answers"))
+		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
 		if lines := log.lines("acquire attempt failed"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
 			t.Errorf("%q", lines)
 		}
@@ -344,12 +344,12 @@ func TestReport_evictionsAfterClose(t *testing.T) {
 
 // The warning of failed renewals counts only the failed ones.
 func TestReport_someRenewalsFailed(t *testing.T) {
-	withDefaultLogger(t, func(w *world, log *heard) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		h := w.lock(w.a, w.Context())
 		held := h.(*hold).acquisition()
 		acquisitions := []*acquisition{held, held, held}
-		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("nobody answers"), watchdog.ErrGone})
-		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "nobody answers") {
+		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("no reply"), watchdog.ErrGone})
+		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "no reply") {
 			t.Errorf("%q", lines)
 		}
 		w.unlock(h)
@@ -358,19 +358,19 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 
 // Redis does not respond for about a lease, and then recovers: the release is confirmed or finds the lock gone, and
 // nothing is logged. The command in flight during that time does not decide.
-func TestReport_confirmedAfterAFreeze(t *testing.T) {
+func TestReport_confirmedAfterAPause(t *testing.T) {
 	for after := time.Duration(0); after <= 4*opTime; after += opTime / 4 {
-		for name, thaw := range map[string]func(*world){
-			"it goes on":            func(w *world) { w.wire.Freeze(false) },
+		for name, resume := range map[string]func(*world){
+			"it continues":          func(w *world) { w.wire.Freeze(false) },
 			"its connections broke": func(w *world) { w.wire.CutAll(); w.wire.Freeze(false) },
 		} {
 			t.Run(fmt.Sprint(name, " ", after), func(t *testing.T) {
-				withDefaultLogger(t, func(w *world, log *heard) {
+				withDefaultLogger(t, func(w *world, log *logLines) {
 					h := w.lock(w.a, w.Context())
 					w.wire.Freeze(true)
 					_ = h.Unlock(w.Context()) // no reply
 					time.Sleep(leaseTime + after)
-					thaw(w)
+					resume(w)
 					time.Sleep(time.Minute)
 					if lines := log.lines("release not confirmed"); len(lines) != 0 {
 						t.Errorf("a freeze of %v: %q", leaseTime+opTime+after, lines)

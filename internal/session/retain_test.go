@@ -26,7 +26,7 @@ func TestMinHold(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				began := time.Now()
+				start := time.Now()
 				h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
 				time.Sleep(time.Second)
 				if err := h.Unlock(w.Context()); err != nil {
@@ -36,7 +36,7 @@ func TestMinHold(t *testing.T) {
 					w.Errorf("after Unlock: %v", err)
 				}
 				if left := w.mini.TTL("orders"); left > minute-time.Second {
-					w.Errorf("the key lives for %v", left)
+					w.Errorf("the TTL is %v", left)
 				}
 				for _, s := range []*Session{w.a, w.b} {
 					if _, err := s.TryLock(w.Context(), s.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
@@ -51,7 +51,7 @@ func TestMinHold(t *testing.T) {
 					case h = <-there:
 						there = nil
 					}
-					if after := time.Since(began); after < minute || after > minute+2*pollTime {
+					if after := time.Since(start); after < minute || after > minute+2*pollTime {
 						w.Errorf("the next got it after %v", after)
 					}
 					w.unlock(h)
@@ -71,14 +71,14 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 			w.Errorf("a free lock took %d scripts", n)
 		}
 		if left := w.mini.TTL("orders"); left < minute {
-			w.Errorf("without a renewal the key lives for %v", left)
+			w.Errorf("without a renewal the TTL is %v", left)
 		}
 		time.Sleep(time.Second)
 		if err := w.a.Close(w.Context()); err != nil {
 			w.Fatal(err)
 		}
 		if left := w.mini.TTL("orders"); left > minute-time.Second || left < minute-2*time.Second {
-			w.Errorf("after Close the key lives for %v", left)
+			w.Errorf("after Close the TTL is %v", left)
 		}
 		if err := h.Err(); !errors.Is(err, lock.ErrClosed) {
 			w.Error(err)
@@ -91,14 +91,14 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 }
 
 // The longest minimum hold time of an owner's holds decides, in whatever order they come.
-func TestMinHold_theLongest(t *testing.T) {
+func TestMinHold_longestWins(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		inner := w.lock(w.a, outer.Context(), lock.WithMinHold(time.Second))
 		w.unlock(inner)
 		w.unlock(outer)
 		if left := w.mini.TTL("orders"); left < minute-time.Second {
-			w.Errorf("the key lives for %v", left)
+			w.Errorf("the TTL is %v", left)
 		}
 		time.Sleep(minute)
 	})
@@ -117,9 +117,9 @@ func TestMinHold_later(t *testing.T) {
 }
 
 // Redis does not reply to the Unlock. The reconciler repeats the command later, and does not free the lock.
-func TestMinHold_settles(t *testing.T) {
+func TestMinHold_reconciles(t *testing.T) {
 	inBubble(t, func(w *world) {
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		w.wire.Refuse(true)
 		w.wire.CutAll()
@@ -130,15 +130,15 @@ func TestMinHold_settles(t *testing.T) {
 		w.wire.Refuse(false)
 		time.Sleep(10 * time.Second)
 		left := w.mini.TTL("orders")
-		if want := minute - time.Since(began); left > want || left < want-time.Second {
-			w.Errorf("the key lives for %v, want %v", left, want)
+		if want := minute - time.Since(start); left > want || left < want-time.Second {
+			w.Errorf("the TTL is %v, want %v", left, want)
 		}
 		time.Sleep(minute)
 	})
 }
 
 // A lock that was handed off inside the process has less lease time left, so its lease is extended.
-func TestMinHold_passedOn(t *testing.T) {
+func TestMinHold_handedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -150,26 +150,26 @@ func TestMinHold_passedOn(t *testing.T) {
 		}
 		h = <-next
 		if left := w.mini.TTL("orders"); left < minute {
-			w.Errorf("the key lives for %v", left)
+			w.Errorf("the TTL is %v", left)
 		}
 		w.unlock(h)
 		if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
-			w.Errorf("after Unlock the key lives for %v", left)
+			w.Errorf("after Unlock the TTL is %v", left)
 		}
 		time.Sleep(minute)
 	})
 }
 
 // A lock that must stay locked is not handed off inside the process either.
-func TestMinHold_isNotPassedOn(t *testing.T) {
+func TestMinHold_isNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
-		began := time.Now()
+		start := time.Now()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(leaseTime/2))
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(plain, "orders", nil))
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
 		h = <-next
-		if after := time.Since(began); after < leaseTime/2 {
+		if after := time.Since(start); after < leaseTime/2 {
 			w.Errorf("the next got it after %v", after)
 		}
 		w.unlock(h)
@@ -188,9 +188,9 @@ func TestMinHold_lostReply(t *testing.T) {
 }
 
 // A duplicate of a request arrives after the Unlock. It does not extend the minimum hold time.
-func TestMinHold_lateQuestion(t *testing.T) {
+func TestMinHold_delayedRequest(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k, carryOut := w.brokenOnce()
+		k, execute := w.failOnce()
 		k.Retain = plain.Retain
 		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(leaseTime / 2)}))
 		if err != nil {
@@ -198,7 +198,7 @@ func TestMinHold_lateQuestion(t *testing.T) {
 		}
 		w.unlock(h)
 		time.Sleep(time.Second)
-		carryOut()
+		execute()
 		time.Sleep(leaseTime / 2)
 		if w.mini.Exists("orders") {
 			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
@@ -208,17 +208,17 @@ func TestMinHold_lateQuestion(t *testing.T) {
 }
 
 // A duplicate of a renewal arrives after the Unlock. It does not extend the minimum hold time either.
-func TestMinHold_lateRenewal(t *testing.T) {
+func TestMinHold_delayedRenewal(t *testing.T) {
 	for _, extends := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Extend %v", extends), func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				k := *plain
 				var once sync.Once
-				var carryOut func()
+				var execute func()
 				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) (renewed []luascripts.Renewed) {
 					batch = slices.Clone(batch)
 					once.Do(func() {
-						carryOut = func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
+						execute = func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
 						renewed = []luascripts.Renewed{{Err: io.EOF}}
 					})
 					if renewed == nil {
@@ -236,7 +236,7 @@ func TestMinHold_lateRenewal(t *testing.T) {
 				}
 				w.unlock(h)
 				time.Sleep(time.Second)
-				carryOut()
+				execute()
 				time.Sleep(2 * leaseTime / 3)
 				if w.mini.Exists("orders") {
 					w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
@@ -249,7 +249,7 @@ func TestMinHold_lateRenewal(t *testing.T) {
 
 // A lock is handed off to a call with WithMinHold, which extends its lease, and Redis is unavailable: the call ends
 // when its context is canceled, and reports that.
-func TestMinHold_silence(t *testing.T) {
+func TestMinHold_unavailable(t *testing.T) {
 	for _, limit := range []time.Duration{2 * time.Second, time.Hour} {
 		inBubble(t, func(w *world) {
 			other := w.lock(w.b, w.Context())
@@ -260,7 +260,7 @@ func TestMinHold_silence(t *testing.T) {
 				ctx := w.within(limit)
 				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
 				if late := time.Since(start) - limit; late > 0 {
-					w.Errorf("it returns %v after its deadline", late)
+					w.Errorf("returned %v after its deadline", late)
 				}
 				ended <- err
 			}()
@@ -280,14 +280,14 @@ func TestMinHold_silence(t *testing.T) {
 }
 
 // A call without WithMinHold does not retain its lock, and requests no longer lease.
-func TestMinHold_not(t *testing.T) {
+func TestMinHold_unset(t *testing.T) {
 	inBubble(t, func(w *world) {
 		if d := w.a.NewSpec(plain, "orders", nil).terms.Lease; d != leaseTime {
 			w.Errorf("a lease of %v", d)
 		}
 		h := w.lock(w.a, w.Context())
 		if keeps := h.(*hold).acquisition().keepUntil; keeps != nil {
-			w.Errorf("it stands until %v", keeps)
+			w.Errorf("the lock is kept until %v", keeps)
 		}
 		w.unlock(h)
 	})
@@ -300,7 +300,7 @@ func TestMinHold_fixedLease(t *testing.T) {
 		n := w.scripts()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Second), lock.WithFixedLease(10*time.Second))
 		if n.Load() != 1 || w.mini.TTL("orders") > 10*time.Second {
-			w.Errorf("%d commands; the key lives for %v", n.Load(), w.mini.TTL("orders"))
+			w.Errorf("%d commands; the TTL is %v", n.Load(), w.mini.TTL("orders"))
 		}
 		time.Sleep(5 * time.Second)
 		w.unlock(h)
@@ -310,7 +310,7 @@ func TestMinHold_fixedLease(t *testing.T) {
 
 // A lock is handed off to a call with WithMinHold. Its lease is not extended, because Redis rejects the command or the
 // context of the call is canceled. The lock is released, before the call returns if its context is not canceled.
-func TestMinHold_notLengthened(t *testing.T) {
+func TestMinHold_notExtended(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -331,7 +331,7 @@ func TestMinHold_notLengthened(t *testing.T) {
 				go func() {
 					_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
 					if w.mini.Exists("orders") && refused {
-						w.Error("it returns, and the lock is not given back")
+						w.Error("the call returned, and the lock is not released")
 					}
 					ended <- err
 				}()
@@ -340,12 +340,12 @@ func TestMinHold_notLengthened(t *testing.T) {
 				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
 				w.unlock(h)
 				if err := <-ended; err == nil {
-					w.Error("it has a lock that does not stand for long enough")
+					w.Error("it has a lock with too short a lease")
 				}
 				close(sent)
 				time.Sleep(opTime)
 				if w.mini.Exists("orders") {
-					w.Errorf("it is held for nobody, for %v", w.mini.TTL("orders"))
+					w.Errorf("the lock is held for %v without a holder", w.mini.TTL("orders"))
 				}
 			})
 		})
@@ -354,7 +354,7 @@ func TestMinHold_notLengthened(t *testing.T) {
 
 // The context of an Unlock is canceled, and its command is not executed. The lock is still freed at the end of its
 // minimum hold time.
-func TestMinHold_unlockBrokenOff(t *testing.T) {
+func TestMinHold_unlockCanceled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // loads the scripts
 		time.Sleep(10 * time.Millisecond)
@@ -370,13 +370,13 @@ func TestMinHold_unlockBrokenOff(t *testing.T) {
 		close(goes)
 		time.Sleep(2 * opTime)
 		if w.mini.Exists("orders") {
-			w.Errorf("it stands for %v more", w.mini.TTL("orders"))
+			w.Errorf("the lock is kept for another %v", w.mini.TTL("orders"))
 		}
 	})
 }
 
 // The reply to an Unlock is lost, and a key of the wrong type has replaced the lock. Unlock reports that.
-func TestMinHold_foreignAtTheRepetition(t *testing.T) {
+func TestMinHold_wrongTypeAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(10*time.Millisecond))) // loads the scripts
 		time.Sleep(10 * time.Millisecond)
@@ -409,22 +409,22 @@ func TestMinHold_gone(t *testing.T) {
 }
 
 // The context of an Unlock is canceled, and its command gets a reply after that. No further command is sent.
-func TestMinHold_unlockAnsweredLate(t *testing.T) {
+func TestMinHold_lateReplyToUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int64
-		answer := make(chan struct{})
+		reply := make(chan struct{})
 		k := hookable()
 		k.Retain = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error) {
 			sent.Add(1)
 			v, err := plain.Retain(ctx, rdb, keys, owner, rest)
-			<-answer
+			<-reply
 			return v, err
 		}
 		h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
 		if err := h.Unlock(w.within(time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 			w.Error(err)
 		}
-		close(answer)
+		close(reply)
 		synctest.Wait()
 		time.Sleep(minute)
 		if n := sent.Load(); n != 1 {
@@ -435,7 +435,7 @@ func TestMinHold_unlockAnsweredLate(t *testing.T) {
 
 // A lock is handed off to a call with WithMinHold, and is gone before its lease is extended. The call reports that, and
 // not that Redis is unavailable.
-func TestMinHold_lostAtOnce(t *testing.T) {
+func TestMinHold_lostImmediately(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := hookable()
 		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {

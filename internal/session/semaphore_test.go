@@ -29,7 +29,7 @@ func permitsOf(owner string, left ...time.Duration) (held []luascripts.Permit) {
 // hold.
 func TestSemaphoreStateOf(t *testing.T) {
 	const number = 1830000000000000000
-	asked := time.UnixMicro(number >> 10)
+	requests := time.UnixMicro(number >> 10)
 	one, two, three := owner.Client([8]byte{0x80, 1}), owner.Client([8]byte{0x80, 2}), owner.Client([8]byte{0x80, 3})
 	own := func(client string, number uint64, permits int) string {
 		return client + ":" + strconv.FormatUint(number, 10) + ":" + strconv.Itoa(permits)
@@ -48,17 +48,17 @@ func TestSemaphoreStateOf(t *testing.T) {
 		leases []time.Duration
 		free   int64
 	}{
-		"nobody holds it": {stored: luascripts.SemaphoreState{Free: 3}, free: 3},
-		"a lease is over": {stored: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
+		"no holder":           {stored: luascripts.SemaphoreState{Free: 3}, free: 3},
+		"a lease has expired": {stored: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
 		"one owner": {luascripts.SemaphoreState{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
 			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 2},
-		"in the order in which they ask": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
+		"in the order of their requests": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
 			lock.State{Mode: lock.Permit, Lease: 4 * time.Second, Holders: []lock.Holder{holder(first, number, 3), holder(second, number+3, 1), holder(third, number+4, 1), holder(fourth, number+5, 1)}},
 			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
 		"Redisson's": {luascripts.SemaphoreState{Held: append(permitsOf(third, time.Second), luascripts.Permit{ID: java, Left: lock.NoExpiry})},
 			lock.State{Mode: lock.Permit, Lease: lock.NoExpiry, Holders: []lock.Holder{holder(third, number+4, 1), javas}}, []time.Duration{time.Second, lock.NoExpiry}, 0},
 		"those that wait": {stored: luascripts.SemaphoreState{Waiters: []luascripts.Waiter{{Owner: first, WaiterTimeout: time.Second}}},
-			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: asked}}}},
+			want: lock.State{Waiters: []lock.Waiter{{Owner: first, WaiterTimeout: time.Second, Since: requests}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Name = "gpus"
@@ -124,18 +124,18 @@ func TestSemaphoreState_fails(t *testing.T) {
 			w.Helper()
 			state, _, _, exists, err := w.a.SemaphoreState(w.Context(), spec)
 			if exists || state.Name != "" {
-				w.Errorf("%+v beside an error", state)
+				w.Errorf("got %+v with an error", state)
 			}
 			w.wantAbout("inspect", "orders", err)
 			return err
 		}
 		w.mini.SetError("ERR out of order")
-		if err := fails(); !strings.Contains(said(err), "out of order") || errors.Is(err, lock.ErrWrongType) {
+		if err := fails(); !strings.Contains(errText(err), "out of order") || errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
 		w.mini.SetError("")
 		w.mini.HSet("orders", "name", "Alice")
-		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(said(err), "a hash") {
+		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(errText(err), "a hash") {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
 		w.mini.Del("orders")

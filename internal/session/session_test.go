@@ -83,7 +83,7 @@ func inBubble(t *testing.T, f func(w *world)) {
 				t.Errorf("Close: %v", err)
 			}
 			if len(s.table.known) != 0 || s.hub.Channels() != 0 || s.dog.Len() != 0 {
-				t.Errorf("left after Close: %d places, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
+				t.Errorf("left after Close: %d entries, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
 		m.Del("leasehold_forced:{orders}") // the audit record of a force-unlock stays for a week
@@ -162,8 +162,8 @@ func lostOnly(err error) error {
 
 // A process was paused: no goroutine of the session ran, and the first check must be right. The test checks before the
 // bubble's timers run.
-func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
-	for name, look := range map[string]func(h lock.Hold) error{
+func TestContext_detectsALossAtTheFirstCheck(t *testing.T) {
+	for name, check := range map[string]func(h lock.Hold) error{
 		"Err":             func(h lock.Hold) error { return h.Err() },
 		"Context().Err()": func(h lock.Hold) error { return h.Context().Err() },
 		"Cause":           func(h lock.Hold) error { return lostOnly(context.Cause(h.Context())) },
@@ -185,7 +185,7 @@ func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 						continue
 					default:
 					}
-					if err := look(h); err == nil {
+					if err := check(h); err == nil {
 						w.Error("valid at Until")
 					}
 					if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
@@ -200,7 +200,7 @@ func TestContext_tellsTheTruthAtTheFirstLook(t *testing.T) {
 	}
 }
 
-func TestLoss_isToldAtUntilWhenTheServerIsCutOff(t *testing.T) {
+func TestLoss_notifiedAtUntilWhenDisconnected(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		time.Sleep(leaseTime)
@@ -210,7 +210,7 @@ func TestLoss_isToldAtUntilWhenTheServerIsCutOff(t *testing.T) {
 		w.wire.CutAll()
 		<-h.Context().Done()
 		if late := time.Since(until); late != 0 {
-			w.Errorf("told %v after Until", late)
+			w.Errorf("notified %v after Until", late)
 		}
 		if err := h.Err(); !errors.Is(err, lock.ErrLost) {
 			w.Errorf("cause %v", err)
@@ -221,7 +221,7 @@ func TestLoss_isToldAtUntilWhenTheServerIsCutOff(t *testing.T) {
 
 // Every reply takes longer than the operation timeout. A late reply to a renewal still extends the lease, which is
 // longer.
-func TestHold_livesOnLateAnswers(t *testing.T) {
+func TestHold_survivesLateReplies(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const lease, op, late = 3 * time.Second, 300 * time.Millisecond, 400 * time.Millisecond
 		c := testConfig()
@@ -244,7 +244,7 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 			w.Errorf("Until is %v before the end of the latest renewal", want.Sub(h.Until()))
 		}
 		if n := renewed.Load(); n < 29 {
-			w.Errorf("%d renewals were told", n)
+			w.Errorf("got %d Renewed events", n)
 		}
 		w.wire.OnRequest(nil)
 		time.Sleep(late) // no late reply is in flight any more
@@ -256,14 +256,14 @@ func TestHold_livesOnLateAnswers(t *testing.T) {
 }
 
 // A restarted server does not have the script. The renewal must be resent with the source, and still arrives in time.
-func TestHold_livesOnWhenTheScriptIsUnknown(t *testing.T) {
+func TestHold_survivesAnEmptyScriptCache(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.rdb.Do(w.Context(), w.rdb.B().ScriptFlush().Build())
 		sent := w.slowScripts(opTime/2 - time.Millisecond)
 		time.Sleep(leaseTime / 2)
 		if n := sent.Load(); n != 2 {
-			w.Errorf("%d commands for a renewal by a script that the server does not know, want 2", n)
+			w.Errorf("%d commands for a renewal with a script that the server does not have, want 2", n)
 		}
 		time.Sleep(leaseTime)
 		if err := h.Err(); err != nil {
@@ -274,14 +274,14 @@ func TestHold_livesOnWhenTheScriptIsUnknown(t *testing.T) {
 	})
 }
 
-func TestLoss_isToldAtTheNextRenewal(t *testing.T) {
+func TestLoss_notifiedAtTheNextRenewal(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		start := time.Now()
 		w.mini.Del("orders")
 		<-h.Context().Done()
 		if took := time.Since(start); took > leaseTime/3 {
-			w.Errorf("told after %v, a renewal is due every %v", took, leaseTime/3)
+			w.Errorf("notified after %v, a renewal is due every %v", took, leaseTime/3)
 		}
 	})
 }
@@ -414,12 +414,12 @@ func TestSameOwner_anyOrder(t *testing.T) {
 }
 
 // A goroutine that checks its hold while others are still being notified must also detect the loss.
-func TestLoss_isSeenByAllAtOnce(t *testing.T) {
+func TestLoss_detectedByAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		c := testConfig()
-		tell := make(chan struct{})
-		c.Observer = &lock.Observer{Lost: func(context.Context, lock.Event) { <-tell }} // a slow one
+		notify := make(chan struct{})
+		c.Observer = &lock.Observer{Lost: func(context.Context, lock.Event) { <-notify }} // a slow one
 		s := New(m.Client(t), c)
 		w := &world{T: t, mini: m, a: s}
 		var holds []lock.Hold
@@ -436,10 +436,10 @@ func TestLoss_isSeenByAllAtOnce(t *testing.T) {
 				t.Errorf("hold %d: %v a second after Until", i, h.Err())
 			}
 			if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("hold %d: unlock says %v", i, err)
+				t.Errorf("hold %d: Unlock: %v", i, err)
 			}
 		}
-		close(tell)
+		close(notify)
 		_ = w
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -467,7 +467,7 @@ func TestUntil_endsWithTheHold(t *testing.T) {
 }
 
 // The holder gave up, but the server executed the renewal: the lock is released.
-func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
+func TestLoss_releasesTheLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		time.Sleep(leaseTime / 2) // the first renewal loads the script
@@ -488,7 +488,7 @@ func TestLoss_givesBackWhatTheServerStillHas(t *testing.T) {
 }
 
 // A re-entry without a reply keeps the owner's turn. Other calls wait for the turn no longer than for Redis.
-func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
+func TestTurn_waitIsLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
@@ -496,7 +496,7 @@ func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)); err == nil {
-			w.Error("granted without an answer")
+			w.Error("granted without a reply")
 		}
 		start := time.Now()
 		if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(start) != opTime {
@@ -517,10 +517,10 @@ func TestTurn_isWaitedForNoLongerThanRedis(t *testing.T) {
 
 // A duplicate of a request that arrives long after its acquisition has ended must neither leave a lock nor affect the
 // owner's next acquisition.
-func TestGhostOfAnEarlierTenure(t *testing.T) {
+func TestRequest_ofAnEarlierAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ghost := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: ghost}))
+		delayed := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: delayed}))
 		ctx := lock.ContextWithNewOwner(w.Context())
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
@@ -529,7 +529,7 @@ func TestGhostOfAnEarlierTenure(t *testing.T) {
 		}
 		other := w.lock(w.b, w.Context()) // another owner has the lock in the meantime
 		w.unlock(other)
-		close(ghost) // now the old request arrives, and is granted
+		close(delayed) // now the old request arrives, and is granted
 		h := w.lock(w.a, ctx)
 		time.Sleep(2 * opTime)
 		if err := h.Err(); err != nil || w.count(h) != 1 {

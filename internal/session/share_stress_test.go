@@ -143,7 +143,7 @@ func TestShare_everything(t *testing.T) {
 			time.Sleep(leaseTime + 4*opTime)
 			w.a.table.mu.Lock()
 			if n := len(w.a.table.known); n != 0 {
-				t.Errorf("seed %d: %d places are left", seed, n)
+				t.Errorf("seed %d: %d entries are left", seed, n)
 			}
 			w.a.table.mu.Unlock()
 			if keys := w.mini.Keys(); len(keys) != 0 {

@@ -25,13 +25,13 @@ func (w *world) known() {
 	w.unlock(w.take(w.a, reading, w.Context()))
 }
 
-// reads returns a channel that receives the hold when s grants the read lock.
-func (w *world) reads(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
-	return w.gets(s, reading, ctx, opts...)
+// goRead returns a channel that receives the hold when s grants the read lock.
+func (w *world) goRead(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+	return w.goLockKind(s, reading, ctx, opts...)
 }
 
-// gets is reads for any kind. The hold is nil after an error.
-func (w *world) gets(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+// goLockKind is goRead for any kind. The hold is nil after an error.
+func (w *world) goLockKind(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	got := make(chan lock.Hold, 1)
 	go func() {
 		h, err := s.Lock(ctx, s.NewSpec(kind, "orders", opts))
@@ -86,7 +86,7 @@ func TestShare_noCommands(t *testing.T) {
 
 // Many readers request a free lock at the same time. One of them sends a request, and all enter before any of them
 // leaves.
-func TestShare_rideAlong(t *testing.T) {
+func TestShare_oneRequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		n := w.scripts()
@@ -124,7 +124,7 @@ func TestShare_rideAlong(t *testing.T) {
 
 // Readers of one process come and go without a gap. A writer elsewhere acquires the lock within lockstate.ShareTime and
 // the hold time of a reader. A writer of this process does so, too, and before any later reader.
-func TestShare_writerGetsIn(t *testing.T) {
+func TestShare_admitsAWriter(t *testing.T) {
 	const stay = 5 * time.Millisecond
 	writings := 50
 	if testing.Short() {
@@ -141,7 +141,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 				}
 				var wg sync.WaitGroup
 				var pairs, gone atomic.Int64
-				over := make(chan struct{})
+				done := make(chan struct{})
 				for i := range 100 {
 					wg.Go(func() {
 						time.Sleep(time.Duration(i) * stay / 100)
@@ -157,7 +157,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 							}
 							pairs.Add(1)
 							select {
-							case <-over:
+							case <-done:
 								return
 							default:
 							}
@@ -177,7 +177,7 @@ func TestShare_writerGetsIn(t *testing.T) {
 					}
 					w.unlock(h)
 				}
-				close(over)
+				close(done)
 				wg.Wait()
 			})
 		})
@@ -203,12 +203,12 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 		}
 		w.unlock(first)
 		w.unlock(second)
-		writer := w.gets(w.b, writing, w.Context())
+		writer := w.goLockKind(w.b, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		past := w.take(w.a, reading, w.Context()) // this process does not know of the writer
 		w.unlock(past)
 		if past.Owner() != third.Owner() {
-			t.Error("it asked")
+			t.Error("it sent a request")
 		}
 		// A reader that cannot share sends a request, and is refused. Now the process knows of the writer.
 		w.refused(reading, alone)
@@ -223,7 +223,7 @@ func testNotPastAKnownWriter(t *testing.T, alone lock.Option) {
 
 // Readers with different leases or token counters do not share a hold. A reader with writer preference does not join
 // one with reader preference; in the other order they share.
-func TestShare_alikeOnly(t *testing.T) {
+func TestShare_sameTermsOnly(t *testing.T) {
 	inBubble(t, func(w *world) {
 		first := w.take(w.a, reading, w.Context())
 		same := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
@@ -242,7 +242,7 @@ func TestShare_alikeOnly(t *testing.T) {
 		}
 
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
-		plain := w.reads(w.a, w.Context())
+		plain := w.goRead(w.a, w.Context())
 		fenced = w.take(w.a, reading, w.Context(), lock.WithFencing())
 		if fenced.Token() == 0 {
 			t.Error("it rode along with a request for no token")
@@ -253,7 +253,7 @@ func TestShare_alikeOnly(t *testing.T) {
 		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
 		polite := w.take(w.a, reading, w.Context())
 		if polite.Owner() == rude.Owner() {
-			t.Error("the reader joined one that lets no writer pass")
+			t.Error("the reader joined one with reader preference")
 		}
 		w.unlock(rude)
 		w.unlock(polite)
@@ -294,21 +294,21 @@ func TestShare_reentry(t *testing.T) {
 			t.Errorf("the lease of 10m: %v", err)
 		}
 		if _, err := w.a.TryLock(under.Context(), w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
-			t.Errorf("an owner that reads asks to write: %v", err)
+			t.Errorf("write under a read hold: %v", err)
 		}
 		w.unlock(under)
 	})
 }
 
 // An owner leaves while it re-enters; the others stay. It acquires a new hold, and Redis has no hold too many.
-func TestShare_reentryCrossesTheUnlock(t *testing.T) {
+func TestShare_reentryDuringUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		stays := w.take(w.a, reading, w.Context())
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.take(w.a, reading, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
-		again := w.reads(w.a, ctx)
+		again := w.goRead(w.a, ctx)
 		w.unlock(h)
 		got := <-again
 		synctest.Wait()
@@ -332,7 +332,7 @@ func TestShare_notWithAWriter(t *testing.T) {
 		write := w.take(w.a, writing, ctx)
 		read := w.take(w.a, reading, ctx)
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("a reader came in beside a writer: %v", err)
+			t.Errorf("a reader was admitted while a writer had the lock: %v", err)
 		}
 		w.unlock(write)
 		other := w.take(w.a, reading, w.Context())
@@ -346,7 +346,7 @@ func TestShare_notWithAWriter(t *testing.T) {
 
 // Every reader of a shared hold detects its loss and the cause, and the observer is notified of each.
 func TestShare_loss(t *testing.T) {
-	for _, how := range []string{"cut off", "deleted", "by force", "by force elsewhere", "Close"} {
+	for _, how := range []string{"disconnected", "deleted", "by force", "by force elsewhere", "Close"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var in, out, lost atomic.Int64
@@ -361,7 +361,7 @@ func TestShare_loss(t *testing.T) {
 				}
 				until, cause := holds[0].Until(), lock.ErrLost
 				switch how {
-				case "cut off":
+				case "disconnected":
 					w.wire.Refuse(true)
 					w.wire.CutAll()
 					defer w.wire.Refuse(false)
@@ -392,7 +392,7 @@ func TestShare_loss(t *testing.T) {
 					}
 				}
 				if late := time.Since(until); late > 0 {
-					t.Errorf("told %v after the end", late)
+					t.Errorf("notified %v after the end", late)
 				}
 				synctest.Wait() // for the observer, which runs in the background
 				ended := &lost
@@ -429,16 +429,16 @@ func TestShare_renewedTogether(t *testing.T) {
 
 // The server does not reply to a shared request. A joined reader stops waiting at the end of its context, after the
 // operation timeout, or at Close.
-func TestShare_riderGivesUp(t *testing.T) {
+func TestShare_joinerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		w.wire.Freeze(true)
 		ctx, cancel := context.WithCancel(w.Context())
-		asks := w.reads(w.a, ctx)
-		ridesCtx, leave := context.WithTimeout(w.Context(), time.Second)
+		sender := w.goRead(w.a, ctx)
+		joinerCtx, leave := context.WithTimeout(w.Context(), time.Second)
 		defer leave()
 		start := time.Now()
-		if _, err := w.a.Lock(ridesCtx, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+		if _, err := w.a.Lock(joinerCtx, w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		start = time.Now()
@@ -446,7 +446,7 @@ func TestShare_riderGivesUp(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		cancel()
-		<-asks
+		<-sender
 		w.wire.Freeze(false)
 		time.Sleep(2*opTime + time.Second)
 		if w.mini.Exists("orders") {
@@ -454,17 +454,17 @@ func TestShare_riderGivesUp(t *testing.T) {
 		}
 
 		w.wire.Freeze(true)
-		asks = w.reads(w.a, w.Context())
-		rides := w.reads(w.a, w.Context())
+		sender = w.goRead(w.a, w.Context())
+		joiner := w.goRead(w.a, w.Context())
 		closed := make(chan error)
 		go func() { closed <- w.a.Close(w.Context()) }()
 		synctest.Wait()
 		start = time.Now()
-		if h := <-rides; h != nil || time.Since(start) > 0 {
+		if h := <-joiner; h != nil || time.Since(start) > 0 {
 			t.Errorf("it reads: %t, after %v", h != nil, time.Since(start))
 		}
 		w.wire.Freeze(false)
-		if h := <-asks; h != nil {
+		if h := <-sender; h != nil {
 			t.Error("it reads")
 		}
 		if err := <-closed; err != nil {
@@ -474,16 +474,16 @@ func TestShare_riderGivesUp(t *testing.T) {
 }
 
 // The context of a joined reader is canceled when the reply arrives. The lock does not stay with it.
-func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
+func TestShare_joinerLeavesAtTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		for range 50 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
-			asks := w.reads(w.a, w.Context())
+			sender := w.goRead(w.a, w.Context())
 			ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
-			rides := w.reads(w.a, ctx)
-			w.unlock(<-asks)
-			if h := <-rides; h != nil {
+			joiner := w.goRead(w.a, ctx)
+			w.unlock(<-sender)
+			if h := <-joiner; h != nil {
 				_ = h.Unlock(w.Context())
 			}
 			cancel()
@@ -499,16 +499,16 @@ func TestShare_riderLeavesAtTheAnswer(t *testing.T) {
 
 // The reader that sent the request gives up, or its request is refused. A joined reader then sends its own request, or
 // waits like the first one.
-func TestShare_askerGivesUp(t *testing.T) {
+func TestShare_senderGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
 		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
 		defer cancel()
-		w.reads(w.a, ctx)
+		w.goRead(w.a, ctx)
 		start := time.Now()
-		rides := w.reads(w.a, w.Context())
-		w.unlock(<-rides)
+		joiner := w.goRead(w.a, w.Context())
+		w.unlock(<-joiner)
 		if took := time.Since(start); took > time.Second+10*time.Millisecond {
 			t.Errorf("in after %v", took)
 		}
@@ -518,7 +518,7 @@ func TestShare_askerGivesUp(t *testing.T) {
 		n := w.scripts()
 		var waiting []<-chan lock.Hold
 		for range 10 {
-			waiting = append(waiting, w.reads(w.a, w.Context()))
+			waiting = append(waiting, w.goRead(w.a, w.Context()))
 		}
 		time.Sleep(pollTime / 2)
 		if got := n.Load(); got > 3 { // and the confirmation of the subscription
@@ -537,27 +537,27 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 		read, write := *reading, *writing
 		read.Sibling, write.Sibling = &write, &read
 		stuck := make(chan struct{})
-		var asked atomic.Bool
+		var requests atomic.Bool
 		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if !asked.Swap(true) {
+			if !requests.Swap(true) {
 				<-stuck
 			}
 			return luascripts.AcquireRead(ctx, rdb, k, q)
 		}
 		defer close(stuck)
 		ctx, cancel := context.WithCancel(w.Context())
-		asks := w.gets(w.a, &read, ctx)
+		sender := w.goLockKind(w.a, &read, ctx)
 		owner := lock.ContextWithNewOwner(w.Context())
-		rides := w.gets(w.a, &read, owner)
+		joiner := w.goLockKind(w.a, &read, owner)
 		writer := w.take(w.a, &write, owner)
 		cancel() // the shared request fails; it sends its own
-		<-asks
-		reader := <-rides
+		<-sender
+		reader := <-joiner
 		if reader == nil {
 			t.Fatal("an owner that writes cannot read")
 		}
 		if h, err := w.a.TryLock(w.Context(), w.a.NewSpec(&read, "orders", nil)); err == nil {
-			t.Error("a reader came in beside a writer")
+			t.Error("a reader was admitted while a writer had the lock")
 			w.unlock(h)
 		}
 		w.unlock(writer)
@@ -570,26 +570,26 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 func TestShare_observedInPairs(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		var in, out, given atomic.Int64
+		var in, out, admitted atomic.Int64
 		w.a.Observer = &lock.Observer{
 			Acquired: func(context.Context, lock.Event) { in.Add(1) },
 			Released: func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 50 {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
-			asks := w.reads(w.a, w.Context())
+			sender := w.goRead(w.a, w.Context())
 			ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
-			rides := w.reads(w.a, ctx)
-			w.unlock(<-asks)
-			if h := <-rides; h != nil {
-				given.Add(1)
+			joiner := w.goRead(w.a, ctx)
+			w.unlock(<-sender)
+			if h := <-joiner; h != nil {
+				admitted.Add(1)
 				_ = h.Unlock(w.Context())
 			}
 			cancel()
 			time.Sleep(time.Millisecond)
 		}
 		if in.Load() != out.Load() {
-			t.Errorf("%d came and %d left; %d riders were let in", in.Load(), out.Load(), given.Load())
+			t.Errorf("%d came and %d left; %d joined readers were admitted", in.Load(), out.Load(), admitted.Load())
 		}
 	})
 }
@@ -603,8 +603,8 @@ func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 		second := w.take(w.a, reading, ctx)
 		third, fourth := w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
-		more := w.reads(w.a, first.Context()) // sends
-		again := w.reads(w.a, ctx)            // is next
+		more := w.goRead(w.a, first.Context()) // sends
+		again := w.goRead(w.a, ctx)            // is next
 		var wg sync.WaitGroup
 		wg.Go(func() { w.unlock(third) })
 		wg.Go(func() { w.unlock(fourth) })
@@ -622,30 +622,30 @@ func TestShare_reentryOvertakesTheUnlock(t *testing.T) {
 	})
 }
 
-// heldBack returns the two sides of a lock. The first read request is not sent before sent is closed, and its reply is
+// delayedRead returns the two sides of a lock. The first read request is not sent before sent is closed, and its reply is
 // not delivered before told is closed.
-func heldBack() (read, write *Kind, sent, told chan struct{}) {
+func delayedRead() (read, write *Kind, sent, losses chan struct{}) {
 	r, wr := *reading, *writing
 	r.Sibling, wr.Sibling = &wr, &r
-	sent, told = make(chan struct{}), make(chan struct{})
-	var asked atomic.Bool
+	sent, losses = make(chan struct{}), make(chan struct{})
+	var requests atomic.Bool
 	r.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-		if asked.Swap(true) {
+		if requests.Swap(true) {
 			return luascripts.AcquireRead(ctx, rdb, k, q)
 		}
 		<-sent
 		a, err := luascripts.AcquireRead(ctx, rdb, k, q)
-		<-told
+		<-losses
 		return a, err
 	}
-	return &r, &wr, sent, told
+	return &r, &wr, sent, losses
 }
 
 // A request shared by thirty readers fails. One of them sends the next request for all, with the same timeout as the
 // first.
-func TestShare_oneAsksAnew(t *testing.T) {
-	const answer = 50 * time.Millisecond
-	for how, ends := range map[string]time.Duration{"given up": answer / 2, "no answer": opTime} {
+func TestShare_oneRetries(t *testing.T) {
+	const reply = 50 * time.Millisecond
+	for how, ends := range map[string]time.Duration{"canceled": reply / 2, "no reply": opTime} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.known()
@@ -660,23 +660,23 @@ func TestShare_oneAsksAnew(t *testing.T) {
 					case string(req[0]) != "EVALSHA":
 						return redistest.Action{}
 					case n.Add(1) == 1:
-						return redistest.Action{DelayReply: ends + answer/2}
+						return redistest.Action{DelayReply: ends + reply/2}
 					default:
-						return redistest.Action{DelayReply: answer}
+						return redistest.Action{DelayReply: reply}
 					}
 				})
 				start := time.Now()
-				asks := w.reads(w.a, ctx)
-				var rides []<-chan lock.Hold
+				sender := w.goRead(w.a, ctx)
+				var joiner []<-chan lock.Hold
 				for range 30 {
 					time.Sleep(lockstate.ShareTime / 60)
-					rides = append(rides, w.reads(w.a, w.Context()))
+					joiner = append(joiner, w.goRead(w.a, w.Context()))
 				}
 				var holds []lock.Hold
-				for _, r := range rides {
+				for _, r := range joiner {
 					holds = append(holds, <-r)
 				}
-				if took := time.Since(start); took > ends+2*answer {
+				if took := time.Since(start); took > ends+2*reply {
 					t.Errorf("in after %v", took)
 				}
 				if got := n.Load(); got > 3 { // and the abandoned request is reconciled, or repeated
@@ -684,7 +684,7 @@ func TestShare_oneAsksAnew(t *testing.T) {
 				}
 				w.wire.OnRequest(nil)
 				if ends == opTime {
-					holds = append(holds, <-asks)
+					holds = append(holds, <-sender)
 				}
 				for _, h := range holds {
 					w.unlock(h)
@@ -770,7 +770,7 @@ func TestShare_observedInPairsAtOnce(t *testing.T) {
 }
 
 // An acquisition is lost while others join it. An observer that is notified of a loss was notified of the grant before.
-func TestShare_lossAtTheAnswer(t *testing.T) {
+func TestShare_lossAtTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var in, out atomic.Int64
@@ -805,20 +805,20 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		first := w.take(w.b, writing, w.Context())
-		before := w.reads(w.a, w.Context())
+		before := w.goRead(w.a, w.Context())
 		time.Sleep(pollTime / 4)
 		const intent = "leasehold_rwlock_wish:{orders}"
 		_ = w.mini.Set(intent, "somebody "+strconv.FormatInt(time.Now().UnixMilli(), 10))
 		w.mini.SetTTL(intent, time.Hour)
 		time.Sleep(pollTime / 4)
 		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Millisecond} })
-		over := make(chan struct{})
+		done := make(chan struct{})
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
 				for {
 					select {
-					case <-over:
+					case <-done:
 						return
 					default:
 					}
@@ -836,7 +836,7 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 		if took := time.Since(start); took > 5*time.Millisecond {
 			t.Errorf("in after %v", took)
 		}
-		close(over)
+		close(done)
 		wg.Wait()
 		w.unlock(h)
 		w.mini.Del(intent)
@@ -857,7 +857,7 @@ func (w *world) refused(kind *Kind, opts ...lock.Option) {
 
 // A request fails with an unknown outcome; then its reader joins another. If the request was executed, its grant is
 // released.
-func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
+func TestShare_joinsAfterItsOwnRequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var n atomic.Int64
@@ -869,11 +869,11 @@ func TestShare_joinsAfterItsOwnQuestion(t *testing.T) {
 			}
 			return a, err
 		}
-		first := w.gets(w.a, &far, w.Context())
+		first := w.goLockKind(w.a, &far, w.Context())
 		second := w.take(w.a, &far, w.Context())
 		h := <-first
 		if h.Owner() != second.Owner() {
-			t.Error("it asked once more")
+			t.Error("it sent another request")
 		}
 		time.Sleep(2 * opTime)
 		w.unlock(h)
@@ -912,7 +912,7 @@ func TestShare_reentriesOfTwo(t *testing.T) {
 		one, two := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, two)}
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
-		again := []<-chan lock.Hold{w.reads(w.a, one), w.reads(w.a, two)}
+		again := []<-chan lock.Hold{w.goRead(w.a, one), w.goRead(w.a, two)}
 		for _, h := range again {
 			holds = append(holds, <-h)
 		}
@@ -931,27 +931,27 @@ func TestShare_reentriesOfTwo(t *testing.T) {
 // An attempt has the operation timeout in total, even if it joins several requests that get no reply.
 func TestShare_attemptsEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
-		read, _, sent, told := heldBack()
-		close(told)
+		read, _, sent, losses := delayedRead()
+		close(losses)
 		stuck := read.Acquire
 		read.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			<-sent
 			return stuck(ctx, rdb, k, q)
 		}
 		ctx, cancel := context.WithCancel(w.Context())
-		asks := w.gets(w.a, read, ctx)
+		sender := w.goLockKind(w.a, read, ctx)
 		time.AfterFunc(opTime*2/3, cancel)
 		all, enough := context.WithCancel(w.Context())
 		var others []<-chan lock.Hold
 		for range 20 {
-			others = append(others, w.gets(w.a, read, all))
+			others = append(others, w.goLockKind(w.a, read, all))
 		}
 		start := time.Now()
 		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(read, "orders", nil)); err == nil || time.Since(start) > opTime+time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		enough()
-		for _, h := range append(others, asks) {
+		for _, h := range append(others, sender) {
 			if h := <-h; h != nil {
 				t.Error("it reads")
 			}
@@ -961,7 +961,7 @@ func TestShare_attemptsEnd(t *testing.T) {
 }
 
 // The context of a joined reader is canceled while it is admitted, before it returns. The lock does not stay with it.
-func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
+func TestShare_joinerLeavesWhenAdmitted(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		var leave context.CancelFunc
@@ -970,13 +970,13 @@ func TestShare_riderLeavesAsItIsSeated(t *testing.T) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Millisecond}))
 			ctx, cancel := context.WithCancel(w.Context())
 			leave = cancel
-			asks := w.reads(w.a, w.Context())
-			var rides []<-chan lock.Hold
+			sender := w.goRead(w.a, w.Context())
+			var joiner []<-chan lock.Hold
 			for range 10 {
-				rides = append(rides, w.reads(w.a, ctx))
+				joiner = append(joiner, w.goRead(w.a, ctx))
 			}
-			w.unlock(<-asks)
-			for _, r := range rides {
+			w.unlock(<-sender)
+			for _, r := range joiner {
 				if h := <-r; h != nil {
 					_ = h.Unlock(w.Context())
 				}
@@ -1001,7 +1001,7 @@ func (w *world) lingering(k *Kind) {
 }
 
 // The same for a reader that shares the request of a TryLock.
-func TestShare_releasedBeforeTheAnswer(t *testing.T) {
+func TestShare_releasedBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, reading, w.Context())) // loads the script
 		w.lingering(writing)
@@ -1014,9 +1014,9 @@ func TestShare_releasedBeforeTheAnswer(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		began := time.Now()
+		start := time.Now()
 		w.unlock(w.take(w.a, reading, w.Context()))
-		if took := time.Since(began); took > pollTime/2 {
+		if took := time.Since(start); took > pollTime/2 {
 			w.Errorf("it waited for %v", took)
 		}
 	})

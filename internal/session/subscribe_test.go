@@ -19,7 +19,7 @@ import (
 
 // A waiter sends a request, and another one after its subscription. If the subscription still exists, it sends no
 // second request.
-func TestHub_lingersForAll(t *testing.T) {
+func TestSubscription_sharedWhileItLingers(t *testing.T) {
 	for name, kind := range map[string]*Kind{"reading": reading, "writing": writing} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -27,7 +27,7 @@ func TestHub_lingersForAll(t *testing.T) {
 				for i, want := range []int64{2, 1, 1} {
 					h := w.take(w.b, writing, w.Context())
 					sent := w.scripts()
-					waiter := w.gets(w.a, kind, w.Context())
+					waiter := w.goLockKind(w.a, kind, w.Context())
 					synctest.Wait()
 					if n := sent.Load(); n != want {
 						w.Errorf("wait %d: %d requests, want %d", i, n, want)
@@ -41,9 +41,9 @@ func TestHub_lingersForAll(t *testing.T) {
 	}
 }
 
-// hearsPermits is a kind whose waiters also subscribe to Redisson's channel for free permits, like those of a
+// withPermitsChannel is a kind whose waiters also subscribe to Redisson's channel for free permits, like those of a
 // semaphore.
-var hearsPermits = &Kind{
+var withPermitsChannel = &Kind{
 	WaitPolicy: lockstate.RedisQueue,
 	Mode:       lock.Exclusive,
 	Queues:     true,
@@ -63,11 +63,11 @@ var hearsPermits = &Kind{
 // Redisson publishes the number of free permits, and no other message arrives. A waiter acquires its permit
 // immediately. A leasehold client adds a leading zero and notifies the next waiter itself, so its message triggers no
 // request.
-func TestWaiter_hearsOfPermits(t *testing.T) {
+func TestWaiter_notifiedOfPermits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_sc:{orders}"
-		h := w.take(w.b, hearsPermits, w.Context())
-		next := w.gets(w.a, hearsPermits, w.Context())
+		h := w.take(w.b, withPermitsChannel, w.Context())
+		next := w.goLockKind(w.a, withPermitsChannel, w.Context())
 		time.Sleep(pollTime * 3 / 2)
 		w.mini.Del("orders") // publishes no message
 		sent := w.scripts()
@@ -87,11 +87,11 @@ func TestWaiter_hearsOfPermits(t *testing.T) {
 // missed, so the waiter retries after a short delay for the second confirmation.
 func TestWaiter_oneOfTwoChannels(t *testing.T) {
 	inBubble(t, func(w *world) {
-		answer := make(chan struct{})
+		reply := make(chan struct{})
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
-				<-answer
+				<-reply
 				return a, err
 			}
 		}, nil)
@@ -102,10 +102,10 @@ func TestWaiter_oneOfTwoChannels(t *testing.T) {
 		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: w.Context().Done()}))
 		w.unlock(h)
 		synctest.Wait() // the message was published, and the waiter did not receive it
-		began := time.Now()
-		close(answer)
+		start := time.Now()
+		close(reply)
 		h = <-next
-		if took := time.Since(began); took == 0 || took > 2*time.Millisecond {
+		if took := time.Since(start); took == 0 || took > 2*time.Millisecond {
 			w.Errorf("it has the lock after %v", took)
 		}
 		w.unlock(h)
@@ -114,7 +114,7 @@ func TestWaiter_oneOfTwoChannels(t *testing.T) {
 }
 
 // The hub dials an unavailable server while a caller waits, and does not dial otherwise.
-func TestHub_doesNotDialForNobody(t *testing.T) {
+func TestHub_dialsOnlyForWaiters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2) // at a poll the last request could be uncertain, and reconciled later
@@ -166,7 +166,7 @@ func TestHub_lingers(t *testing.T) {
 }
 
 // A waiter receives messages published between its request and the reply.
-func TestHub_lingersAndHears(t *testing.T) {
+func TestHub_receivesWhileItLingers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		waiter := w.waiting(w.a, w.Context())
@@ -180,14 +180,14 @@ func TestHub_lingersAndHears(t *testing.T) {
 		w.unlock(h)
 		got := <-waiter
 		if took := time.Since(start); took != pollTime/2 {
-			w.Errorf("served after %v, and the answer came after %v", took, pollTime/2)
+			w.Errorf("served after %v, the reply came after %v", took, pollTime/2)
 		}
 		w.unlock(got)
 	})
 }
 
 // Subscriptions and polls end with the last waiter, and start again with the next.
-func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
+func TestHub_subscribesWhileACallWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_lock__channel:{orders}"
 		for range 3 {
@@ -217,7 +217,7 @@ func TestHub_subscribesWhileSomebodyWaits(t *testing.T) {
 }
 
 // The hub reconnects after its connection broke, and the first waiter retries immediately.
-func TestHub_asksAfterABreak(t *testing.T) {
+func TestHub_retriesAfterAReconnect(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		served := make(chan time.Time)
@@ -255,13 +255,13 @@ func TestWaiter_pollsLessOften(t *testing.T) {
 						if string(req[0]) == "SUBSCRIBE" {
 							return redistest.Action{Refuse: "NOPERM no permissions"}
 						}
-						if word := string(req[0]); word == "EVALSHA" || word == "EVAL" {
+						if arg := string(req[0]); arg == "EVALSHA" || arg == "EVAL" {
 							sent.Add(1)
 						}
 						return redistest.Action{}
 					})
 				}
-				waiter := w.gets(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
+				waiter := w.goLockKind(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
 				time.Sleep(pollTime / 2)
 				early := polls(10)
 				polls(15)
@@ -283,11 +283,11 @@ func TestWaiter_pollsLessOften(t *testing.T) {
 // queries the role of the server with the subscription, and does not wait for the next periodic query.
 func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var deaf atomic.Bool
+		var noPubSub atomic.Bool
 		k := gated(func(acquire acquireFunc) acquireFunc {
 			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 				a, err := acquire(ctx, rdb, k, q)
-				a.NoPubSub = a.Verdict == luascripts.Held && deaf.Load()
+				a.NoPubSub = a.Verdict == luascripts.Held && noPubSub.Load()
 				return a, err
 			}
 		}, nil)
@@ -295,7 +295,7 @@ func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			if string(req[0]) == "ROLE" {
 				roles.Add(1)
-				return redistest.Action{Refuse: "LOADING Redis is loading the dataset in memory"} // says nothing, and is no denial
+				return redistest.Action{Refuse: "LOADING Redis is loading the dataset in memory"} // a transient error, and no denial
 			}
 			return redistest.Action{}
 		})
@@ -305,7 +305,7 @@ func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 		roles.Store(0)
 		time.Sleep(2 * pollTime)
 		before := roles.Load()
-		deaf.Store(true)
+		noPubSub.Store(true)
 		time.Sleep(2 * pollTime)
 		synctest.Wait()
 		if n := roles.Load(); before != 0 || n == 0 || n > 2 {

@@ -12,32 +12,32 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// places returns the number of known entries of s.
-func (w *world) places(s *Session) (known int) {
+// entries returns the number of known entries of s.
+func (w *world) entries(s *Session) (known int) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	return len(s.table.known)
 }
 
 // An entry is removed with the last hold.
-func TestPlaces_areForgotten(t *testing.T) {
+func TestTable_removesEntries(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
 		for i := range 3 {
 			h := w.lock(w.a, w.Context())
-			if known := w.places(w.a); known != 1 {
-				w.Errorf("held: %d places, want 1", known)
+			if known := w.entries(w.a); known != 1 {
+				w.Errorf("held: got %d entries, want 1", known)
 			}
 			w.unlock(h)
-			if known := w.places(w.a); known != 0 {
-				w.Errorf("round %d: %d places, want 0", i, known)
+			if known := w.entries(w.a); known != 0 {
+				w.Errorf("round %d: got %d entries, want 0", i, known)
 			}
 		}
 	})
 }
 
 // A hold is lost, and its application does not release it. Its entry is still removed.
-func TestPlaces_ofWhatIsLost(t *testing.T) {
+func TestTable_removesLostLocks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
 		h := w.lock(w.a, w.Context())
@@ -47,14 +47,14 @@ func TestPlaces_ofWhatIsLost(t *testing.T) {
 			w.Fatalf("%v, want ErrLost", err)
 		}
 		synctest.Wait()
-		if known := w.places(w.a); known != 0 {
-			w.Errorf("%d places", known)
+		if known := w.entries(w.a); known != 0 {
+			w.Errorf("got %d entries", known)
 		}
 	})
 }
 
 // Some unused entries stay known, up to a maximum.
-func TestPlaces_stay(t *testing.T) {
+func TestTable_keepsSomeEntries(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const most, locks = 4, 10
 		w.a.table.most = most
@@ -71,22 +71,22 @@ func TestPlaces_stay(t *testing.T) {
 				}
 				w.a.table.mu.Lock()
 				if at := w.a.table.known[spec.id]; at == nil || at != h.(*hold).acquisition().at {
-					w.Errorf("%s is taken at a place that is not its own", spec.Name)
+					w.Errorf("%s is held in a wrong entry", spec.Name)
 				}
 				w.a.table.mu.Unlock()
 				if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, spec.Name, nil)); !errors.Is(err, lock.ErrNotAcquired) {
-					w.Errorf("%s is taken twice: %v", spec.Name, err)
+					w.Errorf("%s is held twice: %v", spec.Name, err)
 				}
 				holds = append(holds, h)
 			}
-			if known := w.places(w.a); known != locks {
-				w.Errorf("%d places are known of %d locks that are held", known, locks)
+			if known := w.entries(w.a); known != locks {
+				w.Errorf("got %d entries of %d held locks", known, locks)
 			}
 			for _, h := range holds {
 				w.unlock(h)
 			}
-			if known := w.places(w.a); known != most {
-				w.Errorf("%d places stay, want %d", known, most)
+			if known := w.entries(w.a); known != most {
+				w.Errorf("got %d kept entries, want %d", known, most)
 			}
 			slices.Reverse(specs) // so that others stay
 		}
@@ -94,10 +94,10 @@ func TestPlaces_stay(t *testing.T) {
 }
 
 // A released lock is remembered while other clients have precedence. After that, and at Close, its entry is removed.
-func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
+func TestTable_keepsYieldedLocks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		letGo := func(i int) {
+		yielded := func(i int) {
 			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
 			at, err := w.a.begin(spec)
 			if err != nil {
@@ -109,30 +109,30 @@ func TestPlaces_rememberWhatWasLetGo(t *testing.T) {
 			w.a.done(at)
 		}
 		for i := range 10 {
-			letGo(i)
+			yielded(i)
 		}
-		if known := w.places(w.a); known != 10 {
-			w.Errorf("%d places are known, want all that were let go", known)
+		if known := w.entries(w.a); known != 10 {
+			w.Errorf("got %d entries, want all yielded ones", known)
 		}
 		time.Sleep(asideTime)
-		letGo(10)
-		if known := w.places(w.a); known != 1 {
-			w.Errorf("%d places are known, want the latest", known)
+		yielded(10)
+		if known := w.entries(w.a); known != 1 {
+			w.Errorf("got %d entries, want the latest", known)
 		}
 		if err := w.a.Close(context.Background()); err != nil {
 			w.Error(err)
 		}
-		if known := w.places(w.a); known != 0 {
-			w.Errorf("%d places are known after Close", known)
+		if known := w.entries(w.a); known != 0 {
+			w.Errorf("got %d entries after Close", known)
 		}
 	})
 }
 
 // A remembered lock is acquired again. That does not prevent the removal of other entries.
-func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
+func TestTable_removesEntriesBehindAHeldLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		letGo := func(i int) {
+		yielded := func(i int) {
 			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
 			at, err := w.a.begin(spec)
 			if err != nil {
@@ -143,18 +143,18 @@ func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 			at.unlock()
 			w.a.done(at)
 		}
-		letGo(0)
+		yielded(0)
 		h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders0", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range 9 {
-			letGo(1 + i)
+			yielded(1 + i)
 		}
 		time.Sleep(asideTime)
-		letGo(10)
-		if known := w.places(w.a); known != 2 {
-			t.Errorf("%d places are known, want the one that is held and the latest", known)
+		yielded(10)
+		if known := w.entries(w.a); known != 2 {
+			t.Errorf("got %d entries, want the held one and the latest", known)
 		}
 		w.unlock(h)
 	})
@@ -162,8 +162,8 @@ func TestPlaces_areForgottenBesideOneThatIsHeld(t *testing.T) {
 
 // Each test here fails without one guard of the lock table.
 
-// begins registers a call for the lock with this name.
-func (w *world) begins(name string) *entry {
+// beginCall registers a call for the lock with this name.
+func (w *world) beginCall(name string) *entry {
 	w.Helper()
 	at, err := w.a.begin(w.a.NewSpec(plain, name, nil))
 	if err != nil {
@@ -172,11 +172,11 @@ func (w *world) begins(name string) *entry {
 	return at
 }
 
-// letGo yields the lock with this name to others, in its own call.
-func (w *world) letGo(name string) {
+// yield yields the lock with this name to other clients, in a separate call.
+func (w *world) yield(name string) {
 	w.Helper()
 	spec := w.a.NewSpec(plain, name, nil)
-	at := w.begins(name)
+	at := w.beginCall(name)
 	at.lock()
 	at.state.YieldUntil(&spec.terms, time.Now().Add(asideTime))
 	at.unlock()
@@ -184,33 +184,33 @@ func (w *world) letGo(name string) {
 }
 
 // A process uses very many locks at once. When it has released them, the number of known entries is limited.
-func TestPlaces_noMoreStayThanThat(t *testing.T) {
+func TestTable_isLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var all []*entry
 		for i := range idleEntries + 10 {
-			all = append(all, w.begins(fmt.Sprint("orders", i)))
+			all = append(all, w.beginCall(fmt.Sprint("orders", i)))
 		}
 		for _, at := range all {
 			w.a.done(at)
 		}
-		if known := w.places(w.a); known != idleEntries {
-			w.Errorf("%d places are known, want %d", known, idleEntries)
+		if known := w.entries(w.a); known != idleEntries {
+			w.Errorf("got %d entries, want %d", known, idleEntries)
 		}
 	})
 }
 
 // A lock was released, and a call has begun that has not changed its state yet. When the precedence of the others ends,
 // the next call for the lock finds the same entry.
-func TestPlaces_areNotForgottenUnderACall(t *testing.T) {
+func TestTable_keepsAnEntryDuringACall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		w.letGo("orders")
-		first := w.begins("orders")
+		w.yield("orders")
+		first := w.beginCall("orders")
 		time.Sleep(asideTime)
-		w.letGo("another")
-		second := w.begins("orders")
+		w.yield("another")
+		second := w.beginCall("orders")
 		if first != second {
-			w.Error("two calls about one lock have a place each")
+			w.Error("two calls for one lock have different entries")
 		}
 		w.a.done(first)
 		w.a.done(second)
@@ -218,22 +218,22 @@ func TestPlaces_areNotForgottenUnderACall(t *testing.T) {
 }
 
 // Remembered entries are removed after any call, even one for a lock that is used by others all the time.
-func TestPlaces_areForgottenBesideABusyOne(t *testing.T) {
+func TestTable_removesEntriesAfterAnyCall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		busy := w.begins("busy")
-		w.letGo("orders")
+		busy := w.beginCall("busy")
+		w.yield("orders")
 		time.Sleep(asideTime)
-		w.a.done(w.begins("busy"))
-		if known := w.places(w.a); known != 1 {
-			w.Errorf("%d places are known, want the busy one", known)
+		w.a.done(w.beginCall("busy"))
+		if known := w.entries(w.a); known != 1 {
+			w.Errorf("got %d entries, want the busy one", known)
 		}
 		w.a.done(busy)
 	})
 }
 
 // One spec is used by two clients. Each has its own entry for the lock, and sends its own requests.
-func TestPlaces_areOfOneClient(t *testing.T) {
+func TestTable_perClient(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)
 		for range 2 {
@@ -246,7 +246,7 @@ func TestPlaces_areOfOneClient(t *testing.T) {
 					w.Error(err)
 				}
 				if h.(*hold).acquisition().at.s != pair[0] {
-					w.Error("the hold is at a place of the other client")
+					w.Error("the hold is in an entry of the other client")
 				}
 				w.unlock(h)
 			}
@@ -255,7 +255,7 @@ func TestPlaces_areOfOneClient(t *testing.T) {
 }
 
 // The session is closed. A TryLock sends no command, and no other call begins.
-func TestPlaces_noneAfterClose(t *testing.T) {
+func TestTable_emptyAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		if err := w.a.Close(w.Context()); err != nil {

@@ -35,7 +35,7 @@ func (w *world) shared() (*Session, rueidis.Client) {
 
 // A command of the application times out, and rueidis closes the connection. All commands on it fail with its error.
 // For the session that is not a timeout.
-func TestTimeout_ofAnotherCommand(t *testing.T) {
+func TestTimeout_ofTheApplicationsCommand(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, rdb := w.shared()
 		h := w.take(s, alone, context.Background())
@@ -56,7 +56,7 @@ func TestTimeout_ofAnotherCommand(t *testing.T) {
 
 // The commands of others fill rueidis's queue of commands in flight. The next command would wait for a free slot
 // regardless of any context.
-func TestTimeout_behindTooManyOthers(t *testing.T) {
+func TestTimeout_fullPipeline(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s, _ := w.shared()
 		w.unlock(w.take(s, alone, context.Background()))
@@ -73,7 +73,7 @@ func TestTimeout_behindTooManyOthers(t *testing.T) {
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
 		if took := time.Since(start); !errors.As(err, new(command.NoReply)) || took > opTime {
-			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
+			w.Errorf("%v after %v, want no reply after %v", err, took, opTime)
 		}
 		w.wire.Freeze(false)
 		time.Sleep(2 * time.Minute)
@@ -102,12 +102,12 @@ func TestTimeout_behindADial(t *testing.T) {
 		go func() { _, _ = s.TryLock(w.Context(), s.NewSpec(alone, "other", nil)) }()
 		synctest.Wait()
 		if n := dials.Load(); n != 2 {
-			w.Fatalf("%d dials, want the second under way", n)
+			w.Fatalf("%d dials, want the second in flight", n)
 		}
 		start := time.Now()
 		_, err := s.TryLock(context.Background(), s.NewSpec(alone, "orders", nil))
 		if took := time.Since(start); !errors.As(err, new(command.NoReply)) || took > opTime {
-			w.Errorf("%v after %v, want no answer after %v", err, took, opTime)
+			w.Errorf("%v after %v, want no reply after %v", err, took, opTime)
 		}
 		time.Sleep(2 * time.Minute) // the server grants the lock, and the session releases it because its caller has left
 		if err := s.Close(context.Background()); err != nil {
@@ -117,7 +117,7 @@ func TestTimeout_behindADial(t *testing.T) {
 }
 
 // A goroutine that waits for its next command references nothing of the last one, such as the context of its caller.
-func TestIdlers_keepNothingAlive(t *testing.T) {
+func TestIdleWorkers_keepNothingAlive(t *testing.T) {
 	m := redistest.NewMini(t)
 	s := New(m.Client(t), testConfig())
 	type large [1 << 16]byte

@@ -21,7 +21,7 @@ import (
 
 // A process was paused, and the lease has expired. Unlock is the first to check it, and reports the loss, even if Redis
 // still has the lock.
-func TestUnlock_looksAtTheClock(t *testing.T) {
+func TestUnlock_checksTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for range 100 { // until the watchdog's timer is not first
 			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
@@ -44,7 +44,7 @@ func TestUnlock_looksAtTheClock(t *testing.T) {
 }
 
 // A release that finds no lock got a reply: its error does not report an unavailable server.
-func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
+func TestUnlock_lockGoneIsNotUnavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
@@ -55,7 +55,7 @@ func TestUnlock_ofWhatIsGoneWasAnswered(t *testing.T) {
 }
 
 // Close begins after the end of a hold, and before its release. Close releases the lock, and Unlock returns ErrClosed.
-func TestUnlock_crossedByClose(t *testing.T) {
+func TestUnlock_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.observer() // no witness: it is not notified of this Unlock
 		h := w.lock(w.a, w.Context()).(*hold)
@@ -73,7 +73,7 @@ func TestUnlock_crossedByClose(t *testing.T) {
 }
 
 // A renewal is in flight without a reply when a hold is released. The caller waits no longer than its context.
-func TestUnlock_endsWithItsContext(t *testing.T) {
+func TestUnlock_canceled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		renewal := make(chan struct{})
@@ -93,21 +93,21 @@ func TestUnlock_endsWithItsContext(t *testing.T) {
 
 // The caller of Unlock leaves, and the release gets its reply a moment later. The release is reconciled with exactly
 // one command.
-func TestUnlock_whoseAnswerIsLate(t *testing.T) {
+func TestUnlock_lateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		answer := make(chan struct{})
+		reply := make(chan struct{})
 		k := gated(nil, nil)
-		sent := passes(k, 1, answer)
+		sent := kindWithSlowRelease(k, 1, reply)
 		h := w.take(w.a, k, w.Context())
 		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2)
 		defer cancel()
 		if err := h.Unlock(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			w.Errorf("Unlock: %v", err)
 		}
-		close(answer)
+		close(reply)
 		time.Sleep(leaseTime)
 		if n := sent.Load(); n != 2 {
-			w.Errorf("%d commands, want the release and one look", n)
+			w.Errorf("got %d commands, want the release and one repetition", n)
 		}
 	})
 }
@@ -128,11 +128,11 @@ func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verd
 }
 
 // One of two holds is released, and the caller leaves before the reply. The reply is an error: the command is repeated.
-func TestReduce_thatFailsLate(t *testing.T) {
+func TestReduce_lateError(t *testing.T) {
 	inBubble(t, func(w *world) {
-		answer := make(chan struct{})
+		reply := make(chan struct{})
 		k := reduces(func(func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
-			<-answer
+			<-reply
 			return 0, io.EOF
 		})
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -142,7 +142,7 @@ func TestReduce_thatFailsLate(t *testing.T) {
 		if err := inner.Unlock(short); !errors.Is(err, context.DeadlineExceeded) {
 			w.Errorf("Unlock: %v", err)
 		}
-		close(answer)
+		close(reply)
 		time.Sleep(pollTime)
 		if n := w.count(outer); n != 1 {
 			w.Errorf("Redis counts %d holds of one", n)
@@ -153,20 +153,20 @@ func TestReduce_thatFailsLate(t *testing.T) {
 
 // One of two holds is released while another call of the owner has the turn. The lock is lost in the meantime, and then
 // the caller leaves: the error reports the loss.
-func TestReduce_leavesAfterALoss(t *testing.T) {
+func TestReduce_canceledAfterALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
 		held, turn := outer.(*hold).acquisition(), outer.(*hold).By.Turn
 		turn <- struct{}{}
 		ctx, cancel := context.WithCancel(w.Context())
-		answer := make(chan error)
-		go func() { answer <- inner.Unlock(ctx) }()
+		reply := make(chan error)
+		go func() { reply <- inner.Unlock(ctx) }()
 		synctest.Wait()
 		w.mini.Del("orders")
 		held.lease.Lose(lock.ErrGone)
 		cancel()
-		if err := <-answer; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+		if err := <-reply; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
 			w.Errorf("Unlock: %v", err)
 		}
 		<-turn
@@ -174,7 +174,7 @@ func TestReduce_leavesAfterALoss(t *testing.T) {
 }
 
 // One of two holds is released, and Redis is slow. That is no error within the operation timeout.
-func TestReduce_hasTheOperationTimeOut(t *testing.T) {
+func TestReduce_operationTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
@@ -195,19 +195,19 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 		})
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
-		answer := make(chan error)
-		go func() { answer <- inner.Unlock(w.Context()) }()
+		reply := make(chan error)
+		go func() { reply <- inner.Unlock(w.Context()) }()
 		synctest.Wait()
 		w.unlock(outer)
 		close(goes)
-		if err := <-answer; err != nil {
+		if err := <-reply; err != nil {
 			w.Errorf("Unlock: %v", err)
 		}
 	})
 }
 
 // One of two holds is released, and Redis has none. The other hold is lost immediately, and not at the next renewal.
-func TestReduce_findsALoss(t *testing.T) {
+func TestReduce_detectsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
@@ -223,11 +223,11 @@ func TestReduce_findsALoss(t *testing.T) {
 
 // A waiter of the same process, which receives no messages, acquires the lock as soon as it is released. This includes
 // kinds without hand-off.
-func TestUnlock_wakesTheWaitersHere(t *testing.T) {
+func TestUnlock_wakesLocalWaiters(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.deafened()
+				w.withoutPubSub()
 				h := w.take(w.a, k, w.Context())
 				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 				time.Sleep(pollTime * 3 / 2)
@@ -245,7 +245,7 @@ func TestUnlock_wakesTheWaitersHere(t *testing.T) {
 }
 
 // A release of a kind without hand-off names no next owner: the first request acquires the lock.
-func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
+func TestUnlock_namesNoNextOwnerWithoutHandOff(t *testing.T) {
 	for name, k := range map[string]*Kind{"write": writing} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -262,7 +262,7 @@ func TestUnlock_namesNoHeirOfAKindThatPassesNothingOn(t *testing.T) {
 }
 
 // A release gets no reply, and its repetition finds a key of the wrong type: the lock was lost.
-func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
+func TestUnlock_wrongTypeAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int32
 		k := gated(nil, func(handOff handOffFunc) handOffFunc {
@@ -285,7 +285,7 @@ func TestUnlock_repeatedAtAForeignKey(t *testing.T) {
 
 // An inner and the outer hold are released concurrently. The command that leaves one hold comes second, and must not
 // release the other.
-func TestReduce_leavesTheEndToRelease(t *testing.T) {
+func TestReduce_doesNotFreeTheLock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
@@ -313,19 +313,19 @@ func TestReduce_leavesTheEndToRelease(t *testing.T) {
 }
 
 // The lock is lost while an Unlock waits to send its command.
-func TestUnlock_crossedByALoss(t *testing.T) {
+func TestUnlock_lostBeforeTheCommand(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
 		held, turn := outer.(*hold).acquisition(), outer.(*hold).By.Turn
 		turn <- struct{}{} // another call of this owner has the turn
-		answer := make(chan error)
-		go func() { answer <- inner.Unlock(w.Context()) }()
+		reply := make(chan error)
+		go func() { reply <- inner.Unlock(w.Context()) }()
 		synctest.Wait()
 		w.mini.Del("orders")
 		held.lease.Lose(watchdog.ErrGone)
 		<-turn
-		if err := <-answer; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+		if err := <-reply; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
 			w.Errorf("unlock of a lock that is lost: %v", err)
 		}
 	})
@@ -362,7 +362,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 }
 
 // An unconfirmed partial release is reconciled in the background.
-func TestReduce_isSettled(t *testing.T) {
+func TestReduce_isReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		inner := w.lock(w.a, outer.Context())
@@ -377,7 +377,7 @@ func TestReduce_isSettled(t *testing.T) {
 		w.wire.Refuse(true)
 		w.wire.CutAll()
 		if err := inner.Unlock(w.Context()); err == nil {
-			w.Error("the release was confirmed, without an answer")
+			w.Error("the release was confirmed without a reply")
 		}
 		w.wire.Refuse(false)
 		time.Sleep(2 * opTime)
@@ -425,8 +425,8 @@ func (w *world) mustLock(ctx context.Context, spec *Spec) lock.Hold {
 	return h
 }
 
-// atOnce fails the test if Unlock of h takes any time, or if the hold does not end as after any Unlock.
-func (w *world) atOnce(h lock.Hold) {
+// unlockImmediately fails the test if Unlock of h takes any time, or if the hold does not end as after any Unlock.
+func (w *world) unlockImmediately(h lock.Hold) {
 	w.Helper()
 	start := time.Now()
 	w.unlock(h)
@@ -450,9 +450,9 @@ func TestAsyncUnlock_doesNotWait(t *testing.T) {
 				spec := w.asyncSpec(held(k, goes))
 				outer := w.mustLock(w.Context(), spec)
 				if !k.NonReentrant {
-					w.atOnce(w.mustLock(outer.Context(), spec))
+					w.unlockImmediately(w.mustLock(outer.Context(), spec))
 				}
-				w.atOnce(outer)
+				w.unlockImmediately(outer)
 				close(goes)
 				synctest.Wait()
 				w.noHold()
@@ -489,7 +489,7 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 				inBubble(t, func(w *world) {
 					goes := make(chan struct{})
 					spec := w.asyncSpec(held(k, goes))
-					w.atOnce(w.mustLock(w.Context(), spec))
+					w.unlockImmediately(w.mustLock(w.Context(), spec))
 					var h lock.Hold
 					var err error
 					returned := false
@@ -506,7 +506,7 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 					if !returned || err != nil {
 						w.Fatalf("%s after the release: %v", op, err)
 					}
-					w.atOnce(h)
+					w.unlockImmediately(h)
 					synctest.Wait()
 					w.noHold()
 				})
@@ -516,7 +516,7 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 }
 
 // A refused attempt waits for the release until its context is canceled, or until the client closes.
-func TestAsyncUnlock_isAwaitedInTime(t *testing.T) {
+func TestAsyncUnlock_waitIsLimited(t *testing.T) {
 	for name, c := range map[string]struct {
 		end func(w *world, cancel func())
 		err error
@@ -528,7 +528,7 @@ func TestAsyncUnlock_isAwaitedInTime(t *testing.T) {
 			inBubble(t, func(w *world) {
 				goes := make(chan struct{})
 				spec := w.asyncSpec(held(plain, goes))
-				w.atOnce(w.mustLock(w.Context(), spec))
+				w.unlockImmediately(w.mustLock(w.Context(), spec))
 				ctx, cancel := context.WithCancel(w.Context())
 				defer cancel()
 				start := time.Now()
@@ -545,27 +545,27 @@ func TestAsyncUnlock_isAwaitedInTime(t *testing.T) {
 }
 
 // A TryLock is refused, waits for the release, and has no reply to its next request. The refusal was its latest reply.
-func TestAsyncUnlock_refusedThenUnanswered(t *testing.T) {
+func TestAsyncUnlock_refusedThenNoReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		goes, answer := make(chan struct{}), make(chan struct{})
+		goes, reply := make(chan struct{}), make(chan struct{})
 		k := held(plain, goes)
 		sent := 0
 		acquire := k.Acquire
 		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
 			if sent++; sent == 3 {
-				<-answer
+				<-reply
 			}
 			return acquire(ctx, rdb, keys, q)
 		}
 		spec := w.asyncSpec(k)
-		w.atOnce(w.mustLock(w.Context(), spec))
+		w.unlockImmediately(w.mustLock(w.Context(), spec))
 		time.AfterFunc(opTime/2, func() { close(goes) })
 		start := time.Now()
 		_, err := w.a.TryLock(w.Context(), spec)
 		if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took != opTime {
 			w.Errorf("TryLock: %v after %v", err, took)
 		}
-		close(answer)
+		close(reply)
 		time.Sleep(2 * leaseTime)
 	})
 }
@@ -590,14 +590,14 @@ func TestAsyncUnlock_reportsFailures(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			withDefaultLogger(t, func(w *world, log *heard) {
+			withDefaultLogger(t, func(w *world, log *logLines) {
 				h := w.mustLock(w.Context(), w.asyncSpec(plain))
-				w.wantTold("granted")
+				w.wantEvents("granted")
 				c.fails(w)
-				w.atOnce(h)
+				w.unlockImmediately(h)
 				time.Sleep(opTime)
 				synctest.Wait()
-				if e := w.wantTold(c.event)[0]; !errors.Is(e.Err, c.err) || e.Name != "orders" || e.Held != 0 {
+				if e := w.wantEvents(c.event)[0]; !errors.Is(e.Err, c.err) || e.Name != "orders" || e.Held != 0 {
 					w.Errorf("%+v", e)
 				}
 				if lines := log.lines("orders"); len(lines) != 1 || !strings.Contains(lines[0], c.line) {
@@ -611,16 +611,16 @@ func TestAsyncUnlock_reportsFailures(t *testing.T) {
 }
 
 // One of two holds is released, and Redis has none. Unlock returned before, so both losses are reported.
-func TestAsyncUnlock_reentryFindsALoss(t *testing.T) {
+func TestAsyncUnlock_reentryDetectsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		spec := w.asyncSpec(plain)
 		outer, inner := w.mustLock(ctx, spec), w.mustLock(ctx, spec)
-		w.wantTold("granted", "granted")
+		w.wantEvents("granted", "granted")
 		w.mini.Del("orders")
-		w.atOnce(inner)
+		w.unlockImmediately(inner)
 		synctest.Wait()
-		w.wantTold("lost", "lost")
+		w.wantEvents("lost", "lost")
 		if err := outer.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
 			w.Errorf("Unlock after a known loss: %v", err)
 		}
@@ -647,7 +647,7 @@ func TestAsyncUnlock_returnsAKnownLoss(t *testing.T) {
 	})
 }
 
-// Close waits for the release and for the observer. If there is no reply, Close says so.
+// Close waits for the release and for the observer. Without a reply, the error of Close reports it.
 func TestAsyncUnlock_closeWaits(t *testing.T) {
 	for _, slow := range []time.Duration{time.Second, 5 * opTime} {
 		t.Run(slow.String(), func(t *testing.T) {
@@ -660,7 +660,7 @@ func TestAsyncUnlock_closeWaits(t *testing.T) {
 				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 				h := w.mustLock(w.Context(), w.asyncSpec(plain))
 				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: slow}))
-				w.atOnce(h)
+				w.unlockImmediately(h)
 				start := time.Now()
 				err := w.a.Close(w.Context())
 				if took := time.Since(start); slow < opTime && (err != nil || took != slow+time.Second) || slow > opTime && (!errors.Is(err, lock.ErrUnavailable) || took != closeTimeouts*opTime) {
@@ -703,7 +703,7 @@ func TestAsyncUnlock_do(t *testing.T) {
 func TestAsyncUnlock_minHold(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.asyncSpec(plain, lock.WithMinHold(time.Minute))
-		w.atOnce(w.mustLock(w.Context(), spec))
+		w.unlockImmediately(w.mustLock(w.Context(), spec))
 		time.Sleep(50 * time.Second)
 		if h, err := w.a.TryLock(w.Context(), spec); !errors.Is(err, lock.ErrNotAcquired) {
 			w.Errorf("TryLock: %v %v", h, err)
@@ -712,14 +712,14 @@ func TestAsyncUnlock_minHold(t *testing.T) {
 	})
 }
 
-// Each hold is released as its own handle says.
+// Each hold is released with the options of its own handle.
 func TestAsyncUnlock_isPerHandle(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.mustLock(ctx, w.asyncSpec(plain))
 		slow := func() { w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second})) }
 		slow()
-		w.atOnce(inner)
+		w.unlockImmediately(inner)
 		time.Sleep(opTime)
 		slow()
 		start := time.Now()
@@ -743,6 +743,6 @@ func TestAsyncUnlock_downgrade(t *testing.T) {
 			w.Errorf("after Downgrade Redis has %q", fields)
 		}
 		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
-		w.atOnce(read)
+		w.unlockImmediately(read)
 	})
 }

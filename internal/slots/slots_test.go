@@ -11,13 +11,13 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// TestTable reads the answer of a cluster with a node that has several ranges of slots.
+// Refresh reads the reply of a cluster with a node that has several ranges of slots.
 func TestTable(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
 	var table Table
 	if table.Of(0) != table.Of(1023) || table.Of(0) == table.Of(1024) {
-		t.Error("before the first answer neighbours should be together")
+		t.Error("without a table, adjacent slots should be together")
 	}
 	read := func() nodes {
 		t.Helper()
@@ -49,14 +49,14 @@ func TestTable(t *testing.T) {
 		t.Errorf("OfKey: %d, want %d", key, slot)
 	}
 	if _, err := parse(rueidis.NewErrorResult(errReply)); err == nil {
-		t.Error("an error is taken for an answer")
+		t.Error("an error reply was parsed")
 	}
 	if got, err := parse(rdb.Do(t.Context(), rdb.B().CommandList().Build())); err == nil {
-		t.Errorf("a list of words is taken for an answer: %v", got[0])
+		t.Errorf("a list of strings was parsed: %v", got[0])
 	}
 }
 
-// Due tells one of all callers to refresh, once in an interval.
+// Due is true for one of all callers, once per interval.
 func TestTable_due(t *testing.T) {
 	var table Table
 	due := 0
@@ -66,29 +66,29 @@ func TestTable_due(t *testing.T) {
 		}
 	}
 	if due != 1 {
-		t.Errorf("%d of 100 callers are told to refresh, want 1", due)
+		t.Errorf("Due for %d of 100 callers, want 1", due)
 	}
 	table.next.Add(-int64(time.Hour)) // an hour passes
 	if !table.Due(time.Hour) || table.Due(time.Hour) {
-		t.Error("an hour later one caller is told so")
+		t.Error("after an hour, want Due for one caller")
 	}
 }
 
-// Answers to CLUSTER SLOTS as Lua has them, in any order. Each node is named after its lowest slot. Slots that the
-// answer leaves out are with their neighbours.
+// Replies to CLUSTER SLOTS, as Lua returns them, in any order. A node is identified by its lowest slot. Slots missing in
+// the reply belong to the node of the adjacent slots.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	for name, c := range map[string]struct {
-		answer string
-		want   map[uint16]uint16 // some slots
+		reply string
+		want  map[uint16]uint16 // some slots
 	}{
 		"in order":            {"{{0,99,{'a',1,'A'}},{100,16383,{'b',1,'B'},{'c',1,'C'}}}", map[uint16]uint16{0: 0, 99: 0, 100: 100, 16383: 100}},
 		"out of order":        {"{{9000,16383,{'a',1,'A'}},{500,8999,{'b',1,'B'}},{0,499,{'a',1,'A'}}}", map[uint16]uint16{0: 0, 500: 500, 8999: 500, 9000: 0, 16383: 0}},
 		"some slots are left": {"{{0,99,{'a',1,'A'}}}", map[uint16]uint16{99: 0, 2047: 1024, 2048: 2048, 16383: 15360}},
 		"nothing":             {"{}", map[uint16]uint16{1023: 0, 1024: 1024}},
 	} {
-		got, err := parse(rdb.Do(t.Context(), rdb.B().Eval().Script("return "+c.answer).Numkeys(0).Build()))
+		got, err := parse(rdb.Do(t.Context(), rdb.B().Eval().Script("return "+c.reply).Numkeys(0).Build()))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -101,11 +101,11 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// An answer that is none fails, whatever is wrong with it, and the table is as before.
+// Refresh fails on an invalid reply, and leaves the table unchanged.
 func TestParse_wrong(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	for _, answer := range []string{
+	for _, reply := range []string{
 		"'OK'", "{'OK'}", "{{}}", "{{0,16383}}", "{{0,16383,'a'}}", "{{0,16383,{'a',1}}}",
 		"{{'x',16383,{'a',1,'A'}}}", "{{0,'x',{'a',1,'A'}}}", "{{0,16383,{'a',1,7}}}",
 		"{{-1,16383,{'a',1,'A'}}}", "{{0,16384,{'a',1,'A'}}}",
@@ -113,24 +113,24 @@ func TestParse_wrong(t *testing.T) {
 		table := Table{}
 		known := nodes{7: 7}
 		table.known.Store(&known)
-		err := table.Refresh(t.Context(), answers{rdb, "return " + answer})
+		err := table.Refresh(t.Context(), scriptedClient{rdb, "return " + reply})
 		if err == nil || table.known.Load() != &known || table.Of(7) != 7 {
-			t.Errorf("%s: %v, slot 7 is with slot %d", answer, err, table.Of(7))
+			t.Errorf("%s: %v, slot 7 is with slot %d", reply, err, table.Of(7))
 		}
 	}
 }
 
-// answers is a client that runs a script in the place of each command.
-type answers struct {
+// scriptedClient is a client that runs a script instead of each command.
+type scriptedClient struct {
 	rueidis.Client
 	script string
 }
 
-func (a answers) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
+func (a scriptedClient) Do(ctx context.Context, _ rueidis.Completed) rueidis.RedisResult {
 	return a.Client.Do(ctx, a.B().Eval().Script(a.script).Numkeys(0).Build())
 }
 
-// A cluster would have no command with keys of two slots, and one server takes any.
+// On a cluster the keys of a command must be in one slot; a single server accepts any keys.
 func TestElsewhere(t *testing.T) {
 	one := redistest.NewMini(t).Client(t)
 	for _, c := range []struct {
@@ -138,9 +138,9 @@ func TestElsewhere(t *testing.T) {
 		others []string
 		want   string
 	}{
-		{ofCluster{one}, nil, ""},
-		{ofCluster{one}, []string{"{orders}:1", "orders"}, ""},
-		{ofCluster{one}, []string{"{orders}:1", "bills", "users"}, "bills"},
+		{clusterClient{one}, nil, ""},
+		{clusterClient{one}, []string{"{orders}:1", "orders"}, ""},
+		{clusterClient{one}, []string{"{orders}:1", "bills", "users"}, "bills"},
 		{one, []string{"{orders}:1", "bills", "users"}, ""},
 	} {
 		if other, is := Elsewhere(c.rdb, "orders", c.others); other != c.want || is != (c.want != "") {
@@ -149,7 +149,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// ofCluster is a client that says it is one of a cluster.
-type ofCluster struct{ rueidis.Client }
+// clusterClient is a client whose mode is that of a cluster.
+type clusterClient struct{ rueidis.Client }
 
-func (ofCluster) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
+func (clusterClient) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
