@@ -78,7 +78,7 @@ type pending struct {
 	broken bool          // repeat the command after a confirmation
 	again  time.Duration // how long after the confirmation
 	pause  retry.Backoff // between failed commands
-	looks  bool          // confirmed; the next command is the repetition
+	looks  bool          // confirmed; the next command is the repetition, and Close has not made it due yet
 	anew   bool          // add was called again while a worker had it
 	index  int           // in the queue; -1 while a worker has it
 }
@@ -185,10 +185,15 @@ func (q *reconciler) hurryLocked() {
 	now := time.Now()
 	for _, d := range q.queue {
 		if d.looks {
-			d.due, d.began, d.broken = now, now, false
+			d.repeatNow(now)
 		}
 	}
 	heap.Init(&q.queue)
+}
+
+// repeatNow makes the repetition of d due now, and the last one. If it fails, it is retried with pauses.
+func (d *pending) repeatNow(now time.Time) {
+	d.due, d.began, d.broken, d.looks = now, now, false, false
 }
 
 // done records the result of a command for d, which is not in the queue. It reports whether the reconciler gives up on d
@@ -216,7 +221,7 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 		d.began = d.due
 		select {
 		case <-q.s.closer.closing:
-			d.due, d.began, d.broken = now, now, false // repeat it once, now
+			d.repeatNow(now)
 		default:
 		}
 	case d.last:

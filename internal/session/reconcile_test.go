@@ -204,13 +204,13 @@ func testLostReplyToWait(t *testing.T, pipelines bool) {
 }
 
 // abandoned makes session a abandon a request that the server executes without a reply.
-func (w *world) abandoned() {
+func (w *world) abandoned(k *Kind) {
 	w.Helper()
 	w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 	ctx, cancel := context.WithCancel(w.Context())
 	time.AfterFunc(time.Nanosecond, cancel)
-	if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil {
+	if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", nil)); err == nil {
 		w.Error("granted without a reply")
 	}
 }
@@ -228,7 +228,7 @@ func (w *world) pending() int {
 // position, one confirmation is enough.
 func TestReconcile_ends(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.abandoned()
+		w.abandoned(plain)
 		time.Sleep(leaseTime)
 		if n := w.pending(); n != 1 {
 			w.Errorf("got %d pending before the lease expired", n)
@@ -256,7 +256,7 @@ func TestReconcile_givesUp(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				w.abandoned()
+				w.abandoned(plain)
 				w.wire.Refuse(true)
 				w.wire.CutAll()
 				if closes {
@@ -275,6 +275,36 @@ func TestReconcile_givesUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Close repeats a confirmed release at once. If Redis refuses connections, it retries with pauses.
+func TestReconcile_closeRefused(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var sent atomic.Int32
+		k := hookable()
+		handOff := k.HandOff
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+			if sent.Add(1) > 100 {
+				time.Sleep(time.Second) // without any pause, time would stand still
+			}
+			return handOff(ctx, rdb, keys, owner, r)
+		}
+		w.abandoned(k)
+		synctest.Wait()
+		if n := sent.Load(); n != 1 {
+			w.Fatalf("%d releases before Close, want 1", n)
+		}
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if err := w.a.Close(ctx); err == nil {
+			w.Error("Close reports that nothing is pending")
+		}
+		if n := sent.Load(); n < 3 || n > 50 {
+			w.Errorf("%d releases, want one at once and some retries", n)
+		}
+	})
 }
 
 // The last repetition is due more than a lease after the first command, and fails at first. It is retried, because a
