@@ -53,7 +53,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-[ $# -gt 0 ] || set -- watchdog reentrant fairlock rwlock multilock latch semaphore leader internal/lockstate internal/command internal/pubsub \
+[ $# -gt 0 ] || set -- watchdog reentrant fairlock rwlock multilock latch semaphore leader internal/command internal/pubsub \
 	internal/session 'integration:^Test(LostReply|Cancel|Handover_(killed|deaf|poller|frozen|outlivesItsLease)|Neighbour)'
 if [ "$*" = all ]; then
 	export LEASEHOLD_REQUIRE_JAVA=1 LEASEHOLD_REQUIRE_POSTGRES=1 LEASEHOLD_REQUIRE_CHROMIUM=1 LEASEHOLD_REQUIRE_PROMETHEUS=1

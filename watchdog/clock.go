@@ -59,13 +59,16 @@ type reading struct {
 	n instant // the moment of t
 }
 
-// time returns i as a time.Time with both clocks' values. Until a clock is changed, the same instant is
-// always the same time.Time, although two readings of two clocks differ by nanoseconds.
-func (r *reading) time(i instant) time.Time {
+// again reads both clocks, and keeps the earlier reading until a clock is changed. Until then, the same
+// instant is always the same time.Time, although two readings of two clocks differ by nanoseconds.
+func (r *reading) again() *reading {
 	t := time.Now()
 	n := of(t)
 	if changed := n.mono - r.n.mono - time.Duration(n.wall-r.n.wall); changed.Abs() >= time.Millisecond {
 		*r = reading{t, n}
 	}
-	return r.t.Add(i.left(r.n))
+	return r
 }
+
+// time returns i as a time.Time with both clocks' values.
+func (r *reading) time(i instant) time.Time { return r.t.Add(i.left(r.n)) }

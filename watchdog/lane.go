@@ -69,7 +69,7 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	if l := ln.due.first(); l != nil {
 		left := l.renewAt.left(n)
 		d = min(d, left)
-		if ln.front == nil && len(ln.due) > w.most { // more than one batch: spread the renewals
+		if ln.front == nil && ln.due.size > w.most { // more than one batch: spread the renewals
 			d = min(d, max(left-ln.ahead, ln.next.left(n)))
 		}
 	}
@@ -82,7 +82,7 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	if ln.front != nil || ln.sleepLocked(w, n) > 0 {
 		return nil
 	}
-	total := len(ln.due) + len(ln.waiting)
+	total := ln.due.size + len(ln.waiting)
 	slice := (total/sliceCount/w.most + 1) * w.most // whole batches
 	ln.next = n.add(ln.interval / time.Duration(total) * time.Duration(slice))
 	ln.early = 0
@@ -145,6 +145,7 @@ func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 	if g, until := l.subject.Group(), l.until.load(); until.passed(b.sent) {
 		l.renewAt = until // turn will end it
 	} else if g != ln.group {
+		w.removeLocked(l)
 		l.lane = w.laneLocked(g)
 	} else if l.alive {
 		l.under = b.over
@@ -178,6 +179,7 @@ func (w *Watchdog) carry(ln *lane, b *batch) {
 
 // answeredLocked records the replies to b. It returns the functions that notify the subjects.
 func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []func()) {
+	clock := w.clock.again()
 	for i, l := range b.leases {
 		l.under = nil
 		if l.over.Load() {
@@ -203,7 +205,7 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []fun
 			l.err = nil
 			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
-			until := w.clock.time(l.until.load())
+			until := clock.time(l.until.load())
 			news = append(news, func() { subject.Renewed(until, left) })
 		}
 	}

@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +50,7 @@ type Lease struct {
 	// Guarded by w.mu.
 	alive   bool // it is to be renewed
 	waiting bool // it is in lane.waiting
+	in      in
 	inQueue
 	subject Subject
 	callAt  *instant      // when to call Due; nil if not at all
@@ -60,12 +60,21 @@ type Lease struct {
 	err     error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
 }
 
+// in is the queue that a lease is in.
+type in uint8
+
+const (
+	inNone in = iota // none: it has ended
+	inEnds           // Watchdog.ends
+	inDue            // lane.due
+)
+
 // Until returns the end of the lease. It changes only when the lease is renewed or ends, or when a
 // clock is changed.
 func (l *Lease) Until() time.Time {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	return l.w.clock.time(l.until.load())
+	return l.w.clock.again().time(l.until.load())
 }
 
 // Check compares the clocks, and returns nil while the lease is valid. Otherwise it returns the
@@ -128,7 +137,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
-		subject, until := l.subject, l.w.clock.time(l.until.load())
+		subject, until := l.subject, l.w.clock.again().time(l.until.load())
 		tell = func() { subject.Renewed(until, left) }
 	}
 	l.w.mu.Unlock()
@@ -144,6 +153,7 @@ func (l *Lease) KeepAlive(on bool) {
 	if l.over.Load() || l.alive == on {
 		return
 	}
+	l.w.removeLocked(l)
 	l.alive, l.lane = on, l.w.laneLocked(l.subject.Group())
 	l.renewAt = now().add(l.lane.interval)
 	l.w.placeLocked(l)
@@ -224,9 +234,7 @@ func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
 func (l *Lease) endLocked(cause error) {
 	l.over.Store(true)
 	l.err = cause
-	if l.queue != nil {
-		heap.Remove(l.queue, l.index)
-	}
+	l.w.removeLocked(l)
 }
 
 // expiredLocked returns the cause of an expiry. It includes the error of the latest renewal, if there

@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -16,11 +15,14 @@ func TestQueue(t *testing.T) {
 		var q queue
 		var in []*Lease
 		now := int64(0)
-		at := func() time.Duration { now += 3; return time.Duration(now + r.Int64N(disorder)) }
+		at := func() time.Duration { // often the same several times
+			now += r.Int64N(2)
+			return time.Duration(now/5*10 + r.Int64N(disorder))
+		}
 		check := func() {
 			t.Helper()
-			if len(q) != len(in) {
-				t.Fatalf("seed %d: %d leases, want %d", seed, len(q), len(in))
+			if q.size != len(in) {
+				t.Fatalf("seed %d: %d leases, want %d", seed, q.size, len(in))
 			}
 			first := q.first()
 			if len(in) == 0 {
@@ -29,29 +31,30 @@ func TestQueue(t *testing.T) {
 				}
 				return
 			}
-			least := slices.MinFunc(in, func(a, b *Lease) int { return int(a.at - b.at) })
-			if first == nil || first.at != least.at || !slices.Contains(in, first) {
-				t.Fatalf("seed %d: %v is the first, want %v", seed, first, least.at)
+			least := slices.MinFunc(in, func(a, b *Lease) int { return int(a.at() - b.at()) })
+			if first == nil || first.at() != least.at() || !slices.Contains(in, first) {
+				t.Fatalf("seed %d: %v is the first, want %v", seed, first, least.at())
 			}
 		}
 		for range 600 {
 			switch n := r.IntN(10); {
 			case n < 5 || len(in) == 0:
-				l := new(Lease)
-				l.at = at()
-				heap.Push(&q, l)
+				l := &Lease{in: inDue}
+				l.renewAt.mono = at()
+				q.add(l)
 				in = append(in, l)
 			case n < 7:
 				l := in[r.IntN(len(in))]
-				l.at = at()
-				heap.Fix(&q, l.index)
+				l.renewAt.mono = at() // before it is removed, as by Extend
+				q.remove(l)
+				q.add(l)
 			default:
 				i := r.IntN(len(in))
 				if n == 9 {
 					i = slices.Index(in, q.first())
 				}
-				heap.Remove(&q, in[i].index)
-				if in[i].queue != nil {
+				q.remove(in[i])
+				if in[i].next != nil || in[i].prev != nil {
 					t.Fatalf("seed %d: %+v was removed", seed, in[i].inQueue)
 				}
 				in = slices.Delete(in, i, i+1)
@@ -63,7 +66,7 @@ func TestQueue(t *testing.T) {
 			if seed%2 == 1 {
 				l = in[r.IntN(len(in))]
 			}
-			heap.Remove(&q, l.index)
+			q.remove(l)
 			i := slices.Index(in, l)
 			in = slices.Delete(in, i, i+1)
 			check()

@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"container/heap"
 	"context"
 	"sync"
 	"time"
@@ -119,8 +118,8 @@ func (w *Watchdog) Close() {
 	w.mu.Lock()
 	w.closed = true
 	for _, q := range w.queuesLocked() {
-		for n := len(*q); n > 0; n = len(*q) {
-			(*q)[n-1].endLocked(ErrStopped) // the last is cheap to remove
+		for q.size > 0 {
+			q.firsts[len(q.firsts)-1].endLocked(ErrStopped) // the last is cheap to remove
 		}
 	}
 	w.mu.Unlock()
@@ -133,7 +132,7 @@ func (w *Watchdog) Len() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, q := range w.queuesLocked() {
-		n += len(*q)
+		n += q.size
 	}
 	return n
 }
@@ -217,16 +216,25 @@ func (l *Lease) endsLocked() instant {
 
 // placeLocked puts l into its queue. It wakes run if l is due before run wakes up.
 func (w *Watchdog) placeLocked(l *Lease) {
+	w.removeLocked(l)
 	due, q := l.endsLocked(), &w.ends
+	l.in = inEnds
 	if l.alive && !l.waiting && l.under == nil && l.renewAt.before(due) {
-		due, q = l.renewAt, &l.lane.due
+		due, q, l.in = l.renewAt, &l.lane.due, inDue
 	}
-	if l.queue != nil {
-		heap.Remove(l.queue, l.index)
-	}
-	l.at = due.mono
-	heap.Push(q, l)
+	q.add(l)
 	w.wakeLocked(due)
+}
+
+// removeLocked removes l from its queue, if it is in one. It is called before l.lane changes.
+func (w *Watchdog) removeLocked(l *Lease) {
+	switch l.in {
+	case inEnds:
+		w.ends.remove(l)
+	case inDue:
+		l.lane.due.remove(l)
+	}
+	l.in = inNone
 }
 
 // wakeLocked wakes run if run would sleep past due.
@@ -238,43 +246,4 @@ func (w *Watchdog) wakeLocked(due instant) {
 		default:
 		}
 	}
-}
-
-// queue is a heap of leases. The first is due first. Package container/heap adds and removes them.
-type queue []*Lease
-
-// inQueue is the position of a lease in a queue.
-type inQueue struct {
-	at    time.Duration // when it is due, by the monotonic clock
-	queue *queue        // nil if it is in none
-	index int           // its index in the queue
-}
-
-// first returns the lease that is due first, or nil if there is none.
-func (q queue) first() *Lease {
-	if len(q) == 0 {
-		return nil
-	}
-	return q[0]
-}
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].at < q[j].at }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
-
-// Push implements heap.Interface.
-func (q *queue) Push(x any) {
-	l := x.(*Lease)
-	l.queue, l.index = q, len(*q)
-	*q = append(*q, l)
-}
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	end := len(*q) - 1
-	l := (*q)[end]
-	(*q)[end] = nil
-	*q = (*q)[:end]
-	l.queue = nil
-	return l
 }

@@ -218,8 +218,8 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 		return false
 	}
 	h.Acquisition, h.By, h.index = t, o, int32(len(t.holds))
-	if t.holds == nil {
-		t.holds = t.few[:0]
+	if t.holds == nil { // mutant: never: speed
+		t.holds = t.few[:0] // mutant: removed: speed
 	}
 	t.holds = append(t.holds, h)
 	o.holds++
@@ -242,7 +242,7 @@ func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 	}
 	t.holds[end].index = h.index
 	t.holds[h.index] = t.holds[end]
-	t.holds[end] = nil
+	t.holds[end] = nil // mutant: removed: memory
 	t.holds = t.holds[:end]
 	if !h.Fixed {
 		if t.renewed--; t.renewed == 0 && end > 0 {
@@ -277,7 +277,7 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acqu
 		remains = NobodyHolds
 		if p.mayHandOff(t, now) {
 			handedOff = handOff(t)
-		} else if t.Lingers() && p.mayKeep(t, now) && handOff(t) {
+		} else if t.Lingers() && p.mayKeep(t, now) && handOff(t) { // mutant: operand 2: speed
 			p.keepFor(t.Latest(), now)
 			remains, handedOff = ProcessKeeps, true
 		}
@@ -301,7 +301,7 @@ func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
 func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, before Phase) {
 	ended, before = t.holds, t.phase
 	if before == Kept {
-		p.sides[0].kept = nil
+		p.keeping.kept = nil
 	}
 	t.holds = nil
 	for _, h := range ended {
@@ -319,7 +319,7 @@ func (p *Lock) end(t *Acquisition, how Phase) {
 	if t.owner != nil && t.owner.acquisition == t {
 		t.owner.acquisition = nil
 	}
-	if t.Terms.Reads {
+	if t.Terms.Reads { // mutant: always: no other acquisition is open to readers
 		p.closeToReaders(t)
 	}
 }

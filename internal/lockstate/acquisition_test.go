@@ -150,6 +150,9 @@ func TestReconciling(t *testing.T) {
 	if held.MayTake(1); held.MayLive() != 3*leaseTime {
 		t.Errorf("%+v", held.ledger)
 	}
+	if newer, _ := newStage(t).take(&plainTerms, 1); newer.MayLast(leaseTime) {
+		t.Error("a lease that was not changed may last for longer")
+	}
 	held.Took()
 	if !held.MayLast(3 * leaseTime) {
 		t.Error("a lease that Redis did not confirm is not expected")

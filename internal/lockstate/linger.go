@@ -38,7 +38,7 @@ type lingering struct {
 	noticed uint64        // keeping.noticed when the request was sent
 }
 
-// keeping is the state of a side whose lock lingers.
+// keeping is the state of a lock that lingers. It is made by the first request for such a lock.
 type keeping struct {
 	kept      *Acquisition // nil if there is none
 	keptUntil time.Time    // when it is released
@@ -57,15 +57,23 @@ func (t *Acquisition) Lingers() bool { return t.grant.lingering != nil && t.gran
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
 	t.grant.lingering = nil
-	if subscribed && t.sends == 1 && !t.traced {
-		t.grant.lingering = &lingering{noticed: p.sides[0].noticed}
+	if k := p.keeps(); subscribed && t.sends == 1 && !t.traced {
+		t.grant.lingering = &lingering{noticed: k.noticed}
 	}
+}
+
+// keeps returns the record of the lock that lingers, and makes it if necessary.
+func (p *Lock) keeps() *keeping {
+	if p.keeping == nil {
+		p.keeping = new(keeping)
+	}
+	return p.keeping
 }
 
 // lingers reports whether this process may have the lock of t for longer, whatever its own callers do.
 func (p *Lock) lingers(t *Acquisition, now time.Time) bool {
 	g := &t.grant
-	return t.Lingers() && g.lingering.noticed == p.sides[0].noticed && now.Sub(g.since) < g.lingering.keepTime()
+	return t.Lingers() && g.lingering.noticed == p.keeping.noticed && now.Sub(g.since) < g.lingering.keepTime()
 }
 
 // mayKeep reports whether the lock of t, which has no hold left, may be kept. Redis is not notified, so
@@ -90,37 +98,36 @@ func (p *Lock) readersHere() bool { return len(p.sides[1].owners) > 0 }
 
 // keep makes t Kept. HandOffTo calls it.
 func (p *Lock) keep(t *Acquisition) {
-	s := &p.sides[0]
 	t.phase = Kept
-	s.held, s.kept = t, t
+	p.sides[0].held, p.keeping.kept = t, t
 }
 
 // keepFor sets when t, which is Kept, is released.
 func (p *Lock) keepFor(t *Acquisition, now time.Time) {
-	s := &p.sides[0]
-	s.keptUntil = now.Add(t.grant.lingering.linger)
-	if end := t.grant.since.Add(t.grant.lingering.keepTime()); end.Before(s.keptUntil) {
-		s.keptUntil = end
+	k := p.keeping
+	k.keptUntil = now.Add(t.grant.lingering.linger)
+	if end := t.grant.since.Add(t.grant.lingering.keepTime()); end.Before(k.keptUntil) {
+		k.keptUntil = end
 	}
-	s.startLinger()
+	p.startLinger()
 }
 
 // startLinger has LingerOver called when the lock that is kept now is to be released.
-func (s *side) startLinger() {
-	if s.timer.IsZero() || s.keptUntil.Before(s.timer) { // a caller with another time may have armed it
-		s.timer = s.keptUntil
-		s.p.emit(Effect{Kind: StartLinger, Due: s.keptUntil})
+func (p *Lock) startLinger() {
+	if k := p.keeping; k.timer.IsZero() || k.keptUntil.Before(k.timer) { // a caller with another time may have armed it
+		k.timer = k.keptUntil
+		p.emit(Effect{Kind: StartLinger, Due: k.keptUntil})
 	}
 }
 
 // LingerOver handles the timer of a StartLinger effect.
 func (p *Lock) LingerOver(now time.Time) {
-	s := &p.sides[0]
-	s.timer = time.Time{}
+	k := p.keeping
+	k.timer = time.Time{}
 	switch {
-	case s.kept == nil:
-	case now.Before(s.keptUntil):
-		s.startLinger()
+	case k.kept == nil: // mutant: never: the timer may run once more
+	case now.Before(k.keptUntil):
+		p.startLinger()
 	default:
 		p.releaseKept()
 	}
@@ -128,10 +135,10 @@ func (p *Lock) LingerOver(now time.Time) {
 
 // Kept returns the acquisition that is kept for the next caller, or nil if there is none.
 func (p *Lock) Kept() *Acquisition {
-	if p.closed {
+	if p.keeping == nil || p.closed {
 		return nil // Close releases it
 	}
-	return p.sides[0].kept
+	return p.keeping.kept
 }
 
 // TokenDue returns when the next owner may have the token of t, which is Kept.
@@ -142,14 +149,13 @@ func (t *Acquisition) TokenDue() time.Time {
 // TakeKept gives the acquisition that is kept to o, a caller with these terms that has come now. It
 // returns nil if there is none that the caller may take. A reader may not: it uses the other side.
 func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
-	s := &p.sides[0]
 	t := p.Kept()
 	if t == nil || !c.canTake(t) || p.readersHere() {
 		return nil
 	}
-	s.kept = nil
+	p.keeping.kept = nil
 	if !t.Terms.HandsOff {
-		s.held = nil
+		p.sides[0].held = nil
 	}
 	t.phase, t.owner, t.Came = Held, o, now
 	t.grant.lingering.linger = c.Linger
@@ -162,7 +168,7 @@ func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
 func (p *Lock) EndKept() *Acquisition {
 	t := p.Kept()
 	if t != nil {
-		p.sides[0].kept = nil
+		p.keeping.kept = nil
 		p.end(t, Released)
 	}
 	return t
@@ -178,9 +184,9 @@ func (p *Lock) releaseKept() {
 // Wanted records that another client was refused, or that this process may have missed it. A lock that
 // is kept is released; one that is in use does not linger. tries says that the client does not wait.
 func (p *Lock) Wanted(tries bool) {
-	s := &p.sides[0]
-	s.noticed++
-	s.tried = s.tried || tries
+	k := p.keeps()
+	k.noticed++
+	k.tried = k.tried || tries
 	p.releaseKept()
 }
 
@@ -188,13 +194,13 @@ func (p *Lock) Wanted(tries bool) {
 // client that does not wait wants the lock, or the keep time is over and clients may listen that notify
 // no process. The waiters of a read/write lock have no queue, so they come first, too.
 func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
-	s := &p.sides[0]
-	tried := s.tried
-	s.tried = false
+	k := p.keeping
+	tried := k.tried
+	k.tried = false
 	if tried || !t.Lingers() {
 		return tried
 	}
 	g := &t.grant
 	over := now.Sub(g.since) >= g.lingering.keepTime()
-	return listeners && over || t.Terms.Sided && (over || g.lingering.noticed != s.noticed)
+	return listeners && over || t.Terms.Sided && (over || g.lingering.noticed != k.noticed)
 }

@@ -40,7 +40,7 @@ func (s *stage) keepsAs(t *Acquisition, subscribed bool, requests int) (*Acquisi
 func (s *stage) kept(h *Hold) *Acquisition {
 	h.By.users-- // the call has left
 	s.give(h)
-	return s.sides[0].kept
+	return s.keeping.kept
 }
 
 // Each of these alone prevents that a lock is kept.
@@ -154,8 +154,8 @@ func TestTakeKept_not(t *testing.T) {
 		"a reader":              {keptWrite, &readTerms, nil},
 		"beside a reader":       {keptWrite, keptWrite, func(s *stage) { s.owner(&readTerms, 7) }},
 		"after Close":           {keptPlain, keptPlain, func(s *stage) { s.Close() }},
-		"after the loss":        {keptPlain, keptPlain, func(s *stage) { s.End(s.sides[0].kept, Lost) }},
-		"after a force":         {keptWrite, keptWrite, func(s *stage) { s.End(s.sides[0].kept, Lost) }},
+		"after the loss":        {keptPlain, keptPlain, func(s *stage) { s.End(s.keeping.kept, Lost) }},
+		"after a force":         {keptWrite, keptWrite, func(s *stage) { s.End(s.keeping.kept, Lost) }},
 		"after its release":     {keptPlain, keptPlain, func(s *stage) { s.EndKept() }},
 		"when it is wanted":     {keptPlain, keptPlain, func(s *stage) { s.Wanted(false) }},
 	} {

@@ -105,6 +105,7 @@ type Lock struct {
 	closed   bool
 	inFlight int      // the number of requests without a reply
 	removing bool     // a RemoveServed effect or the command that it led to is pending
+	keeping  *keeping // nil if the lock never lingered
 	effects  []Effect // to be applied by Drain
 }
 
@@ -123,7 +124,6 @@ type side struct {
 	held       *Acquisition // Held, Offered or Kept: has the lock in this process; Held only for a kind that hands off
 	yieldUntil time.Time    // other processes come first until then; for the next queue, because there was none at the release
 	reading
-	keeping
 }
 
 // Init makes p the state of a lock that this process has not used yet.
@@ -178,7 +178,7 @@ func (p *Lock) Drain(f func(Effect)) {
 	for i := 0; i < len(p.effects); i++ {
 		f(p.effects[i])
 	}
-	clear(p.effects)
+	clear(p.effects) // mutant: removed: memory
 	p.effects = p.effects[:0]
 }
 
@@ -188,8 +188,8 @@ func (p *Lock) Drain(f func(Effect)) {
 func (p *Lock) Close() (held []*Acquisition) {
 	p.closed = true
 	held = p.Held()
-	if t := p.sides[0].kept; t != nil {
-		held = append(held, t)
+	if k := p.keeping; k != nil && k.kept != nil {
+		held = append(held, k.kept)
 	}
 	return held
 }
@@ -213,8 +213,8 @@ func (p *Lock) Held() (held []*Acquisition) {
 // Offered returns the acquisitions that are offered to a queue and not taken yet, and the one that is
 // Kept.
 func (p *Lock) Offered() (offered []*Acquisition) {
-	if t := p.sides[0].kept; t != nil {
-		offered = append(offered, t)
+	if k := p.keeping; k != nil && k.kept != nil {
+		offered = append(offered, k.kept)
 	}
 	for i := range p.sides {
 		for _, l := range p.sides[i].queues {
@@ -266,7 +266,7 @@ func (p *Lock) Enter(reads bool, number uint64, shared bool) *Owner {
 	if o == nil {
 		o = s.newOwner(number, nil)
 	}
-	if shared && o.Turn == nil {
+	if shared && o.Turn == nil { // mutant: operand 1: speed
 		o.Turn = make(chan struct{}, 1)
 	}
 	o.users++
@@ -278,7 +278,7 @@ func (s *side) newOwner(number uint64, o *Owner) *Owner {
 	if s.owners == nil {
 		s.owners = make(map[uint64]*Owner)
 	}
-	if o == nil {
+	if o == nil { // mutant: always: speed
 		o = new(Owner)
 	}
 	o.Number, o.side = number, s

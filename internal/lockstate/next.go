@@ -210,7 +210,9 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	case known:
 		t.grant.token = max(t.grant.token, token) // other owners may have had the lock since the release that offered it
 	case !late && !p.closed && t.Lives():
-		p.releaseKept() // it is lost, because Redis granted the lock to t
+		if p.keeping != nil { // mutant: always: speed
+			p.releaseKept() // it is lost, because Redis granted the lock to t
+		}
 		t.grant.token, t.grant.since, t.counted, t.alive = token, now, 1, !t.Terms.Fixed
 		t.phase, t.owner = Held, o
 		o.hold(t)

@@ -282,7 +282,7 @@ func (s *Session) leave(ctx context.Context, t *acquisition, holds int, last uin
 	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}
-	if locked(t.at, t.minHoldLeft) > 0 {
+	if locked(t.at, t.retains) {
 		reply, err := retainRequest{t: t}.Send(ctx)
 		return reply.Verdict, err
 	}

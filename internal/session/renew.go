@@ -28,12 +28,9 @@ type nodes struct {
 // sliced reports whether the server is a cluster.
 func (s *Session) sliced() bool { return s.nodes.sliced }
 
-// node returns the node of a slot, or 0 without a cluster. It does not block. At most once per renewal interval, it starts
-// a goroutine that refreshes the table.
+// node returns the node of a slot of a cluster. It does not block. At most once per renewal interval, it starts a goroutine
+// that refreshes the table.
 func (s *Session) node(slot uint16) uint16 {
-	if !s.sliced() {
-		return 0
-	}
 	if s.nodes.slots.Due(s.Lease / 3) {
 		s.sender.Go(func() {
 			_, _, _ = command.Send[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {

@@ -50,14 +50,8 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	return nil
 }
 
-// minHoldLeft returns how much longer the lock must stay locked; 0 if it may be freed. The caller holds the mutex of the
-// state.
-func (t *acquisition) minHoldLeft() time.Duration {
-	if t.keepUntil == nil {
-		return 0
-	}
-	return max(time.Until(*t.keepUntil), 0)
-}
+// retains reports whether the lock must stay locked for its minimum hold time. The caller holds the mutex of the state.
+func (t *acquisition) retains() bool { return t.keepUntil != nil && time.Now().Before(*t.keepUntil) }
 
 // unrenewed records that a renewal has an unknown outcome. A delayed renewal has no effect after a release, but it would
 // extend a lock that is retained for its minimum hold time.
@@ -79,7 +73,7 @@ type retainRequest struct {
 func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
 	t := r.t
 	t.at.lock()
-	rest, served := t.minHoldLeft(), t.Served()
+	rest, served := max(time.Until(*t.keepUntil), 0), t.Served()
 	t.at.unlock()
 	if len(served) > 0 {
 		if err := t.removeServed(ctx, served); err != nil {

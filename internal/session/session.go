@@ -55,9 +55,12 @@ func New(rdb rueidis.Client, c Config) *Session {
 		identity: identity{id: owner.NewClient()}, // a version 7 UUID: the fair lock's scripts expect heartbeats from this client
 		rdb:      rdb,
 	}
-	s.sender = command.New(rdb, command.Config{Timeout: c.OpTimeout, User: c.User, Idle: command.Idlers, Node: s.node})
+	sending := command.Config{Timeout: c.OpTimeout, User: c.User, Idle: command.Idlers}
+	if s.nodes.sliced = rdb.Mode() == rueidis.ClientModeCluster; s.sliced() {
+		sending.Node = s.node
+	}
+	s.sender = command.New(rdb, sending)
 	s.closer.init(s.sender.Closing())
-	s.nodes.sliced = rdb.Mode() == rueidis.ClientModeCluster
 	s.table.init(s)
 	s.dog = watchdog.New(c.Lease, batchSize, s.renew)
 	s.report.given = c.Logger

@@ -133,7 +133,7 @@ func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains,
 // remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
 func handOff(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
-	if t.minHoldLeft() > 0 || t.Lingers() && !t.hasToken() {
+	if t.retains() || t.Lingers() && !t.hasToken() {
 		return false
 	}
 	next := &acquisition{at: t.at, spec: t.spec, lease: t.lease}
@@ -248,7 +248,7 @@ func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free
 func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool) {
 	t.at.lock()
 	defer t.at.unlock()
-	if t.minHoldLeft() > 0 {
+	if t.retains() {
 		return f, true
 	}
 	s := t.at.s

@@ -1,0 +1,102 @@
+package watchdog
+
+import (
+	"container/heap"
+	"time"
+)
+
+// queue orders leases by when they are due. Leases that are due at the same time, such as those of one
+// batch, are in one list, and the first of each list is in a heap. To renew a batch therefore costs
+// little more than to renew one lease.
+type queue struct {
+	firsts firsts
+	latest *Lease // the lease that was added last; nil if it is gone
+	size   int
+}
+
+// inQueue is the position of a lease in a queue.
+type inQueue struct {
+	next, prev *Lease // in its list
+	index      int    // of the list in the heap; only the first of the list has it
+}
+
+// firsts is a heap of leases. Package container/heap adds and removes them.
+type firsts []*Lease
+
+// first returns a lease that is due first, or nil if there is none.
+func (q *queue) first() *Lease {
+	if q.size == 0 {
+		return nil
+	}
+	return q.firsts[0]
+}
+
+// add adds l, which is in no queue.
+func (q *queue) add(l *Lease) {
+	q.size++
+	if last := q.latest; last != nil && last.at() == l.at() {
+		l.prev, l.next = last, last.next
+		if l.next != nil {
+			l.next.prev = l
+		}
+		last.next = l
+	} else {
+		heap.Push(&q.firsts, l)
+	}
+	q.latest = l
+}
+
+// remove removes l. What is due of l can have changed since it was added.
+func (q *queue) remove(l *Lease) {
+	q.size--
+	prev, next := l.prev, l.next
+	l.prev, l.next = nil, nil
+	if q.latest == l {
+		q.latest = prev
+	}
+	if next != nil {
+		next.prev = prev
+	}
+	switch {
+	case prev != nil:
+		prev.next = next
+	case next != nil:
+		next.index = l.index
+		q.firsts[l.index] = next
+	default:
+		heap.Remove(&q.firsts, l.index)
+	}
+}
+
+// at returns when l is due in its queue, by the monotonic clock.
+func (l *Lease) at() time.Duration {
+	if l.in == inDue {
+		return l.renewAt.mono
+	}
+	return l.endsLocked().mono
+}
+
+// Len implements heap.Interface.
+func (q firsts) Len() int { return len(q) }
+
+// Less implements heap.Interface.
+func (q firsts) Less(i, j int) bool { return q[i].at() < q[j].at() }
+
+// Swap implements heap.Interface.
+func (q firsts) Swap(i, j int) { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
+
+// Push implements heap.Interface.
+func (q *firsts) Push(x any) {
+	l := x.(*Lease)
+	l.index = len(*q)
+	*q = append(*q, l)
+}
+
+// Pop implements heap.Interface.
+func (q *firsts) Pop() any {
+	end := len(*q) - 1
+	l := (*q)[end]
+	(*q)[end] = nil
+	*q = (*q)[:end]
+	return l
+}
