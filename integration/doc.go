@@ -1,85 +1,81 @@
 // Package integration tests leasehold in the environment of its users: on real
 // servers, from several operating system processes, with faults. It has tests
-// only, in a module of its own, so that their dependencies burden no user.
+// only, in a separate module, so that their dependencies are not dependencies of users.
 //
 //	exclusion    many processes, few names: never two owners inside, and a checked history
 //	rwexclusion  the same for read/write locks: never a writer together with another owner
 //	fairorder    a thousand waiters, many of which die or give up: none is overtaken
-//	fairqueue    the ways in which a queue can go wrong
-//	readwrite    the leases of readers and writers, side by side
+//	fairqueue    the ways in which a queue can break
+//	readwrite    the leases of readers and writers
 //	readers      readers that wait behind a writer enter together
 //	turn         readers among writers without a pause
 //	preference   a writer under a stream of readers
-//	lostreply    every reply lost once: counts and answers stay right
-//	cancel       calls that were given up: nothing of them is left
-//	pause        processes stopped past their leases: the first look tells
-//	crash        processes killed: others go on in time
-//	handover     a plain lock goes from one owner to the next: processes killed, stopped, cut off
-//	             and robbed at each step, turns, and a client that knows of no line
-//	classic      the well-known mistakes of home-made locks, next to leasehold
+//	lostreply    every reply lost once: counts and results stay correct
+//	cancel       canceled calls: nothing of them is left
+//	pause        processes paused past their leases: the first check detects the loss
+//	crash        processes killed: others continue in time
+//	handover     a plain lock goes from one owner to the next: processes killed, paused, disconnected
+//	             and force-unlocked at each step, turns, and a client that does not know the queue
+//	classic      the well-known bugs of simple locks, next to leasehold
 //	many         ten thousand locks at once
-//	multilock    several locks at once, taken in any order; quorum: one lock on five servers
-//	fence        guards in PostgreSQL and SQLite; fencing: the registers of tokens
+//	multilock    several locks at once, in any order; quorum: one lock on five servers
+//	fence        fencing checks in PostgreSQL and SQLite; fencing: the token counters
 //	replicas     locks that replicas confirm
 //	renewal      names that were lost, or come and go: held locks are renewed
 //	subscriptions many waiters, one connection
-//	cluster      the rules, and what a cluster can do to them: hints, load, a shard that dies
-//	conformance  the rules of package locktest on one server, also a server of yours
+//	cluster      the rules on a cluster: notifications, load, a shard that dies
+//	conformance  the rules of package locktest on one server, or on your server
 //	container    the same on a server in a container
-//	topologies   the same over a Unix socket, TLS, Sentinels, and with few rights
-//	failover     failovers that forget: tokens guard
-//	failoverload failovers under load: which holders are told, and when; waiters go on
-//	java         Redisson on a JVM as the peer, on one server and on a cluster (make interop)
-//	hot          a lock that is passed on millions of times, under an exact checker
-//	neighbour    forged messages and rubbish of a hostile neighbour on the same server
-//	figures      what docs/evidence/reliability.md tells of, where no other test measures it
+//	topologies   the same over a Unix socket, TLS, with Sentinel, and with the minimum permissions
+//	failover     failovers that lose writes: tokens protect the resource
+//	failoverload failovers under load: which holders are notified, and when; waiters continue
+//	java         Redisson on a JVM, on one server and on a cluster (make interop)
+//	hot          a lock that is handed off millions of times, with an exact checker
+//	neighbour    forged messages and entries of a hostile client of the same server
+//	figures      the measurements of docs/evidence/reliability.md that no other test makes
 //
-// Package chaos, below, has faults of all sorts drawn from a seed. Package internal/history decides whether
-// what owners saw was legal. Programs in proof run these tests on several servers (versions) and again and
-// again (reliability), and write docs/evidence/compatibility.md and docs/evidence/reliability.md.
+// Package chaos draws faults of all sorts from a seed. Package internal/history decides whether the results of the
+// owners were legal. Programs in proof run these tests on several servers (versions) and repeatedly (reliability), and
+// write docs/evidence/compatibility.md and docs/evidence/reliability.md.
 //
-// Each test file answers one question, and says at its head what would be a
-// wrong answer.
+// Each test file covers one subject, described at its first test.
 //
 // # How to run it
 //
 //	cd integration && go test ./...
 //
-// It needs Linux and a redis-server (or valkey-server) on the PATH; internal/redistest
-// says which one it takes, and when the tests are skipped and when they
-// fail without one. It starts and ends its servers itself. A run takes some
-// minutes on two cores; -short does a tenth of the work.
+// It needs Linux and a redis-server (or valkey-server) on the PATH. The package comment of internal/redistest describes
+// which one it uses, and when the tests are skipped or fail without one. It starts and stops its servers itself. A run
+// takes some minutes on two cores; -short does a tenth of the work.
 //
 //	LEASEHOLD_ACQUISITIONS=1000000   how many acquisitions each exclusion test makes
 //	LEASEHOLD_SEED=42                repeats a run's random choices, though not its timing
-//	LEASEHOLD_FAILOVERS=20           how many failovers each failover test provokes
-//	LEASEHOLD_SOAK=5m                how long the soak tests go on
+//	LEASEHOLD_FAILOVERS=20           how many failovers each failover test triggers
+//	LEASEHOLD_SOAK=5m                how long the soak tests run
 //	LEASEHOLD_REQUIRE_JAVA=1         runs the tests with Java, as make interop does, and fails without a JDK and Maven
 //	LEASEHOLD_REDIS_URL=redis://…    a server for TestConformance, which leaves nothing on it
 //	LEASEHOLD_FAILURES=dir           where histories of failed runs go; a temporary directory if not set
 //
 // # Workers
 //
-// A process that is to be stopped or killed is this test binary, started once
-// more: TestMain looks for a variable in the environment, and then does not run
-// tests but carries out commands, in JSON, one line each, from standard input to standard
-// output. Times are read from CLOCK_MONOTONIC, which all processes of a host
-// share, so that events of two processes can be put in order.
+// A process that a test pauses or kills is this test binary, started again. TestMain checks an environment variable, and
+// then executes commands instead of tests: JSON, one line each, from standard input to standard output. Times are read
+// from CLOCK_MONOTONIC, which all processes of a host share, so that events of two processes can be put in order.
 //
 // # Redisson's own scenarios
 //
-// What the tests of Redisson 4.7.0 try with its locks, and where leasehold tests it. A name without
+// What the tests of Redisson 4.7.0 cover, and where leasehold tests it. A name without
 // a package is a test in this package; "rule" is a rule of package locktest, "fault" a fault of
-// internal/kindtest, and both are tested with every kind.
+// internal/kindtest, and both are tested with every type of lock.
 //
 //	many threads, few names, one connection    TestSubscriptions_oneConnectionForAll
 //	an interrupted tryLock                     TestCancel
 //	a server that is down                      fault ServerDown
-//	what is left of a lease, hold counts       fault Inspect, rule "mixed leases", TestJava_reentry
+//	remaining lease time, hold counts          fault Inspect, rule "mixed leases", TestJava_reentry
 //	a limited wait                             rule "limited wait"
 //	expiry; unlocking after it                 rule "fixed lease"
 //	force                                      fault ForceUnlock, TestReadWrite_force, TestJava_force
-//	a client that goes away                    TestCrash_holder, TestJava_killed, TestJava_weAreKilled
+//	a client that disappears                   TestCrash_holder, TestJava_killed, TestJava_weAreKilled
 //	unlock by another owner, or twice          rule "unlock twice"; a Hold is the proof
 //	re-entry; and none by accident             rules "re-entry", "no accidental re-entry"
 //	contention, one client and many            TestExclusion, TestExclusion_readWrite, rule "many"
@@ -87,10 +83,10 @@
 //	clusters, failover                         TestConformance_cluster, TestCluster_failovers
 //	names, a mapper of names                   rule "names", fault KeyPrefix, TestJava_names
 //	fair: order                                TestFairOrder, TestJavaFair_mixedQueue
-//	fair: leases that run out                  TestFairQueue_expiredLeases
+//	fair: leases that expire                   TestFairQueue_expiredLeases
 //	fair: deadlines that drift                 TestFairQueue_separateDeadlines, TestFairOrder_deathsDoNotAddUp
 //	fair: a failed try leaves nothing          TestFairQueue_failedTryLockLeavesNothing, TestFairQueue_joiningAndLeavingLeavesNothing
-//	fair: the server takes no writes           TestFairQueue_writesRejected
+//	fair: the server rejects writes            TestFairQueue_writesRejected
 //	read/write: leases of several readers      TestReadWrite_longestReadLease, _readersBehindALease, _writerBehindALease
 //	read/write: fifty readers are renewed      TestReadWrite_allReadersAreRenewed
 //	read/write: re-entry and the lease         TestReadWrite_reentryKeepsTheLease, TestReadWrite_leaseIsRenewed
