@@ -62,11 +62,16 @@ type reading struct {
 // again reads both clocks, and keeps the earlier reading until a clock is changed. Until then, the same
 // instant is always the same time.Time, although two readings of two clocks differ by nanoseconds.
 func (r *reading) again() *reading {
-	t := time.Now()
-	n := of(t)
-	if changed := n.mono - r.n.mono - time.Duration(n.wall-r.n.wall); changed.Abs() >= time.Millisecond {
-		*r = reading{t, n}
+	var latest reading
+	for range 2 { // if this process is paused between the readings of the two clocks, one time differs
+		latest.t = time.Now()
+		latest.n = of(latest.t)
+		changed := latest.n.mono - r.n.mono - time.Duration(latest.n.wall-r.n.wall)
+		if changed.Abs() < time.Millisecond {
+			return r
+		}
 	}
+	*r = latest
 	return r
 }
 

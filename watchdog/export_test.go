@@ -8,6 +8,7 @@ import (
 // Skew is how far the wall clock is ahead of the monotonic clock. Restore resets the clocks.
 type Skew struct {
 	by      atomic.Int64
+	once    atomic.Int64
 	Restore func()
 }
 
@@ -18,7 +19,7 @@ func NewSkew() *Skew {
 	s.Restore = func() { of = before }
 	of = func(t time.Time) instant {
 		i := before(t)
-		i.wall += s.by.Load()
+		i.wall += s.by.Load() + s.once.Swap(0)
 		return i
 	}
 	return s
@@ -26,6 +27,9 @@ func NewSkew() *Skew {
 
 // Set makes the wall clock jump.
 func (s *Skew) Set(by time.Duration) { s.by.Store(int64(by)) }
+
+// Once makes the next reading of the wall clock wrong, as if the process were paused in between.
+func (s *Skew) Once(by time.Duration) { s.once.Store(int64(by)) }
 
 // Turns returns how often turn ran.
 func (w *Watchdog) Turns() int {

@@ -527,6 +527,22 @@ func TestLease_untilFollowsAClockChange(t *testing.T) {
 	})
 }
 
+// Until does not follow a single wrong reading of the clocks.
+func TestLease_untilIgnoresAWrongReading(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		_, l := s.watch(w, time.Hour, false)
+		before := l.Until()
+		for range 2 {
+			skew.Once(time.Minute)
+			if got := l.Until(); got != before {
+				t.Errorf("Until moved by %v", got.Sub(before))
+			}
+		}
+	})
+}
+
 // Until shows every change of a lease, however small.
 func TestLease_untilFollowsASmallChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
