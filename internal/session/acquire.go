@@ -230,7 +230,7 @@ func (a *attempt) join() (first bool) {
 	defer a.at.unlock()
 	p, terms := &a.at.state, &a.spec.terms
 	a.owner, first = p.Enter(terms.Reads, a.number, false), true
-	if a.at.keeper != nil && a.takeKept() {
+	if a.at.keeper != nil && a.takeKept() { // mutant: operand 1: speed
 		return true
 	}
 	if a.limit > 0 {

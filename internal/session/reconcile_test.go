@@ -307,6 +307,56 @@ func TestReconcile_closeRefused(t *testing.T) {
 	})
 }
 
+// A release that is confirmed while Close waits is repeated at once, even if a worker already sleeps until another one is due.
+func TestReconcile_confirmedDuringClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var reconciles atomic.Bool
+		var confirmed atomic.Int32
+		replies := make(chan struct{})
+		k := hookable()
+		handOff := k.HandOff
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+			switch {
+			case !reconciles.Load():
+				return handOff(ctx, rdb, keys, owner, r)
+			case keys.Lock == "fails":
+				return luascripts.Released{}, io.EOF
+			}
+			<-replies
+			confirmed.Add(1)
+			return luascripts.Released{Verdict: luascripts.Gone}, nil
+		}
+		var ended []*acquisition
+		for _, name := range []string{"fails", "orders"} {
+			h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, name, nil))
+			if err != nil {
+				w.Fatal(err)
+			}
+			w.unlock(h)
+			ended = append(ended, h.(*hold).acquisition())
+		}
+		reconciles.Store(true)
+		for _, t := range ended {
+			w.a.reconcile(t, true)
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			_ = w.a.Close(ctx)
+		}()
+		synctest.Wait()
+		close(replies)
+		synctest.Wait()
+		if n := confirmed.Load(); n != 2 {
+			w.Errorf("%d releases, want the repetition at once", n)
+		}
+		<-closed
+	})
+}
+
 // The last repetition is due more than a lease after the first command, and fails at first. It is retried, because a
 // duplicate may have been executed just before.
 func TestReconcile_lastRepetitionFails(t *testing.T) {

@@ -133,7 +133,7 @@ func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains,
 // remains or the watchdog does not renew it. lockstate.Lock.Unlock calls it with the mutex of the state held.
 func handOff(of *lockstate.Acquisition) bool {
 	t := acquisitionOf(of)
-	if t.retains() || t.Lingers() && !t.hasToken() {
+	if t.retains() || !t.hasToken() {
 		return false
 	}
 	next := &acquisition{at: t.at, spec: t.spec, lease: t.lease}
