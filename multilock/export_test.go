@@ -8,19 +8,19 @@ import (
 
 // Judged returns the error of an attempt with these reasons of the servers, nil for a vote.
 func Judged(reasons ...error) error {
-	b := seatsOf(reasons)
+	b := errorOf(reasons)
 	b.judge()
 	return b
 }
 
 // Loss returns the error of a hold that was lost for these reasons.
 func Loss(reasons ...error) error {
-	b := seatsOf(reasons)
+	b := errorOf(reasons)
 	b.verdict = lock.ErrLost
 	return b
 }
 
-func seatsOf(reasons []error) *ballot {
+func errorOf(reasons []error) *ballot {
 	b := &ballot{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
 	for _, err := range reasons {
 		if err == nil {

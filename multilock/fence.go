@@ -61,42 +61,42 @@ func (h *quorumHold) inTurn(ctx context.Context) (done func(), is bool) {
 // fence gives the hold its token, and fails if the majority is not there any more by then. Only the
 // servers that vote when it begins count.
 func (h *quorumHold) fence(ctx context.Context) error {
-	seats := h.voters()
-	if !h.outer(seats) {
-		if err := h.agree(ctx, seats); err != nil {
+	servers := h.voters()
+	if !h.outer(servers) {
+		if err := h.agree(ctx, servers); err != nil {
 			return err
 		}
 	}
-	_, err := h.decide(seats, 0, false) // enough of the validity must be left
+	_, err := h.decide(servers, 0, false) // enough of the validity must be left
 	return err
 }
 
-// voters returns the seats, without the holds of those that do not vote now.
-func (h *quorumHold) voters() []seat {
-	seats := slices.Clone(h.now())
-	for i, reason := range h.ballot(nil, seats).reasons {
+// voters returns the states of the servers, without the holds of those that do not vote now.
+func (h *quorumHold) voters() []serverState {
+	servers := slices.Clone(h.snapshot())
+	for i, reason := range h.ballot(nil, servers).reasons {
 		if reason == errOpen {
 			reason = noVote{within: time.Since(h.began)}
 		}
 		if reason != nil {
-			seats[i] = seat{err: reason}
+			servers[i] = serverState{err: reason}
 		}
 	}
-	return seats
+	return servers
 }
 
 // outer gives h the token of a hold that it re-enters, and reports whether there is one: this owner has
 // that hold, and some server knows both as one. Two majorities of the same servers share one, and a quorum of other servers
 // that has the same name shares none.
-func (h *quorumHold) outer(seats []seat) bool {
-	if votes(seats) < h.q.majority {
+func (h *quorumHold) outer(servers []serverState) bool {
+	if countVotes(servers) < h.q.majority {
 		return false
 	}
 	for _, other := range h.q.held(h.base) {
 		knows := func(one lock.Hold) bool {
-			return slices.ContainsFunc(other.now(), func(s seat) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
+			return slices.ContainsFunc(other.snapshot(), func(s serverState) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
 		}
-		told := slices.DeleteFunc(holdsOf(seats), func(one lock.Hold) bool { return one == nil || !knows(one) })
+		told := slices.DeleteFunc(holdsOf(servers), func(one lock.Hold) bool { return one == nil || !knows(one) })
 		if len(told) > 0 && other.token != 0 && other.Err() == nil { // after the votes were counted: they are kept from then on
 			h.mu.Lock()
 			h.token, h.told = other.token, told // the servers that only h has are told when it has won
@@ -109,9 +109,9 @@ func (h *quorumHold) outer(seats []seat) bool {
 
 // agree has the voters agree on a token: the largest of theirs, in the registers of a majority. It
 // fails if no majority confirms that within the time of one server, or when ctx ends.
-func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
+func (h *quorumHold) agree(ctx context.Context, servers []serverState) error {
 	h.token = 0
-	for _, s := range seats {
+	for _, s := range servers {
 		if s.hold == nil {
 			continue
 		}
@@ -124,11 +124,11 @@ func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
 		i   int
 		err error
 	}
-	b := h.ballot(nil, seats)
-	answers := make(chan answer, len(seats))
+	b := h.ballot(nil, servers)
+	answers := make(chan answer, len(servers))
 	h.mu.Lock()
 	h.told = nil
-	for i, s := range seats {
+	for i, s := range servers {
 		if s.hold != nil {
 			h.told = append(h.told, s.hold)
 			h.startLocked(func() { answers <- answer{i, h.raise(s.hold, h.token)} })
@@ -177,7 +177,7 @@ func (h *quorumHold) spreadLocked() {
 		told[one] = true
 	}
 	h.told = nil
-	for _, s := range h.seats {
+	for _, s := range h.servers {
 		if s.hold != nil && !told[s.hold] {
 			h.startLocked(func() { _ = h.raise(s.hold, h.token) })
 		}

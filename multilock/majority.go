@@ -12,22 +12,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// quorumHold is an attempt to take a Quorum, and if that wins, a hold of it.
+// quorumHold is an attempt to acquire a Quorum and, if it succeeds, a hold of it.
 //
-// It has a seat for each server. A seat is taken by a hold of that server's lock, which
-// votes once that server has been up for the longest lease. While a
-// majority votes, no other attempt can have one: two majorities have a server in
-// common, and that server does not grant to one what it granted to the other, unless it
-// forgets. Once there is no majority, the hold is lost for good.
+// It has the state of each server. A server votes for it while it holds the lock there and the
+// server has been up for the longest lease. While a majority votes for it, no other attempt can
+// have a majority: two majorities share a server, and a server that has not lost its grant does not
+// grant the lock to another owner. Once there is no majority, the hold is lost permanently.
 //
 //	           a majority votes          fewer than a majority: lost
 //	asking ──────────────────────▶ won ─────────────────────────────▶ over
 //	   │                            └─ Unlock ───────────────────────▶
 //	   └─ no majority, or too late ──────────────────────────────────▶
 //
-// While the hold lasts, empty seats are filled again in the background. A seat that is filled
-// again proves nothing about the time before: the majority that
-// was there without it does.
+// While the hold lasts, servers without the lock are retried in the background. A lock that is
+// granted again says nothing about the time before, so there must have been a majority without it.
 type quorumHold struct {
 	q      *Quorum            // set once
 	term   *term              // set once: under the caller's context
@@ -38,32 +36,32 @@ type quorumHold struct {
 	caller context.Context    // set once: the caller's
 	idle   chan struct{}      // closed when it is over and no goroutine is left
 
-	mu    sync.Mutex
-	told  []lock.Hold // those whose servers have the token, until it is won
-	began time.Time   // when the poll began, before it sent anything; zero before
-	seats []seat      // changed only by a copy
-	limit time.Time   // when it ends at the latest; zero if it has no such limit
-	why   error       // why it ends at limit
-	fixed time.Time   // when the fixed leases of a majority have run out; zero if they are renewed
-	timer *time.Timer // ends it at the first of limit and fixed; nil without one
-	alone func() bool // stops the look at the end of caller; nil before it has won
-	busy  int         // the number of its goroutines
-	over  bool        // no seat may be filled any more
+	mu      sync.Mutex
+	told    []lock.Hold   // those whose servers have the token, until it is won
+	began   time.Time     // when the poll began, before it sent anything; zero before
+	servers []serverState // replaced by a changed copy, never changed in place
+	limit   time.Time     // when it ends at the latest; zero if it has no such limit
+	why     error         // why it ends at limit
+	fixed   time.Time     // when the fixed leases of a majority have run out; zero if they are renewed
+	timer   *time.Timer   // ends it at the first of limit and fixed; nil without one
+	alone   func() bool   // stops the look at the end of caller; nil before it has won
+	busy    int           // the number of its goroutines
+	over    bool          // servers does not change any more
 }
 
 var _ lock.Hold = (*quorumHold)(nil)
 
-// seat is the place of one server in a quorumHold.
-type seat struct {
-	hold   lock.Hold // nil if the seat is empty
-	server string    // its id; "" if it is not known
-	holder string    // the owner that has the lock there, where it was refused and the id is not known; "" otherwise
-	votes  time.Time // it votes from then on
-	err    error     // why the seat is empty
+// serverState is the state of one server in a quorumHold.
+type serverState struct {
+	hold      lock.Hold // nil if the lock is not held there
+	id        string    // the server's run ID; "" if it is not known
+	holder    string    // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
+	votesFrom time.Time // the hold counts as a vote from then on
+	err       error     // why there is no hold
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
-	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
+	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), servers: make([]serverState, len(q.locks))}
 	h.term = newTerm(ctx, h.look)
 	// The end of the caller's context ends the hold's, but it is no Unlock: the
 	// members are kept until the time of abandon is over.
@@ -80,7 +78,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	answers, pending := make(chan struct{}, len(h.q.locks)), 0
 	h.mu.Lock()
 	h.began = time.Now()
-	for i, s := range h.seats {
+	for i, s := range h.servers {
 		if s.hold == nil {
 			pending++
 			h.startLocked(func() { h.fill(i, answers) })
@@ -99,7 +97,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		case <-waiting.Done():
 			pending = 0
 		}
-		enough, err := h.decide(h.now(), pending, patient)
+		enough, err := h.decide(h.snapshot(), pending, patient)
 		if enough && h.q.fenced {
 			done, only := h.inTurn(waiting)
 			if err = errCut; only {
@@ -131,22 +129,22 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
 	defer context.AfterFunc(waiting, h.stop)() // then the poll will find that it is over
 	h.sit(i, h.q.locks[i].Lock, about(mostPause))
-	return h.now()[i].hold != nil
+	return h.snapshot()[i].hold != nil
 }
 
 // gate returns a server to wait at, or -1 if none answered: the first in their order that did, so
 // that most waiters choose the same.
 func (h *quorumHold) gate() int {
-	return slices.IndexFunc(h.now(), func(s seat) bool {
+	return slices.IndexFunc(h.snapshot(), func(s serverState) bool {
 		return s.hold != nil || classOf(s.err) == refused
 	})
 }
 
-// now returns the seats as they are.
-func (h *quorumHold) now() []seat {
+// snapshot returns the current states of the servers.
+func (h *quorumHold) snapshot() []serverState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.seats
+	return h.servers
 }
 
 // startLocked runs f in a goroutine. When h is over, only end may call it.
@@ -177,8 +175,7 @@ func (h *quorumHold) fill(i int, answers chan<- struct{}) {
 	}
 }
 
-// repair asks server i again and again, once the attempt has won,
-// until the seat is taken or the hold is over.
+// repair retries server i once the attempt has won, until the lock is granted there or the hold ends.
 func (h *quorumHold) repair(i int) {
 	select {
 	case <-h.won:
@@ -202,21 +199,21 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	h.look()
 
 	h.mu.Lock()
-	over, won := h.over, h.hasWon() // win tells the servers that are seated before it
+	over, won := h.over, h.hasWon() // win raises the tokens of the servers that are stored before it
 	if !over {
-		for j, other := range h.seats {
+		for j, other := range h.servers {
 			if j != i && s.isBeside(other) {
-				s.server, s.holder = "", ""
+				s.id, s.holder = "", ""
 				s.err = sameServer{min(i, j), max(i, j)}
 			}
 		}
-		h.seats = slices.Clone(h.seats)
-		h.seats[i] = s
+		h.servers = slices.Clone(h.servers)
+		h.servers[i] = s
 		if s.hold != nil && s.err != nil {
-			h.seats[i].hold = nil
+			h.servers[i].hold = nil
 			h.startLocked(func() { h.releaseDouble(i, s.hold) })
 		}
-		if !slices.ContainsFunc(h.seats, func(s seat) bool { return s.server == "" }) {
+		if !slices.ContainsFunc(h.servers, func(s serverState) bool { return s.id == "" }) {
 			h.q.apart.Store(true)
 		}
 	}
@@ -248,8 +245,8 @@ func (h *quorumHold) releaseDouble(i int, double lock.Hold) {
 	h.q.giveBack(i, double)
 }
 
-// vacate empties the seat of a hold that is over, and has it repaired. A seat that
-// is emptied before the poll is filled by the poll.
+// vacate removes the ended hold of server i and starts its repair. Before the poll no repair is
+// needed, because the poll makes an attempt there.
 func (h *quorumHold) vacate(i int, gone lock.Hold) {
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
@@ -257,9 +254,9 @@ func (h *quorumHold) vacate(i int, gone lock.Hold) {
 		return
 	}
 	h.mu.Lock()
-	if !h.over && h.seats[i].hold == gone {
-		h.seats = slices.Clone(h.seats)
-		h.seats[i] = seat{err: err}
+	if !h.over && h.servers[i].hold == gone {
+		h.servers = slices.Clone(h.servers)
+		h.servers[i] = serverState{err: err}
 		if !h.began.IsZero() {
 			h.startLocked(func() { h.repair(i) })
 		}
@@ -271,8 +268,8 @@ func (h *quorumHold) vacate(i int, gone lock.Hold) {
 // acquire is a Locker's Lock or TryLock.
 type acquire func(context.Context) (lock.Hold, error)
 
-// ask makes one attempt at server i, and returns the seat that results.
-func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) {
+// ask makes one attempt at server i, and returns the resulting state.
+func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s serverState) {
 	q, l := h.q, h.q.locks[i]
 	// This is the context of the member's hold, which must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
@@ -283,12 +280,12 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 		if timer.Stop() { // otherwise ctx is over, and with it the hold
 			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
 		}
-		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
+		s.id, s.votesFrom, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
 			s.err = errors.New("holds must implement lockimpl.Fenced")
 		}
 	} else if classOf(s.err) == refused && !q.apart.Load() { // perhaps another lock of this quorum has it
-		if s.server, _, _ = q.witness(ctx, l, 0); s.server == "" {
+		if s.id, _, _ = q.witness(ctx, l, 0); s.id == "" {
 			s.holder = holderAt(ctx, l)
 		}
 	}
@@ -303,7 +300,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 			q.giveBack(i, s.hold)
 		}
 		cancel()
-		return seat{server: s.server, holder: s.holder, err: s.err}
+		return serverState{id: s.id, holder: s.holder, err: s.err}
 	}
 	return s
 }
@@ -322,23 +319,23 @@ func holderAt(ctx context.Context, l lock.Locker) string {
 
 // isBeside reports whether s and other are on one server: they have the same id or, where an id is not known, one
 // owner has both. An owner string is that of one acquisition by one client.
-func (s seat) isBeside(other seat) bool {
-	if s.server != "" && other.server != "" {
-		return s.server == other.server
+func (s serverState) isBeside(other serverState) bool {
+	if s.id != "" && other.id != "" {
+		return s.id == other.id
 	}
 	owner := s.owner()
 	return owner != "" && owner == other.owner()
 }
 
 // owner returns the owner that is known to have the lock of s.
-func (s seat) owner() string {
+func (s serverState) owner() string {
 	if s.hold != nil {
 		return s.hold.Owner()
 	}
 	return s.holder
 }
 
-// giveBack gives back the hold h of server i. Only the goroutine of that seat waits for it.
+// giveBack releases the hold h of server i. Only the goroutine of that server waits for it.
 func (q *Quorum) giveBack(i int, h lock.Hold) {
 	_ = giveBack(context.Background(), q.locks[i:i+1], []lock.Hold{h})
 }
@@ -354,9 +351,9 @@ func (q *Quorum) giveBack(i int, h lock.Hold) {
 // answer would vouch for a grant of the new process. After the grant there are two cases: the server has been up
 // since before the grant; or it has restarted since, and may have forgotten this very grant.
 // Then the vote counts from the longest lease after the restart, when this hold of it is over.
-func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
+func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (id string, votesFrom time.Time, err error) {
 	if lease > q.longest && !q.durable {
-		return "", votes, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
+		return "", votesFrom, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
@@ -366,43 +363,43 @@ func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration
 	}
 	switch {
 	case err != nil && q.durable:
-		return "", votes, nil
+		return "", votesFrom, nil
 	case err != nil:
-		return "", votes, fmt.Errorf("cannot read the server's uptime: %w", err)
+		return "", votesFrom, fmt.Errorf("cannot read the server's uptime: %w", err)
 	case s.ID == "" && !q.durable:
-		return "", votes, errors.New("cannot read the server's run ID")
+		return "", votesFrom, errors.New("cannot read the server's run ID")
 	case s.ID != "" && !s.Primary:
-		return "", votes, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
+		return "", votesFrom, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
 	}
 	if !q.durable {
-		votes = s.Since.Add(q.longest)
+		votesFrom = s.Since.Add(q.longest)
 	}
-	return s.ID, votes, nil
+	return s.ID, votesFrom, nil
 }
 
-// valid reports whether s votes at this moment.
-func (s seat) valid(now time.Time) bool {
-	return s.hold != nil && !now.Before(s.votes) && s.hold.Err() == nil
+// votes reports whether the server votes for the hold now.
+func (s serverState) votes(now time.Time) bool {
+	return s.hold != nil && !now.Before(s.votesFrom) && s.hold.Err() == nil
 }
 
-// votes returns how many of seats vote at this moment.
-func votes(seats []seat) (n int) {
+// countVotes returns how many of servers vote now.
+func countVotes(servers []serverState) (n int) {
 	now := time.Now()
-	for _, s := range seats {
-		if s.valid(now) {
+	for _, s := range servers {
+		if s.votes(now) {
 			n++
 		}
 	}
 	return n
 }
 
-// until returns until when a majority of seats will vote at least; the zero time if
-// none does now.
-func (q *Quorum) until(seats []seat) time.Time {
+// until returns the latest time until which the leases of a majority of servers last, or the zero
+// time if no majority votes now.
+func (q *Quorum) until(servers []serverState) time.Time {
 	now := time.Now()
 	var ends []time.Time
-	for _, s := range seats {
-		if s.valid(now) {
+	for _, s := range servers {
+		if s.votes(now) {
 			ends = append(ends, s.hold.Until())
 		}
 	}
@@ -413,11 +410,11 @@ func (q *Quorum) until(seats []seat) time.Time {
 	return ends[len(ends)-q.majority]
 }
 
-// decide reports whether there are enough votes among seats, or why the attempt failed. It reports neither while
-// one of the two depends on the pending answers, or, if it is patient, while there are any.
-func (h *quorumHold) decide(seats []seat, pending int, patient bool) (enough bool, err error) {
+// decide reports whether a majority of servers votes, or why the attempt failed. It reports neither
+// while that depends on the pending replies or, if patient, while there are any.
+func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (enough bool, err error) {
 	q := h.q
-	until := q.until(seats)
+	until := q.until(servers)
 	left, floor := time.Until(until), q.least
 	if floor == 0 {
 		floor = until.Sub(h.began) / 10
@@ -425,12 +422,12 @@ func (h *quorumHold) decide(seats []seat, pending int, patient bool) (enough boo
 	switch {
 	case !until.IsZero() && left >= floor:
 		return true, nil
-	case pending > 0 && (patient || votes(seats)+pending >= q.majority):
+	case pending > 0 && (patient || countVotes(servers)+pending >= q.majority):
 		return false, nil
 	case !until.IsZero():
 		return false, fmt.Errorf("%w: majority reached too late: %v of validity left, want at least %v", lock.ErrUnavailable, left, floor)
 	}
-	b := h.ballot(nil, seats)
+	b := h.ballot(nil, servers)
 	for i, err := range b.reasons {
 		if err == errOpen && time.Since(h.began) >= q.timeout {
 			b.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
@@ -501,16 +498,16 @@ func (h *quorumHold) abandon() {
 	}
 }
 
-// ballot returns why the seats are no majority.
-func (h *quorumHold) ballot(verdict error, seats []seat) *ballot {
-	b := &ballot{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(seats))}
+// ballot returns the error that no majority of servers votes.
+func (h *quorumHold) ballot(verdict error, servers []serverState) *ballot {
+	b := &ballot{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(servers))}
 	now := time.Now()
-	for i, s := range seats {
+	for i, s := range servers {
 		switch {
-		case s.valid(now):
+		case s.votes(now):
 			b.votes++
-		case s.hold != nil && now.Before(s.votes):
-			b.reasons[i] = young{s.votes.Sub(now)}
+		case s.hold != nil && now.Before(s.votesFrom):
+			b.reasons[i] = young{s.votesFrom.Sub(now)}
 		case s.hold != nil:
 			b.reasons[i] = s.hold.Err()
 		case s.err != nil:
@@ -533,12 +530,12 @@ func (h *quorumHold) hasWon() bool {
 
 // fail ends an attempt, and gives back what it got: in the background if ctx is over.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
-	seats, before := h.end(cause, nil)
+	servers, before := h.end(cause, nil)
 	if before != nil {
 		return
 	}
-	_ = giveBack(ctx, h.q.locks, holdsOf(seats))
-	if slices.ContainsFunc(seats, func(s seat) bool { return errors.As(s.err, new(sameServer)) }) {
+	_ = giveBack(ctx, h.q.locks, holdsOf(servers))
+	if slices.ContainsFunc(servers, func(s serverState) bool { return errors.As(s.err, new(sameServer)) }) {
 		h.settle(ctx) // until releaseDouble has returned
 	}
 }
@@ -549,39 +546,39 @@ func (h *quorumHold) look() {
 		return
 	}
 	h.mu.Lock()
-	seats := h.seats
+	servers := h.servers
 	limit, why := h.endLocked()
 	h.mu.Unlock()
 	if !limit.IsZero() && !time.Now().Before(limit) {
 		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, why))
 		return
 	}
-	if votes(seats) >= h.q.majority {
+	if countVotes(servers) >= h.q.majority {
 		return
 	}
-	if now := h.now(); &now[0] != &seats[0] {
-		h.look() // a seat may have been filled meanwhile
+	if now := h.snapshot(); &now[0] != &servers[0] {
+		h.look() // the lock may have been granted by another server in the meantime
 		return
 	}
-	h.lose(h.ballot(lock.ErrLost, seats))
+	h.lose(h.ballot(lock.ErrLost, servers))
 }
 
 // lose ends the hold and gives back what is left of it, in the background.
 func (h *quorumHold) lose(cause error) {
-	_, _ = h.end(cause, func(seats []seat) {
-		_ = giveBack(context.Background(), h.q.locks, holdsOf(seats))
+	_, _ = h.end(cause, func(servers []serverState) {
+		_ = giveBack(context.Background(), h.q.locks, holdsOf(servers))
 	})
 }
 
-// end ends the attempt or the hold with cause, and returns the last seats, or the cause
-// if it was over before. then, if there is one, runs in the background.
-func (h *quorumHold) end(cause error, then func([]seat)) (seats []seat, before error) {
+// end ends the attempt or the hold with cause, and returns the last states of the servers. If it
+// had ended before, it returns the earlier cause. A then that is not nil runs in the background.
+func (h *quorumHold) end(cause error, then func([]serverState)) (servers []serverState, before error) {
 	if before := h.term.end(&lock.Error{Op: "hold", Name: h.q.name, Err: cause}); before != nil {
 		return nil, before
 	}
 	h.mu.Lock()
 	h.over = true
-	seats = h.seats
+	servers = h.servers
 	if h.timer != nil {
 		h.timer.Stop()
 	}
@@ -589,19 +586,19 @@ func (h *quorumHold) end(cause error, then func([]seat)) (seats []seat, before e
 		h.alone()
 	}
 	if then != nil {
-		h.startLocked(func() { then(seats) })
+		h.startLocked(func() { then(servers) })
 	} else {
 		h.checkIdleLocked()
 	}
 	h.mu.Unlock()
 	h.leave()
 	h.stop()
-	return seats, nil
+	return servers, nil
 }
 
-func holdsOf(seats []seat) []lock.Hold {
-	holds := make([]lock.Hold, len(seats))
-	for i, s := range seats {
+func holdsOf(servers []serverState) []lock.Hold {
+	holds := make([]lock.Hold, len(servers))
+	for i, s := range servers {
 		holds[i] = s.hold
 	}
 	return holds
@@ -612,10 +609,10 @@ func holdsOf(seats []seat) []lock.Hold {
 func (h *quorumHold) Until() time.Time {
 	h.look()
 	h.mu.Lock()
-	seats := h.seats
+	servers := h.servers
 	limit, _ := h.endLocked()
 	h.mu.Unlock()
-	until := h.q.until(seats)
+	until := h.q.until(servers)
 	if until.IsZero() {
 		until = time.Now()
 	}
@@ -632,7 +629,7 @@ func (h *quorumHold) Owner() string            { return "" }
 func (h *quorumHold) String() string           { return fmt.Sprintf("hold of %q", h.q.name) }
 
 func (h *quorumHold) holds() []lock.Hold {
-	return slices.DeleteFunc(holdsOf(h.now()), func(h lock.Hold) bool { return h == nil })
+	return slices.DeleteFunc(holdsOf(h.snapshot()), func(h lock.Hold) bool { return h == nil })
 }
 
 // Extend extends the leases on all servers, at the same time, and succeeds when a majority has
@@ -655,14 +652,14 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return err
 	}
 	began := time.Now()
-	seats := h.now()
+	servers := h.snapshot()
 	type answer struct {
 		i   int
 		err error
 	}
-	answers, pending := make(chan answer, len(seats)), 0
+	answers, pending := make(chan answer, len(servers)), 0
 	h.mu.Lock()
-	for i, s := range seats {
+	for i, s := range servers {
 		if s.hold != nil && !h.over {
 			pending++
 			h.startLocked(func() {
@@ -677,9 +674,9 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		}
 	}
 	h.mu.Unlock()
-	b := h.ballot(nil, seats)
+	b := h.ballot(nil, servers)
 	b.did, b.votes = "extended", 0
-	for i, s := range seats {
+	for i, s := range servers {
 		if s.hold != nil {
 			b.reasons[i] = errOpen
 		}
@@ -730,11 +727,11 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too
 		ctx = context.WithoutCancel(ctx)
 	}
-	seats, before := h.end(lock.ErrUnlocked, nil)
+	servers, before := h.end(lock.ErrUnlocked, nil)
 	var err error
 	switch {
 	case before == nil:
-		err = h.release(ctx, seats)
+		err = h.release(ctx, servers)
 	case errors.Is(before, lock.ErrUnlocked):
 		err = lock.ErrNotHeld
 	default:
@@ -759,20 +756,20 @@ func (h *quorumHold) settle(ctx context.Context) {
 	}
 }
 
-// release gives back all seats at the same time. It returns when all have answered,
-// or when a majority is free and the timeout is over: as lock.Hold
-// promises, the other releases go on in the background.
-func (h *quorumHold) release(ctx context.Context, seats []seat) error {
+// release releases the locks of all servers at the same time. It returns when all have replied, or
+// when the lock is free on a majority and the timeout has passed. The other releases then continue
+// in the background, as lock.Hold documents.
+func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
 		i   int
 		err error
 	}
-	answers, pending := make(chan answer, len(seats)), 0
+	answers, pending := make(chan answer, len(servers)), 0
 	free, gone := 0, 0
-	b := &ballot{did: "released", majority: h.q.majority, reasons: make([]error, len(seats))}
-	for i, s := range seats {
+	b := &ballot{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
+	for i, s := range servers {
 		if s.hold == nil {
 			free++
 			gone++
@@ -804,8 +801,8 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 		}
 	}
 	switch {
-	case len(seats)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
+	case len(servers)-gone < h.q.majority:
+		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(servers))
 	case free >= h.q.majority:
 		return nil
 	}
