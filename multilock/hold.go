@@ -175,7 +175,7 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// Unlock gives all members back, whatever fails.
+// Unlock releases all members, even if some of the releases fail.
 func (h *hold) Unlock(ctx context.Context) error {
 	h.look()
 	before := h.term.end(&lock.Error{Op: "hold", Name: h.m.Name(), Err: lock.ErrUnlocked})
@@ -193,9 +193,9 @@ func (h *hold) Unlock(ctx context.Context) error {
 	return errors.Join(h.release(ctx)...)
 }
 
-// release unlocks all members at the same time. But a caller that acquires a batch waits for the
-// first lock of the batch that another owner has, and should find the others free when it gets that one. So
-// the first of a batch is released last.
+// release unlocks all members at the same time. The first of a batch is released last: a caller
+// that acquires a batch waits for the first lock that another owner has, and should find the others
+// free when it acquires that one.
 func (h *hold) release(ctx context.Context) []error {
 	if !h.m.batch {
 		return unlockAll(ctx, h.m.locks, h.members)
@@ -206,8 +206,8 @@ func (h *hold) release(ctx context.Context) []error {
 	errs := unlockAll(ctx, h.m.locks, others)
 	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; over || ctx.Err() == nil {
 		errs[first] = unlockAll(ctx, l, one)[0]
-	} else { // ctx ended meanwhile, and with it the call
-		_ = giveBack(ctx, l, slices.Clone(one))
+	} else { // ctx was canceled, so the call returns now
+		_ = releaseHolds(ctx, l, slices.Clone(one))
 		errs[first] = named("unlock", l[0], ctx.Err())
 	}
 	return errs
@@ -231,22 +231,21 @@ func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []er
 	return errs
 }
 
-// grace is how long a call that failed waits until Redis confirms that what it had taken
-// is free.
+// grace is how long a failed call waits until Redis confirms the release of what it had acquired.
 const grace = 200 * time.Millisecond
 
-// giveBack unlocks the holds that are not nil, and clears holds, also when ctx is over. It waits
-// until the servers have confirmed that, until ctx ends, or for the grace; the releases go
-// on in the background, as lock.Hold promises. The error says what was not confirmed within the
-// grace. A hold that is lost is no error: there is nothing to give back.
-func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
+// releaseHolds unlocks the holds that are not nil and clears holds, even after ctx is canceled. It
+// waits until the servers have confirmed the releases, ctx is canceled, or the grace period is
+// over. Releases then continue in the background, as lock.Hold documents. The error names what was
+// not confirmed in time. A lost hold is not an error, because there is nothing to release.
+func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	taken := slices.Clone(holds)
+	acquired := slices.Clone(holds)
 	clear(holds)
 	confirmed := make(chan error, 1)
 	go func() {
 		defer cancel()
-		errs := unlockAll(within, locks, taken)
+		errs := unlockAll(within, locks, acquired)
 		for i, err := range errs {
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
@@ -264,14 +263,15 @@ func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error
 	}
 }
 
-// unconfirmed is the error of a release that goes on.
+// unconfirmed is the error of a release that continues in the background.
 type unconfirmed struct{}
 
-// Error says for how long the call waited.
+// Error reports how long the call waited.
 func (unconfirmed) Error() string { return fmt.Sprintf("not confirmed within %v", grace) }
 
-// failed reports whether one of the releases of giveBack, which returned err, failed, and is not just slow.
-func failed(err error) bool {
+// releaseFailed reports whether err, which releaseHolds returned, contains a failed release. A
+// release that is only slow does not count.
+func releaseFailed(err error) bool {
 	all, ok := err.(interface{ Unwrap() []error })
 	return ok && slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !errors.As(err, new(unconfirmed)) })
 }

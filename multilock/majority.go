@@ -223,7 +223,7 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		return over
 	}
 	if over {
-		h.q.giveBack(i, s.hold)
+		h.q.release(i, s.hold)
 	}
 	if over || s.err != nil {
 		return over
@@ -242,7 +242,7 @@ func (h *quorumHold) releaseDouble(i int, double lock.Hold) {
 	case <-h.won:
 	case <-h.base.Done():
 	}
-	h.q.giveBack(i, double)
+	h.q.release(i, double)
 }
 
 // vacate removes the ended hold of server i and starts its repair. Before the poll no repair is
@@ -297,7 +297,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s server
 	}
 	if s.err != nil {
 		if s.hold != nil {
-			q.giveBack(i, s.hold)
+			q.release(i, s.hold)
 		}
 		cancel()
 		return serverState{id: s.id, holder: s.holder, err: s.err}
@@ -335,9 +335,9 @@ func (s serverState) owner() string {
 	return s.holder
 }
 
-// giveBack releases the hold h of server i. Only the goroutine of that server waits for it.
-func (q *Quorum) giveBack(i int, h lock.Hold) {
-	_ = giveBack(context.Background(), q.locks[i:i+1], []lock.Hold{h})
+// release releases the hold h of server i. Only the goroutine of that server waits for it.
+func (q *Quorum) release(i int, h lock.Hold) {
+	_ = releaseHolds(context.Background(), q.locks[i:i+1], []lock.Hold{h})
 }
 
 // witness returns the server that has just granted l, and from when on its vote counts.
@@ -528,13 +528,13 @@ func (h *quorumHold) hasWon() bool {
 	}
 }
 
-// fail ends an attempt, and gives back what it got: in the background if ctx is over.
+// fail ends an attempt and releases what it acquired, in the background if ctx is canceled.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
 	servers, before := h.end(cause, nil)
 	if before != nil {
 		return
 	}
-	_ = giveBack(ctx, h.q.locks, holdsOf(servers))
+	_ = releaseHolds(ctx, h.q.locks, holdsOf(servers))
 	if slices.ContainsFunc(servers, func(s serverState) bool { return errors.As(s.err, new(sameServer)) }) {
 		h.settle(ctx) // until releaseDouble has returned
 	}
@@ -563,10 +563,10 @@ func (h *quorumHold) look() {
 	h.lose(h.ballot(lock.ErrLost, servers))
 }
 
-// lose ends the hold and gives back what is left of it, in the background.
+// lose ends the hold and releases what is left of it, in the background.
 func (h *quorumHold) lose(cause error) {
 	_, _ = h.end(cause, func(servers []serverState) {
-		_ = giveBack(context.Background(), h.q.locks, holdsOf(servers))
+		_ = releaseHolds(context.Background(), h.q.locks, holdsOf(servers))
 	})
 }
 
@@ -720,8 +720,8 @@ func (h *quorumHold) notHeld() error {
 	}
 }
 
-// Unlock gives back the lock on all servers, and stops what is under way. It succeeds when it is
-// free on a majority.
+// Unlock releases the lock on all servers, and stops attempts in flight. It succeeds when the lock
+// is free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.look()
 	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too

@@ -46,7 +46,7 @@ func New(locks ...lock.Locker) *Lock {
 		}
 	}
 	for i, l := range m.locks {
-		if err := mayGiveBack(l); err != nil {
+		if err := checkOptions(l); err != nil {
 			m.err = errors.Join(m.err, fmt.Errorf("lock %d of %d: %w", i+1, len(m.locks), err))
 		}
 	}
@@ -80,14 +80,14 @@ func oneBatch(locks []lock.Locker) bool {
 	return len(locks) > 1
 }
 
-// mayGiveBack returns an error about a lock that a call which did not get the others could not
-// give back.
-func mayGiveBack(l lock.Locker) error {
+// checkOptions returns an error if l has an option that delays its release. A call that cannot
+// acquire all locks must release the others immediately.
+func checkOptions(l lock.Locker) error {
 	c, ok := l.(lockimpl.Configured)
 	switch {
 	case ok && c.Config().MinHold > 0:
 		return fmt.Errorf("WithMinHold: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
-	case ok && c.Config().Linger > 0: // a quorum checks the server of a vote when it is given
+	case ok && c.Config().Linger > 0: // a quorum checks the server when it grants a vote
 		return fmt.Errorf("WithLinger: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
 	}
 	return nil
@@ -166,8 +166,8 @@ func (m *Lock) take(ctx context.Context, op string) (holds []lock.Hold, err erro
 	taken := false
 	defer func() {
 		if !taken {
-			back := giveBack(ctx, m.locks, t.holds)
-			if err = errors.Join(err, back); failed(back) {
+			releaseErr := releaseHolds(ctx, m.locks, t.holds)
+			if err = errors.Join(err, releaseErr); releaseFailed(releaseErr) {
 				err = without{err, []error{lock.ErrNotAcquired}}
 			}
 		}
@@ -220,7 +220,7 @@ func (t *taking) together(ctx context.Context) error {
 			}
 			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}
 		}
-		_ = giveBack(ctx, t.m.locks, t.holds)
+		_ = releaseHolds(ctx, t.m.locks, t.holds)
 		if t.holds[i], err = t.ask(ctx, i, false); err != nil { // it says what is wrong, and waits if that passes
 			return named(t.op, t.m.locks[i], err)
 		}
@@ -319,7 +319,7 @@ func (t *taking) oneByOne(ctx context.Context) error {
 		case len(later) > 0 && t.mayBeOrder(err):
 			t.last = bare(err)
 			for _, j := range later {
-				t.giveBack(ctx, j)
+				t.release(ctx, j)
 			}
 			first := slices.IndexFunc(order, func(j int) bool { return t.m.locks[j].Name() == t.m.locks[i].Name() })
 			order = slices.Insert(slices.Delete(order, at, at+1), first, i)
@@ -330,24 +330,24 @@ func (t *taking) oneByOne(ctx context.Context) error {
 	}
 }
 
-// ranOut gives back what is left of a hold on lock i that is over. It returns the
-// cause if that happened too often.
+// ranOut releases a hold on lock i that has ended, for what may be left of it. It returns the cause
+// of the end if that happened too often.
 func (t *taking) ranOut(ctx context.Context, i int) error {
 	if t.holds[i] == nil {
 		return nil
 	}
 	cause := t.holds[i].Err()
-	t.giveBack(ctx, i)
+	t.release(ctx, i)
 	if t.lost[i]++; t.lost[i] < tooOften {
 		return nil
 	}
 	return cause
 }
 
-// giveBack gives back the hold on lock i. If Redis does not confirm it, the release goes on in
-// the background, and delays the next owner of that lock.
-func (t *taking) giveBack(ctx context.Context, i int) {
-	_ = giveBack(ctx, t.m.locks[i:i+1], t.holds[i:i+1])
+// release releases the hold on lock i. If Redis does not confirm it, the release continues in the
+// background, and delays the next owner of that lock.
+func (t *taking) release(ctx context.Context, i int) {
+	_ = releaseHolds(ctx, t.m.locks[i:i+1], t.holds[i:i+1])
 }
 
 // later returns the held locks that come after lock i, or have its name.

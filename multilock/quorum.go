@@ -66,7 +66,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		}
 	}
 	for i, l := range locks {
-		err := mayGiveBack(l)
+		err := checkOptions(l)
 		if c, ok := l.(lockimpl.Counted); ok {
 			if _, permits := c.Semaphore(); permits != 1 {
 				err = errors.Join(err, fmt.Errorf("semaphore of %d permits: a quorum supports only semaphores with 1 permit", permits))
