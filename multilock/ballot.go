@@ -203,16 +203,16 @@ func (e noVote) Is(target error) bool {
 // Timeout reports true.
 func (e noVote) Timeout() bool { return true }
 
-// young is the reason of a server that has no vote yet.
-type young struct{ left time.Duration }
+// startedRecently is the reason of a server that has no vote yet.
+type startedRecently struct{ left time.Duration }
 
 // Error reports when the server will have a vote.
-func (e young) Error() string {
+func (e startedRecently) Error() string {
 	return fmt.Sprintf("the server started recently and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
 }
 
-// Is makes it match ErrUnavailable: no other owner was seen, and the reason passes.
-func (e young) Is(target error) bool { return target == lock.ErrUnavailable }
+// Is makes it match ErrUnavailable: no other owner was found, and the server will have a vote later.
+func (e startedRecently) Is(target error) bool { return target == lock.ErrUnavailable }
 
 // sameServer is the reason of a lock that is on the server of another lock of the quorum.
 type sameServer struct{ first, second int } // from 0

@@ -31,7 +31,7 @@ func errorOf(reasons []error) *ballot {
 }
 
 // StartedRecently returns the reason of a server that votes when left has passed.
-func StartedRecently(left time.Duration) error { return young{left} }
+func StartedRecently(left time.Duration) error { return startedRecently{left} }
 
 // NoVote returns the reason of a server that did not vote in time.
 func NoVote(within time.Duration, said error) error { return noVote{within, said} }

@@ -507,7 +507,7 @@ func (h *quorumHold) ballot(verdict error, servers []serverState) *ballot {
 		case s.votes(now):
 			b.votes++
 		case s.hold != nil && now.Before(s.votesFrom):
-			b.reasons[i] = young{s.votesFrom.Sub(now)}
+			b.reasons[i] = startedRecently{s.votesFrom.Sub(now)}
 		case s.hold != nil:
 			b.reasons[i] = s.hold.Err()
 		case s.err != nil:
