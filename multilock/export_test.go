@@ -46,8 +46,8 @@ func Holders() int {
 	return len(holders.of)
 }
 
-// News reports whether an attempt that was cut short has another result than the one before.
-func News(err, last error) bool { return news(err, last) }
+// NewResult reports whether err, of a canceled attempt, says more than last, of the attempt before it.
+func NewResult(err, last error) bool { return newResult(err, last) }
 
 // Open is the reason of a server whose reply was not waited for.
 var Open = errOpen

@@ -194,7 +194,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		switch {
 		case err == nil:
 			return h, nil
-		case err == errCut, waiting.Err() != nil && !news(err, last): // it had no result, or no new one
+		case err == errCut, waiting.Err() != nil && !newResult(err, last): // it had no result, or no new one
 			continue
 		case errors.As(err, &b) && b.stays():
 			if hopeless++; hopeless == tries {
@@ -244,12 +244,13 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	}
 }
 
-// errCut is the result of an attempt that the end of its context cut short before there was another.
+// errCut is the result of an attempt whose context was canceled before it had another result.
 var errCut = errors.New("cut short")
 
-// news reports whether an attempt that was cut short says more than the one before, which failed with last: it has another
-// verdict, and not for want of the replies that it did not wait for.
-func news(err, last error) bool {
+// newResult reports whether err, of an attempt whose context was canceled, says more than last, the
+// error of the attempt before it. It does if the verdict is a different one, and the replies that
+// were not waited for could not have changed it.
+func newResult(err, last error) bool {
 	var a, b *ballot
 	return !errors.As(err, &a) || last == nil || !(a.depends() || errors.As(last, &b) && a.verdict == b.verdict)
 }
