@@ -122,19 +122,19 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	}
 }
 
-// wait waits at server i until the lock is granted there, which is its vote, and
-// reports whether it was. It waits for the longest pause between two polls. The
-// server wakes a waiter when the lock is free, and waiters at one server come
-// one after the other, where polls of all servers would hinder each other.
+// wait waits at server i until the lock is granted there, which is the server's vote, and reports
+// whether it was. It waits for about the longest pause between two polls. The server wakes a waiter
+// when the lock is free, and serves its waiters one after the other. Polls of all servers at the
+// same time would block each other instead.
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
-	defer context.AfterFunc(waiting, h.stop)() // then the poll will find that it is over
+	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
 	h.sit(i, h.q.locks[i].Lock, about(mostPause))
 	return h.snapshot()[i].hold != nil
 }
 
-// gate returns a server to wait at, or -1 if none answered: the first in their order that did, so
-// that most waiters choose the same.
-func (h *quorumHold) gate() int {
+// serverToWaitAt returns the first server that replied, or -1 if none did. The order is fixed so that
+// most waiters choose the same server.
+func (h *quorumHold) serverToWaitAt() int {
 	return slices.IndexFunc(h.snapshot(), func(s serverState) bool {
 		return s.hold != nil || classOf(s.err) == refused
 	})

@@ -183,10 +183,10 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			last = q.ahead()
 		}
 	}
-	pause, gate, hopeless := time.Duration(0), -1, 0
+	pause, server, hopeless := time.Duration(0), -1, 0
 	for waiting.Err() == nil {
 		h := newQuorumHold(ctx, q)
-		atGate := gate >= 0 && h.wait(waiting, gate)
+		granted := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
 		q.result(err)
@@ -204,8 +204,8 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			hopeless = 0
 		}
 		last = err
-		if gate = h.gate(); atGate || gate < 0 {
-			gate = -1
+		if server = h.serverToWaitAt(); granted || server < 0 {
+			server = -1
 			pause = min(max(2*pause, 10*time.Since(began)), mostPause)
 			rest(waiting, about(pause))
 		}
