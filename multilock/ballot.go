@@ -64,35 +64,36 @@ type ballot struct {
 	reasons  []error // why each server has no vote; nil where it has one
 }
 
-// judge sets the verdict on an acquisition from the reasons, and reports whether they allow one: with too many servers
-// of class open they do not. final reports whether it is not worth waiting for the open servers, as the verdict stays the same whatever they reply.
+// judge sets the verdict on an acquisition from the reasons. known reports whether the reasons are
+// enough for a verdict, which they are not if too many servers are open. final reports whether the
+// verdict stays the same whatever the open servers reply, so that it need not wait for them.
 //
-// The quorum is not acquired only if so many servers named another owner that the rest is no majority. Otherwise a fault
-// counts if the rest without the broken servers is no majority either. Otherwise the unavailable ones are to blame: with
-// their votes there could be a majority.
+// The verdict is ErrNotAcquired if so many servers named another owner that the rest is no majority.
+// Otherwise it is the errors of the broken servers, if the rest without them is no majority either.
+// Otherwise it is ErrUnavailable, because the unavailable servers could complete a majority.
 func (b *ballot) judge() (known, final bool) {
 	var n [classes]int
 	for _, reason := range b.reasons {
 		n[classOf(reason)]++
 	}
-	spare := len(b.reasons) - b.majority // as many may be without a vote
-	hopeless := n[refused] + n[broken]
+	spare := len(b.reasons) - b.majority // how many servers are not needed for a majority
+	rejected := n[refused] + n[broken]
 	switch {
 	case n[refused] > spare:
 		b.verdict = lock.ErrNotAcquired
 		return true, true
-	case n[broken] > 0 && hopeless > spare:
+	case n[broken] > 0 && rejected > spare:
 		b.verdict = nil
-		return true, false // an operator wants to know what the others say
+		return true, false // an operator needs the errors of the other servers, too
 	default:
 		b.verdict = lock.ErrUnavailable
-		return hopeless+n[unavailable] > spare, hopeless+n[unavailable] > spare && hopeless+n[open] <= spare
+		return rejected+n[unavailable] > spare, rejected+n[unavailable] > spare && rejected+n[open] <= spare
 	}
 }
 
-// depends reports whether the servers whose reply was not waited for could have changed the verdict from ErrUnavailable, in an
-// attempt that was cut short.
-func (b *ballot) depends() bool {
+// undecided reports whether the servers whose replies were not waited for could have changed the
+// verdict ErrUnavailable of a canceled attempt.
+func (b *ballot) undecided() bool {
 	could := 0
 	for _, reason := range b.reasons {
 		_, late := reason.(noVote)
@@ -103,8 +104,9 @@ func (b *ballot) depends() bool {
 	return b.verdict == lock.ErrUnavailable && could > len(b.reasons)-b.majority
 }
 
-// stays reports whether the next attempt will meet the same errors at so many servers that the rest is no majority.
-func (b *ballot) stays() bool {
+// persists reports whether the next attempt will fail in the same way, because without the broken
+// servers there is no majority.
+func (b *ballot) persists() bool {
 	faults := 0
 	for _, reason := range b.reasons {
 		if classOf(reason) == broken {

@@ -160,8 +160,8 @@ func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// tries is how many attempts in a row must meet faults at a majority before Lock gives up.
-const tries = 3
+// maxFaults is the number of attempts in a row with persistent errors after which Lock fails.
+const maxFaults = 3
 
 func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 	ctx, stands, err := q.enter(ctx)
@@ -183,7 +183,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			last = q.ahead()
 		}
 	}
-	pause, server, hopeless := time.Duration(0), -1, 0
+	pause, server, faults := time.Duration(0), -1, 0
 	for waiting.Err() == nil {
 		h := newQuorumHold(ctx, q)
 		granted := server >= 0 && h.wait(waiting, server)
@@ -196,12 +196,12 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			return h, nil
 		case err == errCut, waiting.Err() != nil && !newResult(err, last): // it had no result, or no new one
 			continue
-		case errors.As(err, &b) && b.stays():
-			if hopeless++; hopeless == tries {
+		case errors.As(err, &b) && b.persists():
+			if faults++; faults == maxFaults {
 				return nil, err
 			}
 		default:
-			hopeless = 0
+			faults = 0
 		}
 		last = err
 		if server = h.serverToWaitAt(); granted || server < 0 {
@@ -252,7 +252,7 @@ var errCut = errors.New("cut short")
 // were not waited for could not have changed it.
 func newResult(err, last error) bool {
 	var a, b *ballot
-	return !errors.As(err, &a) || last == nil || !(a.depends() || errors.As(last, &b) && a.verdict == b.verdict)
+	return !errors.As(err, &a) || last == nil || !(a.undecided() || errors.As(last, &b) && a.verdict == b.verdict)
 }
 
 // result notes what the latest attempt came to, for the callers that stand in line.
