@@ -8,26 +8,26 @@ import (
 
 // Judged returns the error of an attempt with these reasons of the servers, nil for a vote.
 func Judged(reasons ...error) error {
-	b := errorOf(reasons)
-	b.judge()
-	return b
+	e := errorOf(reasons)
+	e.setVerdict()
+	return e
 }
 
 // Loss returns the error of a hold that was lost for these reasons.
 func Loss(reasons ...error) error {
-	b := errorOf(reasons)
-	b.verdict = lock.ErrLost
-	return b
+	e := errorOf(reasons)
+	e.verdict = lock.ErrLost
+	return e
 }
 
-func errorOf(reasons []error) *ballot {
-	b := &ballot{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
+func errorOf(reasons []error) *majorityError {
+	e := &majorityError{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
 	for _, err := range reasons {
 		if err == nil {
-			b.votes++
+			e.votes++
 		}
 	}
-	return b
+	return e
 }
 
 // StartedRecently returns the reason of a server that votes when left has passed.

@@ -74,7 +74,7 @@ func (h *quorumHold) fence(ctx context.Context) error {
 // voters returns the states of the servers, without the holds of those that do not vote now.
 func (h *quorumHold) voters() []serverState {
 	servers := slices.Clone(h.snapshot())
-	for i, reason := range h.ballot(nil, servers).reasons {
+	for i, reason := range h.majorityError(nil, servers).reasons {
 		if reason == errOpen {
 			reason = noVote{within: time.Since(h.began)}
 		}
@@ -124,7 +124,7 @@ func (h *quorumHold) agree(ctx context.Context, servers []serverState) error {
 		i   int
 		err error
 	}
-	b := h.ballot(nil, servers)
+	e := h.majorityError(nil, servers)
 	answers := make(chan answer, len(servers))
 	h.mu.Lock()
 	h.told = nil
@@ -136,17 +136,17 @@ func (h *quorumHold) agree(ctx context.Context, servers []serverState) error {
 	}
 	h.mu.Unlock()
 	for confirmed := 0; confirmed < h.q.majority; {
-		if b.votes < h.q.majority {
-			b.judge()
-			return fmt.Errorf("token not confirmed by a majority: %w", b)
+		if e.votes < h.q.majority {
+			e.setVerdict()
+			return fmt.Errorf("token not confirmed by a majority: %w", e)
 		}
 		select {
 		case a := <-answers:
 			if a.err == nil {
 				confirmed++
 			} else {
-				b.reasons[a.i] = a.err
-				b.votes--
+				e.reasons[a.i] = a.err
+				e.votes--
 			}
 		case <-ctx.Done():
 			return errCut

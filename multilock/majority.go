@@ -427,19 +427,19 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 	case !until.IsZero():
 		return false, fmt.Errorf("%w: majority reached too late: %v of validity left, want at least %v", lock.ErrUnavailable, left, floor)
 	}
-	b := h.ballot(nil, servers)
-	for i, err := range b.reasons {
+	e := h.majorityError(nil, servers)
+	for i, err := range e.reasons {
 		if err == errOpen && time.Since(h.began) >= q.timeout {
-			b.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
+			e.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
 		}
 	}
-	switch known, final := b.judge(); {
+	switch known, final := e.setVerdict(); {
 	case pending > 0 && !final:
 		return false, nil
 	case !known:
 		return false, errCut
 	default:
-		return false, b
+		return false, e
 	}
 }
 
@@ -498,25 +498,25 @@ func (h *quorumHold) abandon() {
 	}
 }
 
-// ballot returns the error that no majority of servers votes.
-func (h *quorumHold) ballot(verdict error, servers []serverState) *ballot {
-	b := &ballot{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(servers))}
+// majorityError returns the error that no majority of servers votes.
+func (h *quorumHold) majorityError(verdict error, servers []serverState) *majorityError {
+	e := &majorityError{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(servers))}
 	now := time.Now()
 	for i, s := range servers {
 		switch {
 		case s.votes(now):
-			b.votes++
+			e.votes++
 		case s.hold != nil && now.Before(s.votesFrom):
-			b.reasons[i] = startedRecently{s.votesFrom.Sub(now)}
+			e.reasons[i] = startedRecently{s.votesFrom.Sub(now)}
 		case s.hold != nil:
-			b.reasons[i] = s.hold.Err()
+			e.reasons[i] = s.hold.Err()
 		case s.err != nil:
-			b.reasons[i] = s.err
+			e.reasons[i] = s.err
 		default:
-			b.reasons[i] = errOpen
+			e.reasons[i] = errOpen
 		}
 	}
-	return b
+	return e
 }
 
 func (h *quorumHold) hasWon() bool {
@@ -560,7 +560,7 @@ func (h *quorumHold) look() {
 		h.look() // the lock may have been granted by another server in the meantime
 		return
 	}
-	h.lose(h.ballot(lock.ErrLost, servers))
+	h.lose(h.majorityError(lock.ErrLost, servers))
 }
 
 // lose ends the hold and releases what is left of it, in the background.
@@ -674,25 +674,25 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		}
 	}
 	h.mu.Unlock()
-	b := h.ballot(nil, servers)
-	b.did, b.votes = "extended", 0
+	e := h.majorityError(nil, servers)
+	e.did, e.votes = "extended", 0
 	for i, s := range servers {
 		if s.hold != nil {
-			b.reasons[i] = errOpen
+			e.reasons[i] = errOpen
 		}
 	}
-	for ; b.votes < h.q.majority; pending-- {
-		if b.votes+pending < h.q.majority {
+	for ; e.votes < h.q.majority; pending-- {
+		if e.votes+pending < h.q.majority {
 			if err := h.notHeld(); err != nil {
 				return err
 			}
-			b.judge()
-			return b
+			e.setVerdict()
+			return e
 		}
 		select {
 		case a := <-answers:
-			if b.reasons[a.i] = a.err; a.err == nil {
-				b.votes++
+			if e.reasons[a.i] = a.err; a.err == nil {
+				e.votes++
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -768,7 +768,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	}
 	answers, pending := make(chan answer, len(servers)), 0
 	free, gone := 0, 0
-	b := &ballot{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
+	e := &majorityError{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
 	for i, s := range servers {
 		if s.hold == nil {
 			free++
@@ -791,7 +791,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 				free++
 				gone++
 			default:
-				b.reasons[a.i] = a.err
+				e.reasons[a.i] = a.err
 			}
 		case <-timer.C:
 			late = true
@@ -806,10 +806,10 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	case free >= h.q.majority:
 		return nil
 	}
-	b.votes = free
-	b.judge()
+	e.votes = free
+	e.setVerdict()
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), b)
+		return fmt.Errorf("%w: %w", ctx.Err(), e)
 	}
-	return b
+	return e
 }

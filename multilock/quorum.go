@@ -190,13 +190,13 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		began := time.Now()
 		err := h.poll(waiting, true)
 		q.result(err)
-		var b *ballot
+		var e *majorityError
 		switch {
 		case err == nil:
 			return h, nil
 		case err == errCut, waiting.Err() != nil && !newResult(err, last): // it had no result, or no new one
 			continue
-		case errors.As(err, &b) && b.persists():
+		case errors.As(err, &e) && e.persists():
 			if faults++; faults == maxFaults {
 				return nil, err
 			}
@@ -251,8 +251,8 @@ var errCut = errors.New("cut short")
 // error of the attempt before it. It does if the verdict is a different one, and the replies that
 // were not waited for could not have changed it.
 func newResult(err, last error) bool {
-	var a, b *ballot
-	return !errors.As(err, &a) || last == nil || !(a.undecided() || errors.As(last, &b) && a.verdict == b.verdict)
+	var e, before *majorityError
+	return !errors.As(err, &e) || last == nil || !(e.undecided() || errors.As(last, &before) && e.verdict == before.verdict)
 }
 
 // result notes what the latest attempt came to, for the callers that stand in line.

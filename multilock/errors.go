@@ -55,82 +55,82 @@ func classOf(reason error) class {
 	return broken
 }
 
-// ballot is the error that there is no majority.
-type ballot struct {
-	verdict  error  // ErrNotAcquired, ErrUnavailable or ErrLost; nil: the reasons of class broken are the error
-	did      string // what the servers that count did: "votes"
+// majorityError is the error that there is no majority.
+type majorityError struct {
+	verdict  error  // ErrNotAcquired, ErrUnavailable or ErrLost; nil if the reasons of class broken are the error
+	did      string // what votes counts, such as "votes" or "released"
 	votes    int
 	majority int
 	reasons  []error // why each server has no vote; nil where it has one
 }
 
-// judge sets the verdict on an acquisition from the reasons. known reports whether the reasons are
+// setVerdict sets the verdict on an acquisition from the reasons. known reports whether the reasons are
 // enough for a verdict, which they are not if too many servers are open. final reports whether the
 // verdict stays the same whatever the open servers reply, so that it need not wait for them.
 //
 // The verdict is ErrNotAcquired if so many servers named another owner that the rest is no majority.
 // Otherwise it is the errors of the broken servers, if the rest without them is no majority either.
 // Otherwise it is ErrUnavailable, because the unavailable servers could complete a majority.
-func (b *ballot) judge() (known, final bool) {
+func (e *majorityError) setVerdict() (known, final bool) {
 	var n [classes]int
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		n[classOf(reason)]++
 	}
-	spare := len(b.reasons) - b.majority // how many servers are not needed for a majority
+	spare := len(e.reasons) - e.majority // how many servers are not needed for a majority
 	rejected := n[refused] + n[broken]
 	switch {
 	case n[refused] > spare:
-		b.verdict = lock.ErrNotAcquired
+		e.verdict = lock.ErrNotAcquired
 		return true, true
 	case n[broken] > 0 && rejected > spare:
-		b.verdict = nil
+		e.verdict = nil
 		return true, false // an operator needs the errors of the other servers, too
 	default:
-		b.verdict = lock.ErrUnavailable
+		e.verdict = lock.ErrUnavailable
 		return rejected+n[unavailable] > spare, rejected+n[unavailable] > spare && rejected+n[open] <= spare
 	}
 }
 
 // undecided reports whether the servers whose replies were not waited for could have changed the
 // verdict ErrUnavailable of a canceled attempt.
-func (b *ballot) undecided() bool {
+func (e *majorityError) undecided() bool {
 	could := 0
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		_, late := reason.(noVote)
 		if c := classOf(reason); late || c == open || c == refused || c == broken {
 			could++
 		}
 	}
-	return b.verdict == lock.ErrUnavailable && could > len(b.reasons)-b.majority
+	return e.verdict == lock.ErrUnavailable && could > len(e.reasons)-e.majority
 }
 
 // persists reports whether the next attempt will fail in the same way, because without the broken
 // servers there is no majority.
-func (b *ballot) persists() bool {
+func (e *majorityError) persists() bool {
 	faults := 0
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		if classOf(reason) == broken {
 			faults++
 		}
 	}
-	return faults > len(b.reasons)-b.majority
+	return faults > len(e.reasons)-e.majority
 }
 
 // Error returns the number of votes, and why each other server has none.
-func (b *ballot) Error() string {
+func (e *majorityError) Error() string {
 	var text strings.Builder
-	if b.verdict == nil {
+	if e.verdict == nil {
 		text.WriteString("no majority")
 	} else {
-		text.WriteString(b.verdict.Error())
+		text.WriteString(e.verdict.Error())
 	}
-	fmt.Fprintf(&text, ": %d of %d %s", b.votes, len(b.reasons), b.did)
-	for i, err := range b.reasons {
+	fmt.Fprintf(&text, ": %d of %d %s", e.votes, len(e.reasons), e.did)
+	for i, err := range e.reasons {
 		if err == nil {
 			continue
 		}
-		if e, ok := err.(*lock.Error); ok {
-			err = e.Err // the lock has the same name on all servers
+		if named, ok := err.(*lock.Error); ok {
+			err = named.Err // the lock has the same name on all servers
 		}
 		fmt.Fprintf(&text, "; server %d: %v", i+1, err)
 	}
@@ -139,17 +139,17 @@ func (b *ballot) Error() string {
 
 // Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the
 // text, so that the error means one thing.
-func (b *ballot) Unwrap() (all []error) {
-	if b.verdict != nil {
-		all = append(all, b.verdict)
+func (e *majorityError) Unwrap() (all []error) {
+	if e.verdict != nil {
+		all = append(all, e.verdict)
 	}
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		switch c := classOf(reason); {
-		case b.verdict == nil && c == broken:
+		case e.verdict == nil && c == broken:
 			all = append(all, reasonOf(reason))
-		case b.verdict == lock.ErrUnavailable && c == unavailable:
+		case e.verdict == lock.ErrUnavailable && c == unavailable:
 			all = append(all, reasonOf(reason, lock.ErrLost))
-		case b.verdict == lock.ErrLost && (c == unavailable || c == broken):
+		case e.verdict == lock.ErrLost && (c == unavailable || c == broken):
 			all = append(all, reasonOf(reason, lock.ErrUnavailable))
 		}
 	}
