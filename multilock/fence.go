@@ -120,18 +120,18 @@ func (h *quorumHold) agree(ctx context.Context, servers []serverState) error {
 			h.token = max(h.token, raised+1) // an earlier hold of this owner may have had that token
 		}
 	}
-	type answer struct {
+	type reply struct {
 		i   int
 		err error
 	}
 	e := h.majorityError(nil, servers)
-	answers := make(chan answer, len(servers))
+	replies := make(chan reply, len(servers))
 	h.mu.Lock()
 	h.told = nil
 	for i, s := range servers {
 		if s.hold != nil {
 			h.told = append(h.told, s.hold)
-			h.startLocked(func() { answers <- answer{i, h.raise(s.hold, h.token)} })
+			h.startLocked(func() { replies <- reply{i, h.raise(s.hold, h.token)} })
 		}
 	}
 	h.mu.Unlock()
@@ -141,11 +141,11 @@ func (h *quorumHold) agree(ctx context.Context, servers []serverState) error {
 			return fmt.Errorf("token not confirmed by a majority: %w", e)
 		}
 		select {
-		case a := <-answers:
-			if a.err == nil {
+		case r := <-replies:
+			if r.err == nil {
 				confirmed++
 			} else {
-				e.reasons[a.i] = a.err
+				e.reasons[r.i] = r.err
 				e.votes--
 			}
 		case <-ctx.Done():

@@ -69,28 +69,28 @@ func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 	return h
 }
 
-// poll asks all servers that have not voted yet for their votes, at the same time,
-// and returns nil as soon as there is a majority. If there is none, or waiting ends, it gives
-// back what it got, and returns why it failed: as soon as that is clear, or, if it is patient,
-// once all have answered. It returns errCut if waiting ended before that was clear. Each poll has owners of its own in Redis, so a command that is still
-// in flight for an earlier poll is no vote for a later one.
+// poll requests the votes of all servers that have not voted yet, at the same time. It returns nil
+// as soon as there is a majority. If there is none, or waiting is canceled, it releases what it
+// acquired and returns why it failed: as soon as that is decided or, if patient, when all servers
+// have replied. It returns errCut if waiting was canceled before that was decided. Each poll has its
+// own owners in Redis, so a command in flight for an earlier poll is not a vote for a later one.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
-	answers, pending := make(chan struct{}, len(h.q.locks)), 0
+	replies, pending := make(chan struct{}, len(h.q.locks)), 0
 	h.mu.Lock()
 	h.began = time.Now()
 	for i, s := range h.servers {
 		if s.hold == nil {
 			pending++
-			h.startLocked(func() { h.fill(i, answers) })
+			h.startLocked(func() { h.firstAttempt(i, replies) })
 		}
 	}
 	h.mu.Unlock()
-	// Lockers return within the timeout by themselves; this is for one that does not.
+	// Lockers should return within the timeout. This timer is for one that does not.
 	late := time.NewTimer(h.q.timeout + h.q.timeout/4)
 	defer late.Stop()
 	for {
 		select {
-		case <-answers:
+		case <-replies:
 			pending--
 		case <-late.C:
 			pending = 0
@@ -128,7 +128,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 // same time would block each other instead.
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
 	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
-	h.sit(i, h.q.locks[i].Lock, about(mostPause))
+	h.attempt(i, h.q.locks[i].Lock, about(mostPause))
 	return h.snapshot()[i].hold != nil
 }
 
@@ -165,11 +165,11 @@ func (h *quorumHold) checkIdleLocked() {
 	}
 }
 
-// fill makes the first attempt at server i and reports its end on answers. If the attempt
-// failed, it goes on with repair.
-func (h *quorumHold) fill(i int, answers chan<- struct{}) {
-	done := h.sit(i, h.q.locks[i].TryLock, h.q.timeout)
-	answers <- struct{}{}
+// firstAttempt makes the first attempt at server i and sends to replies when it is done. If the
+// attempt failed, repair follows.
+func (h *quorumHold) firstAttempt(i int, replies chan<- struct{}) {
+	done := h.attempt(i, h.q.locks[i].TryLock, h.q.timeout)
+	replies <- struct{}{}
 	if !done {
 		h.repair(i)
 	}
@@ -184,25 +184,25 @@ func (h *quorumHold) repair(i int) {
 	}
 	pace := max(min(h.q.longest/30, time.Second), 2*h.q.timeout)
 	for rest(h.base, about(pace)) {
-		if h.sit(i, h.q.locks[i].TryLock, h.q.timeout) {
+		if h.attempt(i, h.q.locks[i].TryLock, h.q.timeout) {
 			return
 		}
 	}
 }
 
-// sit makes one attempt at server i, within a time, and reports whether repair has
-// nothing left to do.
-func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
-	s := h.ask(i, acquire, within)
-	// Now that the server has granted it, there must still be a majority without it. If there were
-	// none, another owner could have had the lock in between.
+// attempt makes one attempt at server i and stores the result. It reports whether the server needs
+// no further attempts.
+func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool {
+	s := h.request(i, acquire, within)
+	// There must still be a majority without the new grant. Otherwise another owner could have held
+	// the lock in the meantime.
 	h.look()
 
 	h.mu.Lock()
 	over, won := h.over, h.hasWon() // win raises the tokens of the servers that are stored before it
 	if !over {
 		for j, other := range h.servers {
-			if j != i && s.isBeside(other) {
+			if j != i && s.onSameServer(other) {
 				s.id, s.holder = "", ""
 				s.err = sameServer{min(i, j), max(i, j)}
 			}
@@ -211,10 +211,10 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 		h.servers[i] = s
 		if s.hold != nil && s.err != nil {
 			h.servers[i].hold = nil
-			h.startLocked(func() { h.releaseDouble(i, s.hold) })
+			h.startLocked(func() { h.releaseDuplicate(i, s.hold) })
 		}
 		if !slices.ContainsFunc(h.servers, func(s serverState) bool { return s.id == "" }) {
-			h.q.apart.Store(true)
+			h.q.distinct.Store(true)
 		}
 	}
 	h.mu.Unlock()
@@ -228,26 +228,27 @@ func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
 	if over || s.err != nil {
 		return over
 	}
-	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
+	context.AfterFunc(s.hold.Context(), func() { h.removeEnded(i, s.hold) })
 	if h.q.fenced && won {
 		_ = h.raise(s.hold, h.token)
 	}
 	return true
 }
 
-// releaseDouble releases one of two holds on the same server, once the poll has ended. Until then it is what rejects the other
-// locks of that server: they find it there, and are not taken for locks of another owner.
-func (h *quorumHold) releaseDouble(i int, double lock.Hold) {
+// releaseDuplicate releases one of two holds on the same server when the poll has ended. Until then
+// the duplicate must stay: it shows that the other locks of that server are refused because of this
+// attempt, and not because of another owner.
+func (h *quorumHold) releaseDuplicate(i int, duplicate lock.Hold) {
 	select {
 	case <-h.won:
 	case <-h.base.Done():
 	}
-	h.q.release(i, double)
+	h.q.release(i, duplicate)
 }
 
-// vacate removes the ended hold of server i and starts its repair. Before the poll no repair is
+// removeEnded removes the ended hold of server i and starts its repair. Before the poll no repair is
 // needed, because the poll makes an attempt there.
-func (h *quorumHold) vacate(i int, gone lock.Hold) {
+func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
 		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would make the hold last for ever
@@ -268,8 +269,8 @@ func (h *quorumHold) vacate(i int, gone lock.Hold) {
 // acquire is a Locker's Lock or TryLock.
 type acquire func(context.Context) (lock.Hold, error)
 
-// ask makes one attempt at server i, and returns the resulting state.
-func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s serverState) {
+// request makes one attempt at server i, and returns the resulting state.
+func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s serverState) {
 	q, l := h.q, h.q.locks[i]
 	// This is the context of the member's hold, which must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
@@ -284,7 +285,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s server
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
 			s.err = errors.New("holds must implement lockimpl.Fenced")
 		}
-	} else if classOf(s.err) == refused && !q.apart.Load() { // perhaps another lock of this quorum has it
+	} else if classOf(s.err) == refused && !q.distinct.Load() { // perhaps another lock of this quorum has it
 		if s.id, _, _ = q.witness(ctx, l, 0); s.id == "" {
 			s.holder = holderAt(ctx, l)
 		}
@@ -305,7 +306,7 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s server
 	return s
 }
 
-// holderAt returns the owner that has l, or "" if l does not say.
+// holderAt returns the owner that holds l, or "" if that is not known.
 func holderAt(ctx context.Context, l lock.Locker) string {
 	if l, ok := l.(interface {
 		Inspect(ctx context.Context) (lock.State, error)
@@ -317,9 +318,9 @@ func holderAt(ctx context.Context, l lock.Locker) string {
 	return ""
 }
 
-// isBeside reports whether s and other are on one server: they have the same id or, where an id is not known, one
-// owner has both. An owner string is that of one acquisition by one client.
-func (s serverState) isBeside(other serverState) bool {
+// onSameServer reports whether s and other are on one server: they have the same run ID or, if a run
+// ID is not known, the same owner. An owner string belongs to one acquisition by one client.
+func (s serverState) onSameServer(other serverState) bool {
 	if s.id != "" && other.id != "" {
 		return s.id == other.id
 	}
@@ -340,17 +341,16 @@ func (q *Quorum) release(i int, h lock.Hold) {
 	_ = releaseHolds(context.Background(), q.locks[i:i+1], []lock.Hold{h})
 }
 
-// witness returns the server that has just granted l, and from when on its vote counts.
+// witness returns the run ID of the server that has just granted l, and from when on its vote counts.
 //
-// A server that restarts may have forgotten a lock that it granted. That lock's holder
-// does not know, and relies on it until the end of its lease. It does so no longer, as
-// there is nothing left to renew. So the server's grants count from the moment at
-// which it has been up for the longest lease.
+// A server that restarts may have lost a lock that it granted. The holder of that lock is not
+// notified, and relies on it until its lease expires, but not longer, because the server has nothing
+// left to renew. The server's grants therefore count once it has been up for the longest lease.
 //
-// The server is asked after the grant. If it were asked before, it could restart in between, and the old
-// answer would vouch for a grant of the new process. After the grant there are two cases: the server has been up
-// since before the grant; or it has restarted since, and may have forgotten this very grant.
-// Then the vote counts from the longest lease after the restart, when this hold of it is over.
+// The request for the uptime follows the grant. A reply from before the grant would not reveal a
+// restart in between. After the grant there are two cases. Either the server has been up since
+// before the grant, or it has restarted since and may have lost this grant. In the second case, the
+// vote counts from the longest lease after the restart, when this hold has ended.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (id string, votesFrom time.Time, err error) {
 	if lease > q.longest && !q.durable {
 		return "", votesFrom, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
@@ -536,7 +536,7 @@ func (h *quorumHold) fail(ctx context.Context, cause error) {
 	}
 	_ = releaseHolds(ctx, h.q.locks, holdsOf(servers))
 	if slices.ContainsFunc(servers, func(s serverState) bool { return errors.As(s.err, new(sameServer)) }) {
-		h.settle(ctx) // until releaseDouble has returned
+		h.settle(ctx) // until releaseDuplicate has returned
 	}
 }
 
@@ -653,11 +653,11 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	}
 	began := time.Now()
 	servers := h.snapshot()
-	type answer struct {
+	type reply struct {
 		i   int
 		err error
 	}
-	answers, pending := make(chan answer, len(servers)), 0
+	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
 	for i, s := range servers {
 		if s.hold != nil && !h.over {
@@ -669,7 +669,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 				if err != nil && within.Err() != nil {
 					err = noVote{h.q.timeout, err} // the deadline is not the caller's
 				}
-				answers <- answer{i, err}
+				replies <- reply{i, err}
 			})
 		}
 	}
@@ -690,8 +690,8 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 			return e
 		}
 		select {
-		case a := <-answers:
-			if e.reasons[a.i] = a.err; a.err == nil {
+		case r := <-replies:
+			if e.reasons[r.i] = r.err; r.err == nil {
 				e.votes++
 			}
 		case <-ctx.Done():
@@ -762,11 +762,11 @@ func (h *quorumHold) settle(ctx context.Context) {
 func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
+	type reply struct {
 		i   int
 		err error
 	}
-	answers, pending := make(chan answer, len(servers)), 0
+	replies, pending := make(chan reply, len(servers)), 0
 	free, gone := 0, 0
 	e := &majorityError{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
 	for i, s := range servers {
@@ -776,22 +776,22 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 			continue
 		}
 		pending++
-		go func() { answers <- answer{i, s.hold.Unlock(within)} }()
+		go func() { replies <- reply{i, s.hold.Unlock(within)} }()
 	}
 	timer := time.NewTimer(h.q.timeout)
 	defer timer.Stop()
 	for late := false; pending > 0; {
 		select {
-		case a := <-answers:
+		case r := <-replies:
 			pending--
 			switch {
-			case a.err == nil:
+			case r.err == nil:
 				free++
-			case errors.Is(a.err, lock.ErrNotHeld):
+			case errors.Is(r.err, lock.ErrNotHeld):
 				free++
 				gone++
 			default:
-				e.reasons[a.i] = a.err
+				e.reasons[r.i] = r.err
 			}
 		case <-timer.C:
 			late = true

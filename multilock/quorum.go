@@ -26,7 +26,7 @@ type Quorum struct {
 	fenced   bool                  // its holds have tokens
 	err      error                 // what is wrong with the locks or the options
 	turn     chan struct{}         // cap 1; the caller that has put a value in may make attempts
-	apart    atomic.Bool           // set once it is known that no two of them are on one server
+	distinct atomic.Bool           // set once it is known that no two of them are on one server
 	latest   atomic.Pointer[error] // what the latest attempt came to
 }
 
