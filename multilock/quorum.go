@@ -25,9 +25,9 @@ type Quorum struct {
 	fixed    time.Duration         // how long a majority of fixed leases lasts; 0 if a majority is renewed
 	fenced   bool                  // its holds have tokens
 	err      error                 // what is wrong with the locks or the options
-	turn     chan struct{}         // cap 1; the caller that has put a value in may make attempts
-	distinct atomic.Bool           // set once it is known that no two of them are on one server
-	latest   atomic.Pointer[error] // what the latest attempt came to
+	turn     chan struct{}         // capacity 1; the caller that has sent a value may make attempts
+	distinct atomic.Bool           // set when it is known that no two locks are on one server
+	latest   atomic.Pointer[error] // the result of the latest attempt
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -164,7 +164,7 @@ func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 const maxFaults = 3
 
 func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
-	ctx, stands, err := q.enter(ctx)
+	ctx, mustQueue, err := q.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -175,12 +175,12 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		defer cancel()
 	}
 	var last error
-	if stands {
+	if mustQueue {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
 		case <-waiting.Done():
-			last = q.ahead()
+			last = q.errAhead()
 		}
 	}
 	pause, server, faults := time.Duration(0), -1, 0
@@ -189,7 +189,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		granted := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
-		q.result(err)
+		q.setLatest(err)
 		var e *majorityError
 		switch {
 		case err == nil:
@@ -217,21 +217,21 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 }
 
 func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
-	ctx, stands, err := q.enter(ctx)
+	ctx, mustQueue, err := q.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if stands {
+	if mustQueue {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
 		default:
-			return nil, q.ahead()
+			return nil, q.errAhead()
 		}
 	}
 	h := newQuorumHold(ctx, q)
 	err = h.poll(ctx, false)
-	q.result(err)
+	q.setLatest(err)
 	switch {
 	case err == nil:
 		return h, nil
@@ -255,25 +255,25 @@ func newResult(err, last error) bool {
 	return !errors.As(err, &e) || last == nil || !(e.undecided() || errors.As(last, &before) && e.verdict == before.verdict)
 }
 
-// result notes what the latest attempt came to, for the callers that stand in line.
-func (q *Quorum) result(err error) {
+// setLatest stores the result of an attempt, for the errors of callers that wait in the queue.
+func (q *Quorum) setLatest(err error) {
 	if err != errCut {
 		q.latest.Store(&err)
 	}
 }
 
-// ahead returns the error of a caller that another one of this Quorum kept from making an attempt: the servers refuse
-// that one, or respond to it as the error says.
-func (q *Quorum) ahead() error {
+// errAhead returns the error of a caller that made no attempt because another caller of this Quorum
+// is making attempts. It includes the result of the latest of those, unless it was refused.
+func (q *Quorum) errAhead() error {
 	if latest := q.latest.Load(); latest != nil && *latest != nil && !errors.Is(*latest, lock.ErrNotAcquired) {
 		return fmt.Errorf("another call of this process is ahead: %w", *latest)
 	}
 	return fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 }
 
-// enter returns ctx with an owner, and whether the caller has to stand in line. An owner that holds the lock
-// does not: the others in the line wait for it.
-func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err error) {
+// prepare returns ctx with an owner, and whether the caller must wait in the queue. An owner that
+// holds the lock need not, because the callers in the queue wait for it.
+func (q *Quorum) prepare(ctx context.Context) (_ context.Context, mustQueue bool, err error) {
 	if q.err != nil {
 		return nil, false, q.err
 	}
