@@ -23,21 +23,21 @@ func Holds(h lock.Hold) []lock.Hold {
 	return []lock.Hold{h}
 }
 
-// term is the time for which something is held: what the holds of this package have in
-// common. Its context calls look before it answers, and so is right at once in a
-// process that was stopped and whose timers have not fired yet.
+// term is the part that all holds of this package share: a context, and the cause of its end. The
+// context calls check before it replies, so it is correct immediately in a process that was paused
+// and whose timers have not fired yet.
 type term struct {
 	inner  context.Context         // set once: under the caller's; ended by end
 	cancel context.CancelCauseFunc // set once
-	look   func()                  // set once: ends the term if it is over by the clocks
+	check  func()                  // set once: ends the term if its lease has expired
 
 	mu    sync.Mutex
 	cause error     // why it is over; nil while it is not
 	ended time.Time // when it ended
 }
 
-func newTerm(ctx context.Context, look func()) *term {
-	t := &term{look: look}
+func newTerm(ctx context.Context, check func()) *term {
+	t := &term{check: check}
 	t.inner, t.cancel = context.WithCancelCause(ctx)
 	return t
 }
@@ -66,7 +66,7 @@ func (t *term) over() error {
 
 // err returns why the term is over. A loss is reported even after the context was canceled, which keeps its first cause.
 func (t *term) err() error {
-	t.look()
+	t.check()
 	if cause := t.over(); cause != nil && !errors.Is(cause, lock.ErrUnlocked) {
 		return cause
 	}
@@ -91,13 +91,13 @@ func (c termContext) Deadline() (time.Time, bool) { return c.t.inner.Deadline() 
 func (c termContext) Done() <-chan struct{} { return c.t.inner.Done() }
 
 func (c termContext) Err() error {
-	c.t.look()
+	c.t.check()
 	return c.t.inner.Err()
 }
 
-// Value looks too: before Go 1.26, context.Cause calls no other method of a context.
+// Value calls check, too, because context.Cause calls no other method before Go 1.26.
 func (c termContext) Value(key any) any {
-	c.t.look()
+	c.t.check()
 	return c.t.inner.Value(key)
 }
 
@@ -117,15 +117,16 @@ var _ lock.Hold = (*hold)(nil)
 // newHold makes a hold under ctx, which carries the owner.
 func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 	h := &hold{m: m, members: members, caller: ctx}
-	h.term = newTerm(ctx, h.look)
+	h.term = newTerm(ctx, h.check)
 	for _, one := range members {
-		context.AfterFunc(one.Context(), h.look)
+		context.AfterFunc(one.Context(), h.check)
 	}
 	return h
 }
 
-// look calls Err of all members, which compares the clocks. The cancellation of the caller's context is not the end of their holds.
-func (h *hold) look() {
+// check calls Err of all members, which compares their leases with the clock. The cancellation of
+// the caller's context does not end the hold: the members are kept until Unlock.
+func (h *hold) check() {
 	if h.term.over() != nil {
 		return
 	}
@@ -171,13 +172,13 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 		})
 	}
 	wg.Wait()
-	h.look()
+	h.check()
 	return errors.Join(errs...)
 }
 
 // Unlock releases all members, even if some of the releases fail.
 func (h *hold) Unlock(ctx context.Context) error {
-	h.look()
+	h.check()
 	before := h.term.end(&lock.Error{Op: "hold", Name: h.m.Name(), Err: lock.ErrUnlocked})
 	h.mu.Lock()
 	again := h.unlocked

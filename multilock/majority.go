@@ -36,17 +36,17 @@ type quorumHold struct {
 	caller context.Context    // set once: the caller's
 	idle   chan struct{}      // closed when it is over and no goroutine is left
 
-	mu      sync.Mutex
-	told    []lock.Hold   // those whose servers have the token, until it is won
-	began   time.Time     // when the poll began, before it sent anything; zero before
-	servers []serverState // replaced by a changed copy, never changed in place
-	limit   time.Time     // when it ends at the latest; zero if it has no such limit
-	why     error         // why it ends at limit
-	fixed   time.Time     // when the fixed leases of a majority have run out; zero if they are renewed
-	timer   *time.Timer   // ends it at the first of limit and fixed; nil without one
-	alone   func() bool   // stops the look at the end of caller; nil before it has won
-	busy    int           // the number of its goroutines
-	over    bool          // servers does not change any more
+	mu          sync.Mutex
+	told        []lock.Hold   // those whose servers have the token, until it is won
+	began       time.Time     // when the poll began, before it sent anything; zero before
+	servers     []serverState // replaced by a changed copy, never changed in place
+	limit       time.Time     // when it ends at the latest; zero if it has no such limit
+	why         error         // why it ends at limit
+	fixed       time.Time     // when the fixed leases of a majority have run out; zero if they are renewed
+	timer       *time.Timer   // ends it at the first of limit and fixed; nil without one
+	stopAbandon func() bool   // removes abandon from caller; nil before it has won
+	busy        int           // the number of its goroutines
+	over        bool          // servers does not change any more
 }
 
 var _ lock.Hold = (*quorumHold)(nil)
@@ -62,7 +62,7 @@ type serverState struct {
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), servers: make([]serverState, len(q.locks))}
-	h.term = newTerm(ctx, h.look)
+	h.term = newTerm(ctx, h.check)
 	// The end of the caller's context ends the hold's, but it is no Unlock: the
 	// members are kept until the time of abandon is over.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -196,7 +196,7 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 	s := h.request(i, acquire, within)
 	// There must still be a majority without the new grant. Otherwise another owner could have held
 	// the lock in the meantime.
-	h.look()
+	h.check()
 
 	h.mu.Lock()
 	over, won := h.over, h.hasWon() // win raises the tokens of the servers that are stored before it
@@ -263,7 +263,7 @@ func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 		}
 	}
 	h.mu.Unlock()
-	h.look()
+	h.check()
 }
 
 // acquire is a Locker's Lock or TryLock.
@@ -445,8 +445,8 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 
 // win makes a hold of the attempt.
 func (h *quorumHold) win() {
-	alone := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
-	h.enter()                                       // before it can end, which it can once it is won
+	stopAbandon := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
+	h.register()                                          // before it can end, which it can once it is won
 	h.mu.Lock()
 	close(h.won)
 	if h.q.most > 0 {
@@ -456,10 +456,10 @@ func (h *quorumHold) win() {
 		h.fixed = h.began.Add(h.q.fixed)
 		h.setTimerLocked()
 	}
-	h.alone = alone
+	h.stopAbandon = stopAbandon
 	h.spreadLocked()
 	h.mu.Unlock()
-	h.look() // a vote that was lost since the count could not end the hold yet
+	h.check() // a vote that was lost since the count could not end the hold yet
 }
 
 // limitLocked makes h end at that time at the latest.
@@ -485,7 +485,7 @@ func (h *quorumHold) setTimerLocked() {
 		h.timer.Stop()
 	}
 	at, _ := h.endLocked()
-	h.timer = time.AfterFunc(time.Until(at), h.look)
+	h.timer = time.AfterFunc(time.Until(at), h.check)
 }
 
 // abandon bounds the life of a hold that is not unlocked when the caller's context has ended: a hold
@@ -540,8 +540,8 @@ func (h *quorumHold) fail(ctx context.Context, cause error) {
 	}
 }
 
-// look ends the hold if it has reached its limit, or no majority votes for it.
-func (h *quorumHold) look() {
+// check ends the hold if it has reached its limit, or no majority votes for it.
+func (h *quorumHold) check() {
 	if !h.hasWon() || h.term.over() != nil {
 		return
 	}
@@ -557,7 +557,7 @@ func (h *quorumHold) look() {
 		return
 	}
 	if now := h.snapshot(); &now[0] != &servers[0] {
-		h.look() // the lock may have been granted by another server in the meantime
+		h.check() // the lock may have been granted by another server in the meantime
 		return
 	}
 	h.lose(h.majorityError(lock.ErrLost, servers))
@@ -582,8 +582,8 @@ func (h *quorumHold) end(cause error, then func([]serverState)) (servers []serve
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	if h.alone != nil {
-		h.alone()
+	if h.stopAbandon != nil {
+		h.stopAbandon()
 	}
 	if then != nil {
 		h.startLocked(func() { then(servers) })
@@ -591,7 +591,7 @@ func (h *quorumHold) end(cause error, then func([]serverState)) (servers []serve
 		h.checkIdleLocked()
 	}
 	h.mu.Unlock()
-	h.leave()
+	h.unregister()
 	h.stop()
 	return servers, nil
 }
@@ -607,7 +607,7 @@ func holdsOf(servers []serverState) []lock.Hold {
 // Until returns until when a majority will vote at least, as far as is known now. It moves back
 // when a server that voted is lost.
 func (h *quorumHold) Until() time.Time {
-	h.look()
+	h.check()
 	h.mu.Lock()
 	servers := h.servers
 	limit, _ := h.endLocked()
@@ -709,7 +709,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 
 // notHeld returns the error of a call that needs the hold, if it is over.
 func (h *quorumHold) notHeld() error {
-	h.look()
+	h.check()
 	switch cause := h.term.over(); {
 	case cause == nil:
 		return nil
@@ -723,7 +723,7 @@ func (h *quorumHold) notHeld() error {
 // Unlock releases the lock on all servers, and stops attempts in flight. It succeeds when the lock
 // is free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
-	h.look()
+	h.check()
 	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too
 		ctx = context.WithoutCancel(ctx)
 	}
