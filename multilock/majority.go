@@ -128,7 +128,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 // same time would block each other instead.
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
 	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
-	h.attempt(i, h.q.locks[i].Lock, about(mostPause))
+	h.attempt(i, h.q.locks[i].Lock, about(maxPause))
 	return h.snapshot()[i].hold != nil
 }
 
@@ -182,7 +182,7 @@ func (h *quorumHold) repair(i int) {
 	case <-h.base.Done():
 		return
 	}
-	pace := max(min(h.q.longest/30, time.Second), 2*h.q.timeout)
+	pace := max(min(h.q.maxLease/30, time.Second), 2*h.q.timeout)
 	for rest(h.base, about(pace)) {
 		if h.attempt(i, h.q.locks[i].TryLock, h.q.timeout) {
 			return
@@ -352,8 +352,8 @@ func (q *Quorum) release(i int, h lock.Hold) {
 // before the grant, or it has restarted since and may have lost this grant. In the second case, the
 // vote counts from the longest lease after the restart, when this hold has ended.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (id string, votesFrom time.Time, err error) {
-	if lease > q.longest && !q.durable {
-		return "", votesFrom, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
+	if lease > q.maxLease && !q.durable {
+		return "", votesFrom, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.maxLease)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
@@ -372,7 +372,7 @@ func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration
 		return "", votesFrom, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
 	}
 	if !q.durable {
-		votesFrom = s.Since.Add(q.longest)
+		votesFrom = s.Since.Add(q.maxLease)
 	}
 	return s.ID, votesFrom, nil
 }
@@ -415,7 +415,7 @@ func (q *Quorum) until(servers []serverState) time.Time {
 func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (enough bool, err error) {
 	q := h.q
 	until := q.until(servers)
-	left, floor := time.Until(until), q.least
+	left, floor := time.Until(until), q.minValidity
 	if floor == 0 {
 		floor = until.Sub(h.began) / 10
 	}
@@ -449,11 +449,11 @@ func (h *quorumHold) win() {
 	h.register()                                          // before it can end, which it can once it is won
 	h.mu.Lock()
 	close(h.won)
-	if h.q.most > 0 {
-		h.limitLocked(h.began.Add(h.q.most), lock.ErrMaxHold)
+	if h.q.maxHold > 0 {
+		h.limitLocked(h.began.Add(h.q.maxHold), lock.ErrMaxHold)
 	}
-	if h.q.fixed > 0 {
-		h.fixed = h.began.Add(h.q.fixed)
+	if h.q.fixedLease > 0 {
+		h.fixed = h.began.Add(h.q.fixedLease)
 		h.setTimerLocked()
 	}
 	h.stopAbandon = stopAbandon
@@ -494,7 +494,7 @@ func (h *quorumHold) abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.over {
-		h.limitLocked(time.Now().Add(h.q.longest), lock.ErrAbandoned)
+		h.limitLocked(time.Now().Add(h.q.maxLease), lock.ErrAbandoned)
 	}
 }
 
@@ -645,8 +645,8 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	if err := h.notHeld(); err != nil {
 		return err
 	}
-	if d > h.q.longest && !h.q.durable {
-		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.longest)
+	if d > h.q.maxLease && !h.q.durable {
+		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.maxLease)
 	}
 	if err := ctx.Err(); err != nil {
 		return err

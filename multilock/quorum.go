@@ -19,15 +19,15 @@ import (
 // first-come, first-served. It holds no resources and need not be closed.
 type Quorum struct {
 	config
-	locks    []lock.Locker // one of each server
-	majority int
-	name     string
-	fixed    time.Duration         // how long a majority of fixed leases lasts; 0 if a majority is renewed
-	fenced   bool                  // its holds have tokens
-	err      error                 // what is wrong with the locks or the options
-	turn     chan struct{}         // capacity 1; the caller that has sent a value may make attempts
-	distinct atomic.Bool           // set when it is known that no two locks are on one server
-	latest   atomic.Pointer[error] // the result of the latest attempt
+	locks      []lock.Locker // one for each server
+	majority   int
+	name       string
+	fixedLease time.Duration         // how long a majority of the leases lasts; 0 if a majority is renewed
+	fenced     bool                  // its holds have fencing tokens
+	err        error                 // what is wrong with the locks or the options
+	turn       chan struct{}         // capacity 1; the caller that has sent a value may make attempts
+	distinct   atomic.Bool           // set when it is known that no two locks are on one server
+	latest     atomic.Pointer[error] // the result of the latest attempt
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -77,14 +77,14 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		}
 	}
 	if q.err == nil {
-		q.fixed = q.lasts()
+		q.fixedLease = q.majorityLease()
 		q.fenced, q.err = q.fencing()
 	}
 	return q
 }
 
-// lasts returns how long a majority of fixed leases lasts; 0 if a majority is renewed.
-func (q *Quorum) lasts() time.Duration {
+// majorityLease returns how long a majority of the leases lasts, or 0 if a majority is renewed.
+func (q *Quorum) majorityLease() time.Duration {
 	var leases []time.Duration
 	for _, l := range q.locks {
 		if c, ok := l.(lockimpl.Configured); ok && c.Config().Lease > 0 {
@@ -169,9 +169,9 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		return nil, err
 	}
 	waiting := ctx
-	if q.limit > 0 {
+	if q.maxWait > 0 {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, q.limit)
+		waiting, cancel = context.WithTimeout(ctx, q.maxWait)
 		defer cancel()
 	}
 	var last error
@@ -206,14 +206,14 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		last = err
 		if server = h.serverToWaitAt(); granted || server < 0 {
 			server = -1
-			pause = min(max(2*pause, 10*time.Since(began)), mostPause)
+			pause = min(max(2*pause, 10*time.Since(began)), maxPause)
 			rest(waiting, about(pause))
 		}
 	}
 	if ctx.Err() != nil {
 		return nil, ended(ctx, last)
 	}
-	return nil, waited{q.limit, last}
+	return nil, waited{q.maxWait, last}
 }
 
 func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
@@ -286,9 +286,9 @@ func (q *Quorum) prepare(ctx context.Context) (_ context.Context, mustQueue bool
 	return ctx, len(q.held(ctx)) == 0, nil
 }
 
-// mostPause is the mean of the longest pause between two attempts, which varies by half of it. A waiter
-// asks at least once a second.
-const mostPause = 600 * time.Millisecond
+// maxPause is the mean of the longest pause between two attempts, which varies by half of it. With
+// it, a waiter retries at least once per second.
+const maxPause = 600 * time.Millisecond
 
 // about returns a random duration between half of d and one and a half of it.
 func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
