@@ -37,7 +37,7 @@ type quorumHold struct {
 	idle   chan struct{}      // closed when it is over and no goroutine is left
 
 	mu          sync.Mutex
-	told        []lock.Hold   // those whose servers have the token, until it is won
+	raised      []lock.Hold   // the holds whose servers have raised their counters, until it is won
 	began       time.Time     // when the poll began, before it sent anything; zero before
 	servers     []serverState // replaced by a changed copy, never changed in place
 	limit       time.Time     // when it ends at the latest; zero if it has no such limit
@@ -99,8 +99,8 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		}
 		enough, err := h.decide(h.snapshot(), pending, patient)
 		if enough && h.q.fenced {
-			done, only := h.inTurn(waiting)
-			if err = errCut; only {
+			done, ok := h.beginDecision(waiting)
+			if err = errCut; ok {
 				defer done() // once it is won, or has failed
 				err = h.fence(waiting)
 			}
@@ -457,7 +457,7 @@ func (h *quorumHold) win() {
 		h.setTimerLocked()
 	}
 	h.stopAbandon = stopAbandon
-	h.spreadLocked()
+	h.raiseOthersLocked()
 	h.mu.Unlock()
 	h.check() // a vote that was lost since the count could not end the hold yet
 }

@@ -99,7 +99,7 @@ func (q *Quorum) majorityLease() time.Duration {
 	return leases[q.majority-renewed-1]
 }
 
-// fencing reports whether the locks have tokens from registers.
+// fencing reports whether the locks use fencing tokens.
 func (q *Quorum) fencing() (bool, error) {
 	n := 0
 	for _, l := range q.locks {
