@@ -172,7 +172,7 @@ func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 // raiseOthersLocked raises the counters of the servers that voted in the meantime, so that the token
 // survives the loss of more counters.
 func (h *quorumHold) raiseOthersLocked() {
-	if !h.q.fenced || h.over {
+	if !h.q.fenced || h.ended {
 		return
 	}
 	raised := make(map[lock.Hold]bool)

@@ -32,7 +32,7 @@ type term struct {
 	check  func()                  // set once: ends the term if its lease has expired
 
 	mu    sync.Mutex
-	cause error     // why it is over; nil while it is not
+	cause error     // why it has ended; nil while it has not
 	ended time.Time // when it ended
 }
 
@@ -42,8 +42,8 @@ func newTerm(ctx context.Context, check func()) *term {
 	return t
 }
 
-// end ends the term with cause and returns nil, or returns the cause if it was over before.
-// When it returns, the context is over.
+// end ends the term with cause and returns nil. If the term had ended before, it returns the earlier
+// cause. When it returns, the context is canceled.
 func (t *term) end(cause error) (before error) {
 	t.mu.Lock()
 	before = t.cause
@@ -53,27 +53,28 @@ func (t *term) end(cause error) (before error) {
 		cause = before
 	}
 	t.mu.Unlock()
-	t.cancel(cause) // without the mutex: it may ask a context that asks this one
+	t.cancel(cause) // without the mutex: it may call a context that calls this one
 	return before
 }
 
-// over returns why the term is over, and nil while it is not.
-func (t *term) over() error {
+// endCause returns why the term has ended, or nil if it has not.
+func (t *term) endCause() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause
 }
 
-// err returns why the term is over. A loss is reported even after the context was canceled, which keeps its first cause.
+// err returns why the term has ended. It reports a loss even if the context was canceled before,
+// although the context keeps its first cause.
 func (t *term) err() error {
 	t.check()
-	if cause := t.over(); cause != nil && !errors.Is(cause, lock.ErrUnlocked) {
+	if cause := t.endCause(); cause != nil && !errors.Is(cause, lock.ErrUnlocked) {
 		return cause
 	}
 	return context.Cause(t.inner)
 }
 
-// until returns u, but not after the end.
+// until returns u or, if that is earlier, the time at which the term ended.
 func (t *term) until(u time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,7 +107,7 @@ type hold struct {
 	m       *Lock           // set once
 	term    *term           // set once
 	members []lock.Hold     // set once: of each lock
-	caller  context.Context // set once: that of the term and of the members' holds
+	caller  context.Context // set once: the parent context of the term and of the members' holds
 
 	mu       sync.Mutex
 	unlocked bool
@@ -114,7 +115,7 @@ type hold struct {
 
 var _ lock.Hold = (*hold)(nil)
 
-// newHold makes a hold under ctx, which carries the owner.
+// newHold returns a hold under ctx, which carries the owner.
 func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 	h := &hold{m: m, members: members, caller: ctx}
 	h.term = newTerm(ctx, h.check)
@@ -127,7 +128,7 @@ func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 // check calls Err of all members, which compares their leases with the clock. The cancellation of
 // the caller's context does not end the hold: the members are kept until Unlock.
 func (h *hold) check() {
-	if h.term.over() != nil {
+	if h.term.endCause() != nil {
 		return
 	}
 	for _, one := range h.members {
@@ -135,7 +136,7 @@ func (h *hold) check() {
 		if cause == nil {
 			continue
 		}
-		if canceled := context.Cause(h.caller); canceled == nil || !errors.Is(cause, canceled) { // after Err: it may be canceled meanwhile
+		if canceled := context.Cause(h.caller); canceled == nil || !errors.Is(cause, canceled) { // read after Err, because it may be canceled in between
 			h.term.end(cause)
 			return
 		}
@@ -201,11 +202,11 @@ func (h *hold) release(ctx context.Context) []error {
 	if !h.m.batch {
 		return unlockAll(ctx, h.m.locks, h.members)
 	}
-	over := ctx.Err() != nil
+	canceled := ctx.Err() != nil
 	first, others := h.m.order[0], h.holds()
 	others[first] = nil
 	errs := unlockAll(ctx, h.m.locks, others)
-	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; over || ctx.Err() == nil {
+	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; canceled || ctx.Err() == nil {
 		errs[first] = unlockAll(ctx, l, one)[0]
 	} else { // ctx was canceled, so the call returns now
 		_ = releaseHolds(ctx, l, slices.Clone(one))

@@ -19,10 +19,10 @@ import (
 // have a majority: two majorities share a server, and a server that has not lost its grant does not
 // grant the lock to another owner. Once there is no majority, the hold is lost permanently.
 //
-//	           a majority votes          fewer than a majority: lost
-//	asking ──────────────────────▶ won ─────────────────────────────▶ over
-//	   │                            └─ Unlock ───────────────────────▶
-//	   └─ no majority, or too late ──────────────────────────────────▶
+//	            a majority votes          fewer than a majority: lost
+//	polling ──────────────────────▶ won ─────────────────────────────▶ ended
+//	   │                             └─ Unlock ───────────────────────▶
+//	   └─ no majority, or too late ───────────────────────────────────▶
 //
 // While the hold lasts, servers without the lock are retried in the background. A lock that is
 // granted again says nothing about the time before, so there must have been a majority without it.
@@ -34,19 +34,19 @@ type quorumHold struct {
 	token  uint64             // set by fence, before it is won; 0 without fencing
 	won    chan struct{}      // closed by win
 	caller context.Context    // set once: the caller's
-	idle   chan struct{}      // closed when it is over and no goroutine is left
+	idle   chan struct{}      // closed when it has ended and no goroutine is left
 
 	mu          sync.Mutex
 	raised      []lock.Hold   // the holds whose servers have raised their counters, until it is won
 	began       time.Time     // when the poll began, before it sent anything; zero before
 	servers     []serverState // replaced by a changed copy, never changed in place
 	limit       time.Time     // when it ends at the latest; zero if it has no such limit
-	why         error         // why it ends at limit
-	fixed       time.Time     // when the fixed leases of a majority have run out; zero if they are renewed
+	limitCause  error         // why it ends at limit
+	fixedUntil  time.Time     // when the fixed leases of a majority expire; zero if they are renewed
 	timer       *time.Timer   // ends it at the first of limit and fixed; nil without one
 	stopAbandon func() bool   // removes abandon from caller; nil before it has won
-	busy        int           // the number of its goroutines
-	over        bool          // servers does not change any more
+	running     int           // the number of its goroutines
+	ended       bool          // servers does not change any more
 }
 
 var _ lock.Hold = (*quorumHold)(nil)
@@ -63,8 +63,8 @@ type serverState struct {
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), servers: make([]serverState, len(q.locks))}
 	h.term = newTerm(ctx, h.check)
-	// The end of the caller's context ends the hold's, but it is no Unlock: the
-	// members are kept until the time of abandon is over.
+	// The cancellation of the caller's context cancels the context of the hold, but is not an Unlock:
+	// the members are kept until the limit that abandon sets.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h
 }
@@ -105,10 +105,10 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 				err = h.fence(waiting)
 			}
 		}
-		switch over := waiting.Err() != nil; {
-		case err == nil && over:
+		switch canceled := waiting.Err() != nil; {
+		case err == nil && canceled:
 			err = errCut
-		case err == errCut && !over:
+		case err == errCut && !canceled:
 			err = fmt.Errorf("%w: a vote changed while the votes were counted", lock.ErrUnavailable)
 		}
 		if err != nil {
@@ -147,20 +147,20 @@ func (h *quorumHold) snapshot() []serverState {
 	return h.servers
 }
 
-// startLocked runs f in a goroutine. When h is over, only end may call it.
+// startLocked runs f in a goroutine. After h has ended, only end may call it.
 func (h *quorumHold) startLocked(f func()) {
-	h.busy++
+	h.running++
 	go func() {
 		f()
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.busy--
+		h.running--
 		h.checkIdleLocked()
 	}()
 }
 
 func (h *quorumHold) checkIdleLocked() {
-	if h.over && h.busy == 0 {
+	if h.ended && h.running == 0 {
 		close(h.idle)
 	}
 }
@@ -199,8 +199,8 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 	h.check()
 
 	h.mu.Lock()
-	over, won := h.over, h.hasWon() // win raises the tokens of the servers that are stored before it
-	if !over {
+	ended, won := h.ended, h.hasWon() // win raises the tokens of the servers that are stored before it
+	if !ended {
 		for j, other := range h.servers {
 			if j != i && s.onSameServer(other) {
 				s.id, s.holder = "", ""
@@ -220,13 +220,13 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 	h.mu.Unlock()
 
 	if s.hold == nil {
-		return over
+		return ended
 	}
-	if over {
+	if ended {
 		h.q.release(i, s.hold)
 	}
-	if over || s.err != nil {
-		return over
+	if ended || s.err != nil {
+		return ended
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.removeEnded(i, s.hold) })
 	if h.q.fenced && won {
@@ -251,11 +251,11 @@ func (h *quorumHold) releaseDuplicate(i int, duplicate lock.Hold) {
 func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
-		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would make the hold last for ever
+		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would extend the hold indefinitely
 		return
 	}
 	h.mu.Lock()
-	if !h.over && h.servers[i].hold == gone {
+	if !h.ended && h.servers[i].hold == gone {
 		h.servers = slices.Clone(h.servers)
 		h.servers[i] = serverState{err: err}
 		if !h.began.IsZero() {
@@ -272,13 +272,13 @@ type acquire func(context.Context) (lock.Hold, error)
 // request makes one attempt at server i, and returns the resulting state.
 func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s serverState) {
 	q, l := h.q, h.q.locks[i]
-	// This is the context of the member's hold, which must not have a deadline.
+	// The member's hold has this context, so it must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
 	end := time.Now().Add(within)
 	timer := time.AfterFunc(within, cancel)
 	s.hold, s.err = acquire(ctx)
 	if s.err == nil {
-		if timer.Stop() { // otherwise ctx is over, and with it the hold
+		if timer.Stop() { // otherwise ctx is canceled, and the hold has ended
 			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
 		}
 		s.id, s.votesFrom, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
@@ -430,7 +430,7 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 	e := h.majorityError(nil, servers)
 	for i, err := range e.reasons {
 		if err == errOpen && time.Since(h.began) >= q.timeout {
-			e.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
+			e.reasons[i] = noVote{within: time.Since(h.began)} // the server had its full timeout
 		}
 	}
 	switch known, final := e.setVerdict(); {
@@ -443,43 +443,43 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 	}
 }
 
-// win makes a hold of the attempt.
+// win turns the attempt into a hold.
 func (h *quorumHold) win() {
 	stopAbandon := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
-	h.register()                                          // before it can end, which it can once it is won
+	h.register()                                          // before won is closed, because it can end from then on
 	h.mu.Lock()
 	close(h.won)
 	if h.q.maxHold > 0 {
 		h.limitLocked(h.began.Add(h.q.maxHold), lock.ErrMaxHold)
 	}
 	if h.q.fixedLease > 0 {
-		h.fixed = h.began.Add(h.q.fixedLease)
+		h.fixedUntil = h.began.Add(h.q.fixedLease)
 		h.setTimerLocked()
 	}
 	h.stopAbandon = stopAbandon
 	h.raiseOthersLocked()
 	h.mu.Unlock()
-	h.check() // a vote that was lost since the count could not end the hold yet
+	h.check() // a vote may have been lost since the count, before it could end the hold
 }
 
-// limitLocked makes h end at that time at the latest.
+// limitLocked makes h end no later than at.
 func (h *quorumHold) limitLocked(at time.Time, why error) {
 	if !h.limit.IsZero() && h.limit.Before(at) {
 		return
 	}
-	h.limit, h.why = at, why
+	h.limit, h.limitCause = at, why
 	h.setTimerLocked()
 }
 
-// endLocked returns when h ends at the latest, and why; the zero time if it has no such limit.
+// endLocked returns the latest time at which h ends, and the cause; the zero time if there is none.
 func (h *quorumHold) endLocked() (at time.Time, why error) {
-	if h.limit.IsZero() || !h.fixed.IsZero() && h.fixed.Before(h.limit) {
-		return h.fixed, lock.ErrExpired
+	if h.limit.IsZero() || !h.fixedUntil.IsZero() && h.fixedUntil.Before(h.limit) {
+		return h.fixedUntil, lock.ErrExpired
 	}
-	return h.limit, h.why
+	return h.limit, h.limitCause
 }
 
-// setTimerLocked sets the timer anew, as one of its times has changed.
+// setTimerLocked sets the timer after a change of limit or fixedUntil.
 func (h *quorumHold) setTimerLocked() {
 	if h.timer != nil {
 		h.timer.Stop()
@@ -488,12 +488,12 @@ func (h *quorumHold) setTimerLocked() {
 	h.timer = time.AfterFunc(time.Until(at), h.check)
 }
 
-// abandon bounds the life of a hold that is not unlocked when the caller's context has ended: a hold
-// that no caller wants is not renewed.
+// abandon limits a hold that is not unlocked when the caller's context is canceled, because its
+// caller may never unlock it.
 func (h *quorumHold) abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.over {
+	if !h.ended {
 		h.limitLocked(time.Now().Add(h.q.maxLease), lock.ErrAbandoned)
 	}
 }
@@ -536,13 +536,13 @@ func (h *quorumHold) fail(ctx context.Context, cause error) {
 	}
 	_ = releaseHolds(ctx, h.q.locks, holdsOf(servers))
 	if slices.ContainsFunc(servers, func(s serverState) bool { return errors.As(s.err, new(sameServer)) }) {
-		h.settle(ctx) // until releaseDuplicate has returned
+		h.waitIdle(ctx) // until releaseDuplicate has returned
 	}
 }
 
-// check ends the hold if it has reached its limit, or no majority votes for it.
+// check ends the hold if it has reached its limit, or if no majority votes for it.
 func (h *quorumHold) check() {
-	if !h.hasWon() || h.term.over() != nil {
+	if !h.hasWon() || h.term.endCause() != nil {
 		return
 	}
 	h.mu.Lock()
@@ -577,7 +577,7 @@ func (h *quorumHold) end(cause error, then func([]serverState)) (servers []serve
 		return nil, before
 	}
 	h.mu.Lock()
-	h.over = true
+	h.ended = true
 	servers = h.servers
 	if h.timer != nil {
 		h.timer.Stop()
@@ -604,8 +604,8 @@ func holdsOf(servers []serverState) []lock.Hold {
 	return holds
 }
 
-// Until returns until when a majority will vote at least, as far as is known now. It moves back
-// when a server that voted is lost.
+// Until returns the latest time until which the leases of a majority last. It moves back when a
+// server that voted is lost.
 func (h *quorumHold) Until() time.Time {
 	h.check()
 	h.mu.Lock()
@@ -660,7 +660,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
 	for i, s := range servers {
-		if s.hold != nil && !h.over {
+		if s.hold != nil && !h.ended {
 			pending++
 			h.startLocked(func() {
 				within, cancel := context.WithTimeout(h.base, h.q.timeout)
@@ -699,18 +699,18 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		}
 	}
 	h.mu.Lock()
-	if at := began.Add(d); !h.fixed.IsZero() && h.fixed.Before(at) && !h.over {
-		h.fixed = at
+	if at := began.Add(d); !h.fixedUntil.IsZero() && h.fixedUntil.Before(at) && !h.ended {
+		h.fixedUntil = at
 		h.setTimerLocked()
 	}
 	h.mu.Unlock()
 	return h.notHeld()
 }
 
-// notHeld returns the error of a call that needs the hold, if it is over.
+// notHeld returns the error of a call that needs the hold, or nil if the hold has not ended.
 func (h *quorumHold) notHeld() error {
 	h.check()
-	switch cause := h.term.over(); {
+	switch cause := h.term.endCause(); {
 	case cause == nil:
 		return nil
 	case errors.Is(cause, lock.ErrUnlocked):
@@ -724,7 +724,7 @@ func (h *quorumHold) notHeld() error {
 // is free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
 	h.check()
-	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too
+	if ctx.Err() != nil { // a deferred Unlock must also work after ctx is canceled
 		ctx = context.WithoutCancel(ctx)
 	}
 	servers, before := h.end(lock.ErrUnlocked, nil)
@@ -737,16 +737,16 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 	default:
 		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without the name a second time
 	}
-	h.settle(ctx)
+	h.waitIdle(ctx)
 	if err != nil {
 		return &lock.Error{Op: "unlock", Name: h.q.name, Err: err}
 	}
 	return nil
 }
 
-// settle waits for the goroutines of the hold, for the timeout of one server and until
-// ctx ends at most.
-func (h *quorumHold) settle(ctx context.Context) {
+// waitIdle waits for the goroutines of the hold, for at most the timeout of one server, or until ctx
+// is canceled.
+func (h *quorumHold) waitIdle(ctx context.Context) {
 	timer := time.NewTimer(h.q.timeout)
 	defer timer.Stop()
 	select {
