@@ -14,20 +14,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// class says what a server's reason for not voting means for the quorum.
+// class is what a server's reason for not voting means for the quorum.
 type class int
 
 const (
 	voted       class = iota
 	open              // its reply would not have changed the outcome, or the call ended before it came
 	refused           // another owner has the lock there
-	unavailable       // no usable reply: another attempt may get one
-	broken            // a fault that another attempt meets again, such as a missing permission
+	unavailable       // no usable reply; another attempt may succeed
+	broken            // an error that another attempt meets again, such as a missing permission
 	classes
 )
 
-// classOf returns the class of reason. No lock of this module has an error that matches both ErrNotAcquired and ErrUnavailable; from
-// any other lock, such an error counts as unavailable.
+// classOf returns the class of reason. A reason that matches both ErrNotAcquired and ErrUnavailable
+// counts as unavailable. Only Lockers of other modules return one.
 func classOf(reason error) class {
 	late, isLate := reason.(noVote)
 	switch {
@@ -44,8 +44,8 @@ func classOf(reason error) class {
 	case errors.Is(reason, lock.ErrNotAcquired):
 		return refused
 	}
-	for _, passing := range []error{lock.ErrLost, os.ErrDeadlineExceeded, io.EOF, context.Canceled} {
-		if errors.Is(reason, passing) {
+	for _, transient := range []error{lock.ErrLost, os.ErrDeadlineExceeded, io.EOF, context.Canceled} {
+		if errors.Is(reason, transient) {
 			return unavailable
 		}
 	}
@@ -137,8 +137,8 @@ func (e *majorityError) Error() string {
 	return text.String()
 }
 
-// Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the
-// text, so that the error means one thing.
+// Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the text,
+// so that the error matches only one of the sentinel errors.
 func (e *majorityError) Unwrap() (all []error) {
 	if e.verdict != nil {
 		all = append(all, e.verdict)
@@ -156,12 +156,13 @@ func (e *majorityError) Unwrap() (all []error) {
 	return all
 }
 
-// reasonOf returns reason without ErrNotAcquired, the end of a context, which was not the caller's, and the errors of not.
+// reasonOf returns reason so that it does not match ErrNotAcquired, the errors of not, or a context
+// error, because the canceled context was not the caller's.
 func reasonOf(reason error, not ...error) error {
 	return without{reason, append(not, lock.ErrNotAcquired, context.Canceled, context.DeadlineExceeded)}
 }
 
-// without is an error that does not match some of the errors that it is made of.
+// without is an error that does not match some of the errors that it wraps.
 type without struct {
 	error
 	not []error
@@ -224,12 +225,12 @@ func (e sameServer) Error() string {
 	return fmt.Sprintf("locks %d and %d are on the same server; a quorum needs a separate server for each lock", e.first+1, e.second+1)
 }
 
-// ended returns the error of a call whose context is over. last is the error of its last attempt, and says whether the
-// lock was refused; nil if no attempt had a result.
-func ended(ctx context.Context, last error) error {
+// canceledError returns the error of a call whose context is canceled. last is the error of its last
+// attempt, or nil if no attempt had a result.
+func canceledError(ctx context.Context, last error) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", err, without{cause, []error{lock.ErrNotAcquired, lock.ErrUnavailable}}) // it may be of another call
+		err = fmt.Errorf("%w: %w", err, without{cause, []error{lock.ErrNotAcquired, lock.ErrUnavailable}}) // the cause may be the error of another call
 	}
 	if last != nil {
 		err = fmt.Errorf("%w (last attempt: %w)", err, last)

@@ -216,7 +216,7 @@ func (t *taking) together(ctx context.Context) error {
 		}
 		if ctx.Err() != nil {
 			if err = bare(err); !errors.Is(err, ctx.Err()) {
-				err = ended(ctx, err)
+				err = canceledError(ctx, err)
 			}
 			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}
 		}
@@ -305,7 +305,7 @@ func (t *taking) oneByOne(ctx context.Context) error {
 		}
 		i := order[at]
 		if ctx.Err() != nil { // that ends the holds, too
-			return named(t.op, t.m.locks[i], ended(ctx, t.last))
+			return named(t.op, t.m.locks[i], canceledError(ctx, t.last))
 		}
 		if cause := t.ranOut(ctx, i); cause != nil {
 			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: fmt.Errorf("the hold was lost %d times while the call waited for the other locks: %w", tooOften, bare(cause))}

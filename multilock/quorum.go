@@ -211,7 +211,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, ended(ctx, last)
+		return nil, canceledError(ctx, last)
 	}
 	return nil, waited{q.maxWait, last}
 }
@@ -236,9 +236,9 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	case err == nil:
 		return h, nil
 	case err == errCut:
-		return nil, ended(ctx, nil)
+		return nil, canceledError(ctx, nil)
 	case ctx.Err() != nil:
-		return nil, ended(ctx, err)
+		return nil, canceledError(ctx, err)
 	default:
 		return nil, err
 	}
@@ -278,7 +278,7 @@ func (q *Quorum) prepare(ctx context.Context) (_ context.Context, mustQueue bool
 		return nil, false, q.err
 	}
 	if ctx.Err() != nil {
-		return nil, false, ended(ctx, nil)
+		return nil, false, canceledError(ctx, nil)
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		return lock.ContextWithNewOwner(ctx), true, nil
