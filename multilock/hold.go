@@ -168,7 +168,7 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	for i, one := range h.members {
 		wg.Go(func() {
 			if err := one.Extend(ctx, d); err != nil {
-				errs[i] = named("extend", h.m.locks[i], err)
+				errs[i] = withName("extend", h.m.locks[i], err)
 			}
 		})
 	}
@@ -210,7 +210,7 @@ func (h *hold) release(ctx context.Context) []error {
 		errs[first] = unlockAll(ctx, l, one)[0]
 	} else { // ctx was canceled, so the call returns now
 		_ = releaseHolds(ctx, l, slices.Clone(one))
-		errs[first] = named("unlock", l[0], ctx.Err())
+		errs[first] = withName("unlock", l[0], ctx.Err())
 	}
 	return errs
 }
@@ -224,7 +224,7 @@ func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []er
 		if h != nil {
 			wg.Go(func() {
 				if err := h.Unlock(ctx); err != nil {
-					errs[i] = named("unlock", locks[i], err)
+					errs[i] = withName("unlock", locks[i], err)
 				}
 			})
 		}
@@ -252,7 +252,7 @@ func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) e
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
 			} else if err != nil && within.Err() != nil {
-				errs[i] = named("unlock", locks[i], unconfirmed{}) // the deadline is not the caller's
+				errs[i] = withName("unlock", locks[i], unconfirmed{}) // the deadline is not the caller's
 			}
 		}
 		confirmed <- errors.Join(errs...)

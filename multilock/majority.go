@@ -128,7 +128,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 // same time would block each other instead.
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
 	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
-	h.attempt(i, h.q.locks[i].Lock, about(maxPause))
+	h.attempt(i, h.q.locks[i].Lock, jitter(maxPause))
 	return h.snapshot()[i].hold != nil
 }
 
@@ -183,7 +183,7 @@ func (h *quorumHold) repair(i int) {
 		return
 	}
 	pace := max(min(h.q.maxLease/30, time.Second), 2*h.q.timeout)
-	for rest(h.base, about(pace)) {
+	for sleep(h.base, jitter(pace)) {
 		if h.attempt(i, h.q.locks[i].TryLock, h.q.timeout) {
 			return
 		}

@@ -207,7 +207,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		if server = h.serverToWaitAt(); granted || server < 0 {
 			server = -1
 			pause = min(max(2*pause, 10*time.Since(began)), maxPause)
-			rest(waiting, about(pause))
+			sleep(waiting, jitter(pause))
 		}
 	}
 	if ctx.Err() != nil {
@@ -290,5 +290,5 @@ func (q *Quorum) prepare(ctx context.Context) (_ context.Context, mustQueue bool
 // it, a waiter retries at least once per second.
 const maxPause = 600 * time.Millisecond
 
-// about returns a random duration between half of d and one and a half of it.
-func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+// jitter returns a random duration between half of d and one and a half of it.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
