@@ -69,6 +69,7 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	if l := ln.due.first(); l != nil {
 		left := l.renewAt.left(n)
 		d = min(d, left)
+		// mutant: border: speed
 		if ln.front == nil && ln.due.size > w.most { // more than one batch: spread the renewals
 			d = min(d, max(left-ln.ahead, ln.next.left(n)))
 		}

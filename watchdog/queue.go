@@ -10,7 +10,7 @@ import (
 // little more than to renew one lease.
 type queue struct {
 	firsts firsts
-	latest *Lease // the lease that was added last; nil if it is gone
+	latest *Lease // the end of the list that was added to last; nil if that list is gone
 	size   int
 }
 
@@ -34,16 +34,12 @@ func (q *queue) first() *Lease {
 // add adds l, which is in no queue.
 func (q *queue) add(l *Lease) {
 	q.size++
-	if last := q.latest; last != nil && last.at() == l.at() {
-		l.prev, l.next = last, last.next
-		if l.next != nil {
-			l.next.prev = l
-		}
-		last.next = l
+	if last := q.latest; last != nil && last.at() == l.at() { // mutant: never: speed
+		l.prev, last.next = last, l
 	} else {
 		heap.Push(&q.firsts, l)
 	}
-	q.latest = l
+	q.latest = l // mutant: removed: speed
 }
 
 // remove removes l. What is due of l can have changed since it was added.
@@ -80,7 +76,7 @@ func (l *Lease) at() time.Duration {
 func (q firsts) Len() int { return len(q) }
 
 // Less implements heap.Interface.
-func (q firsts) Less(i, j int) bool { return q[i].at() < q[j].at() }
+func (q firsts) Less(i, j int) bool { return q[i].at() < q[j].at() } // mutant: border: their order does not matter
 
 // Swap implements heap.Interface.
 func (q firsts) Swap(i, j int) { q[i], q[j] = q[j], q[i]; q[i].index, q[j].index = i, j }
@@ -96,7 +92,7 @@ func (q *firsts) Push(x any) {
 func (q *firsts) Pop() any {
 	end := len(*q) - 1
 	l := (*q)[end]
-	(*q)[end] = nil
+	(*q)[end] = nil // mutant: removed: memory
 	*q = (*q)[:end]
 	return l
 }

@@ -424,6 +424,24 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
+// A lease whose group has changed leaves the former group when its renewals are turned off.
+func TestKeepAlive_changedGroup(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		sub, l := s.watch(w, lease, true)
+		sub.move(watchdog.Group{At: 1})
+		l.KeepAlive(false)
+		if n := w.Len(); n != 1 {
+			t.Errorf("%d leases, want 1", n)
+		}
+		l.KeepAlive(true)
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		if err := l.Check(); err != nil {
+			t.Errorf("not renewed with the new group: %v", err)
+		}
+	})
+}
+
 func TestLease_neverShortened(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		_, l := s.watch(w, lease, false)
@@ -518,7 +536,7 @@ func TestLease_untilFollowsAClockChange(t *testing.T) {
 		defer skew.Restore()
 		_, l := s.watch(w, time.Hour, false)
 		before := l.Until()
-		for _, by := range []time.Duration{time.Minute, time.Second, 0, -time.Minute} {
+		for _, by := range []time.Duration{time.Minute, time.Second, 0, time.Millisecond, -time.Minute} {
 			skew.Set(by)
 			if got, want := before.Sub(l.Until()), max(by, 0); got != want {
 				t.Errorf("the wall clock is set by %v: Until is %v earlier, want %v", by, got, want)
