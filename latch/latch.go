@@ -36,10 +36,10 @@ var (
 const MaxCount = 1<<53 - 1
 
 const (
-	keptCalls  = time.Hour      // how long Redis remembers a call, so that a delayed duplicate has no effect
-	keptTraces = 24 * time.Hour // how long the extra keys of a latch or a wait group live
-	keptLost   = time.Minute    // how long a client remembers a lost worker that is not unlocked; must exceed the clock skew
-	mostID     = 256            // maximum size of a part name in bytes
+	keptCalls   = time.Hour      // how long Redis remembers a call, so that a delayed duplicate has no effect
+	keptTraces  = 24 * time.Hour // how long the extra keys of a latch or a wait group live
+	keptLost    = time.Minute    // how long a client remembers a lost worker that is not unlocked; must exceed the clock skew
+	maxPartName = 256            // maximum size of a part name in bytes
 )
 
 var kind = &session.Kind{
@@ -154,8 +154,8 @@ func (l *Latch) CountDown(ctx context.Context) (left int64, err error) {
 // before that, the command counts in the new round. If a latch has several rounds, use different
 // names in each round.
 func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err error) {
-	if part == "" || len(part) > mostID {
-		return 0, l.wrap(countDown, fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), mostID))
+	if part == "" || len(part) > maxPartName {
+		return 0, l.wrap(countDown, fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), maxPartName))
 	}
 	call := newCall()
 	call.Part, call.Keep = part, keptTraces
@@ -228,14 +228,14 @@ func (l *Latch) countDown(calls []*count) (replied bool) {
 // error matches [ErrNotInitialized].
 func (l *Latch) Count(ctx context.Context) (left int64, err error) {
 	const op = "count"
-	s, err := l.look(ctx, op)
+	s, err := l.read(ctx, op)
 	if err == nil && s.Left == 0 && !s.IsOpen() {
 		err = errNoLatch
 	}
 	return s.Left, l.wrap(op, err)
 }
 
-func (l *Latch) look(ctx context.Context, op string) (luascripts.LatchState, error) {
+func (l *Latch) read(ctx context.Context, op string) (luascripts.LatchState, error) {
 	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.LatchStatus(ctx, rdb, k, keptTraces)
 	})
@@ -265,14 +265,14 @@ func (l *Latch) Wait(ctx context.Context) error {
 	if l.spec.Err != nil {
 		return l.wrap(op, l.spec.Err)
 	}
-	return l.wrap(op, l.all.wait(ctx, l.spec.Keys.Lock, l.spec.Keys.Channel, func(ctx context.Context) (any, error) { return l.look(ctx, op) }, &round{}))
+	return l.wrap(op, l.all.wait(ctx, l.spec.Keys.Lock, l.spec.Keys.Channel, func(ctx context.Context) (any, error) { return l.read(ctx, op) }, &round{}))
 }
 
 // round is the round of a latch that a caller waits for.
 type round struct{ number int64 } // 0 before the first read; guarded by Latches.mu
 
-// judge reports whether the state that was read ends the wait, and with which error.
-func (r *round) judge(found any) (over bool, err error) {
+// check reports whether the state that was read ends the wait, and with which error.
+func (r *round) check(found any) (done bool, err error) {
 	s := found.(luascripts.LatchState)
 	switch {
 	case r.number == 0 && s.IsOpen():

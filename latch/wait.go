@@ -40,27 +40,27 @@ type watch struct {
 	all     *Latches
 	key     string
 	channel string
-	look    func(context.Context) (any, error) // set once
-	wake    chan struct{}                      // cap 1: makes the goroutine call look
-	cancel  context.CancelFunc                 // cancels the current look when the last caller leaves
+	read    func(context.Context) (any, error) // set once
+	wake    chan struct{}                      // cap 1: makes the goroutine call read
+	cancel  context.CancelFunc                 // cancels the current read when the last caller leaves
 
 	callers map[*caller]struct{} // guarded by all.mu
-	looks   int                  // number of looks started; guarded by all.mu
+	reads   int                  // number of reads started; guarded by all.mu
 }
 
 // caller is a waiting call.
 type caller struct {
-	judge interface {
-		judge(found any) (over bool, err error)
+	condition interface {
+		check(found any) (done bool, err error)
 	}
-	came int        // number of looks started before it joined, whose results it ignores; guarded by Latches.mu
-	err  error      // of the latest look, if Redis was unavailable; guarded by Latches.mu
-	done chan error // cap 1
+	joinedAt int        // number of reads started before it joined, whose results it ignores; guarded by Latches.mu
+	err      error      // of the latest read, if Redis was unavailable; guarded by Latches.mu
+	done     chan error // cap 1
 }
 
-// wait waits until judge ends the wait, or ctx is canceled. It ignores the result of a look that began before the call.
-func (all *Latches) wait(ctx context.Context, key, channel string, look func(context.Context) (any, error), judge interface {
-	judge(found any) (over bool, err error)
+// wait waits until condition ends the wait, or ctx is canceled. It ignores the result of a read that began before the call.
+func (all *Latches) wait(ctx context.Context, key, channel string, read func(context.Context) (any, error), condition interface {
+	check(found any) (done bool, err error)
 }) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (all *Latches) wait(ctx context.Context, key, channel string, look func(con
 		return err
 	}
 	defer all.session.Leave()
-	c := &caller{judge: judge, done: make(chan error, 1)}
-	w, err := all.join(key, channel, look, c)
+	c := &caller{condition: condition, done: make(chan error, 1)}
+	w, err := all.join(key, channel, read, c)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, look func(con
 }
 
 // join adds c to the callers of the watch of key, and creates the watch if needed.
-func (all *Latches) join(key, channel string, look func(context.Context) (any, error), c *caller) (*watch, error) {
+func (all *Latches) join(key, channel string, read func(context.Context) (any, error), c *caller) (*watch, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	w := all.watches[key]
@@ -103,7 +103,7 @@ func (all *Latches) join(key, channel string, look func(context.Context) (any, e
 			return nil, err
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		w = &watch{all: all, key: key, channel: channel, look: look, wake: make(chan struct{}, 1), cancel: cancel, callers: make(map[*caller]struct{})}
+		w = &watch{all: all, key: key, channel: channel, read: read, wake: make(chan struct{}, 1), cancel: cancel, callers: make(map[*caller]struct{})}
 		all.watches[key] = w
 		go func() {
 			defer all.session.Leave()
@@ -111,7 +111,7 @@ func (all *Latches) join(key, channel string, look func(context.Context) (any, e
 			w.run(ctx)
 		}()
 	}
-	c.came = w.looks
+	c.joinedAt = w.reads
 	w.callers[c] = struct{}{}
 	w.again()
 	return w, nil
@@ -126,7 +126,7 @@ func (w *watch) leave(c *caller) {
 	}
 }
 
-// again makes the goroutine call look, immediately or after the current call. It does not block.
+// again makes the goroutine call read, immediately or after the current call. It does not block.
 func (w *watch) again() {
 	select {
 	case w.wake <- struct{}{}:
@@ -134,7 +134,7 @@ func (w *watch) again() {
 	}
 }
 
-// run calls look until the last caller has left.
+// run calls read until the last caller has left.
 func (w *watch) run(ctx context.Context) {
 	var sub *pubsub.Subscription
 	defer func() {
@@ -151,14 +151,14 @@ func (w *watch) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.all.session.Closing():
-			w.tell(0, nil, lock.ErrClosed)
+			w.deliver(0, nil, lock.ErrClosed)
 			return
 		}
 		w.all.mu.Lock()
-		w.looks++
-		look := w.looks
+		w.reads++
+		read := w.reads
 		w.all.mu.Unlock()
-		found, err := w.look(ctx)
+		found, err := w.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -166,7 +166,7 @@ func (w *watch) run(ctx context.Context) {
 		if errors.As(err, &e) {
 			err = e.Err // each caller adds its own operation
 		}
-		w.tell(look, found, err)
+		w.deliver(read, found, err)
 		if sub == nil && ctx.Err() == nil {
 			sub = w.all.session.Subscribe(w.channel, w.again)
 		}
@@ -174,8 +174,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// tell passes the result of a look to the callers. Callers that joined after the look began wait for the next one.
-func (w *watch) tell(look int, found any, err error) {
+// deliver passes the result of a read to the callers. Callers that joined after the read began wait for the next one.
+func (w *watch) deliver(read int, found any, err error) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
 	for c := range w.callers {
@@ -185,9 +185,9 @@ func (w *watch) tell(look int, found any, err error) {
 		case err != nil:
 			c.done <- err
 			w.leave(c)
-		case c.came < look:
+		case c.joinedAt < read:
 			c.err = nil
-			if over, err := c.judge.judge(found); over {
+			if done, err := c.condition.check(found); done {
 				c.done <- err
 				w.leave(c)
 			}

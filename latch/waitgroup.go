@@ -251,7 +251,7 @@ func (c *WaitGroup) wait(ctx context.Context, op string, n int64) error {
 		return c.wrap(op, c.spec.Err)
 	}
 	j := &waitGroupRound{wants: n}
-	err := c.all.wait(ctx, c.spec.Keys.Lock, c.spec.Keys.Channel, func(ctx context.Context) (any, error) { return c.look(ctx, op) }, j)
+	err := c.all.wait(ctx, c.spec.Keys.Lock, c.spec.Keys.Channel, func(ctx context.Context) (any, error) { return c.read(ctx, op) }, j)
 	var lost *LostError
 	if errors.As(err, &lost) {
 		c.who(ctx, lost)
@@ -265,8 +265,8 @@ func (c *WaitGroup) who(ctx context.Context, e *LostError) {
 	c.all.session.Clients(ctx, &state)
 }
 
-// look returns the state of the wait group.
-func (c *WaitGroup) look(ctx context.Context, op string) (luascripts.WaitGroupState, error) {
+// read returns the state of the wait group.
+func (c *WaitGroup) read(ctx context.Context, op string) (luascripts.WaitGroupState, error) {
 	return session.Ask(ctx, c.all.session, c.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.WaitGroupState, error) {
 		s, v, err := luascripts.WaitGroupStatus(ctx, rdb, k)
 		return s, command.Foreign(v, err)
@@ -276,11 +276,11 @@ func (c *WaitGroup) look(ctx context.Context, op string) (luascripts.WaitGroupSt
 // waitGroupRound is the wait group that a caller waits for.
 type waitGroupRound struct {
 	wants int64 // minimum number of workers; 0 fails if there is none
-	round int64 // 0 until a look has found the wait group
+	round int64 // 0 until a read has found the wait group
 }
 
-// judge reports whether the state that was read ends the wait, and with which error.
-func (r *waitGroupRound) judge(found any) (over bool, err error) {
+// check reports whether the state that was read ends the wait, and with which error.
+func (r *waitGroupRound) check(found any) (done bool, err error) {
 	s := found.(luascripts.WaitGroupState)
 	switch {
 	case r.round != 0 && s.Round != r.round:
@@ -319,7 +319,7 @@ func (c *WaitGroup) Dismiss(ctx context.Context, workers ...lock.Holder) (dismis
 // Callers of Wait fail with [ErrDeleted]. Delete succeeds if there is no wait group.
 func (c *WaitGroup) Delete(ctx context.Context) error {
 	const op = "delete"
-	s, err := c.look(ctx, op)
+	s, err := c.read(ctx, op)
 	if err != nil || s.Round == 0 {
 		return err
 	}

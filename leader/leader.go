@@ -51,21 +51,21 @@ var (
 // while Run waits for l, Run returns the error of Lock. If fn panics, l is unlocked.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
 	for {
-		led, again, err := once(ctx, l, fn)
+		led, again, err := leadOnce(ctx, l, fn)
 		switch {
 		case led && (!again || ctx.Err() != nil):
 			return err
 		case led:
 		case ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrReplicas):
 			return err
-		case !rest(ctx, retryTime):
+		case !sleep(ctx, retryTime):
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }
 
-// rest waits for d. It reports false if ctx is canceled first.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It reports false if ctx is canceled first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -76,9 +76,9 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// once waits for l, and calls lead while it holds l. led reports whether lead was called; otherwise err is the error of
-// Lock. again reports whether the caller must stand for election again, unless its context is canceled.
-func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (led, again bool, err error) {
+// leadOnce waits for l, and calls lead while it holds l. led reports whether lead was called; otherwise err is the error of
+// Lock. again reports whether the caller must become a candidate again, unless its context is canceled.
+func leadOnce(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (led, again bool, err error) {
 	lost := false
 	unlock := lock.Do(ctx, l, func(ctx context.Context) error {
 		led = true
@@ -93,16 +93,16 @@ func once(ctx context.Context, l lock.Locker, lead func(ctx context.Context) err
 		return false, false, unlock
 	case again:
 	case errors.Is(err, ErrResigned):
-		again, err = true, errors.Join(unlocked(err), unlock)
+		again, err = true, errors.Join(resignError(err), unlock)
 	case !lost:
 		err = errors.Join(err, unlock)
 	}
 	return true, again, err
 }
 
-// unlocked returns the error of a leader that resigned. It returns nil for ErrResigned itself, which has no further
+// resignError returns the error of a leader that resigned. It returns nil for ErrResigned itself, which has no further
 // information.
-func unlocked(err error) error {
+func resignError(err error) error {
 	if err == ErrResigned {
 		return nil
 	}
@@ -198,21 +198,21 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 	h := lock.HoldFromContext(work)
 	ctx, cancel := context.WithCancelCause(work)
 	leads, done := context.WithCancel(h.Context())
-	says, resign := context.WithCancelCause(leads)
-	t := &term{hold: h, ctx: says, resign: func() { cancel(ErrResigned); resign(ErrResigned) }, changed: make(chan struct{}, 1)}
+	publishing, resign := context.WithCancelCause(leads)
+	t := &term{hold: h, ctx: publishing, resign: func() { cancel(ErrResigned); resign(ErrResigned) }, changed: make(chan struct{}, 1)}
 	e.mu.Lock()
 	e.term = t
 	e.mu.Unlock()
-	over := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(over)
+		defer close(stopped)
 		e.publish(leads, t)
 	}()
 	defer func() {
 		resigned := errors.Is(context.Cause(ctx), ErrResigned)
 		cancel(context.Canceled)
 		done()
-		<-over
+		<-stopped
 		e.mu.Lock()
 		e.term = nil
 		e.mu.Unlock()
@@ -302,15 +302,15 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 		return e.wrap(op, ErrNotLeading)
 	}
 	e.value = value
-	posted := make(chan error, 1)
-	t.waiting = append(t.waiting, posted)
+	published := make(chan error, 1)
+	t.waiting = append(t.waiting, published)
 	e.mu.Unlock()
 	select {
 	case t.changed <- struct{}{}:
 	default:
 	}
 	select {
-	case err := <-posted:
+	case err := <-published:
 		if named, ok := err.(*lock.Error); ok {
 			err = named.Err // replace the operation and name of the store
 		}
@@ -388,21 +388,21 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 		tick := time.NewTicker(observeEvery)
 		defer tick.Stop()
 		var last Leader
-		for known, silent := false, false; ; {
+		for known, unavailable := false, false; ; {
 			l, _, err := e.store.Read(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case errors.Is(err, lock.ErrUnavailable):
-				if !silent && !yield(Leader{}, err) {
+				if !unavailable && !yield(Leader{}, err) {
 					return
 				}
-				silent = true
+				unavailable = true
 			case err != nil:
 				yield(Leader{}, err)
 				return
 			default:
-				silent = false
+				unavailable = false
 				if !known || l.Token != last.Token || l.Value != last.Value || !l.Since.Equal(last.Since) {
 					known, last = true, l
 					if !yield(l, nil) {

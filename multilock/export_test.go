@@ -8,30 +8,30 @@ import (
 
 // Judged returns the error of an attempt with these reasons of the servers, nil for a vote.
 func Judged(reasons ...error) error {
-	b := seatsOf(reasons)
-	b.judge()
-	return b
+	e := errorOf(reasons)
+	e.setVerdict()
+	return e
 }
 
 // Loss returns the error of a hold that was lost for these reasons.
 func Loss(reasons ...error) error {
-	b := seatsOf(reasons)
-	b.verdict = lock.ErrLost
-	return b
+	e := errorOf(reasons)
+	e.verdict = lock.ErrLost
+	return e
 }
 
-func seatsOf(reasons []error) *ballot {
-	b := &ballot{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
+func errorOf(reasons []error) *majorityError {
+	e := &majorityError{did: "votes", majority: len(reasons)/2 + 1, reasons: reasons}
 	for _, err := range reasons {
 		if err == nil {
-			b.votes++
+			e.votes++
 		}
 	}
-	return b
+	return e
 }
 
 // StartedRecently returns the reason of a server that votes when left has passed.
-func StartedRecently(left time.Duration) error { return young{left} }
+func StartedRecently(left time.Duration) error { return startedRecently{left} }
 
 // NoVote returns the reason of a server that did not vote in time.
 func NoVote(within time.Duration, said error) error { return noVote{within, said} }
@@ -46,8 +46,8 @@ func Holders() int {
 	return len(holders.of)
 }
 
-// News reports whether an attempt that was cut short has another result than the one before.
-func News(err, last error) bool { return news(err, last) }
+// NewResult reports whether err, of a canceled attempt, says more than last, of the attempt before it.
+func NewResult(err, last error) bool { return newResult(err, last) }
 
 // Open is the reason of a server whose reply was not waited for.
 var Open = errOpen

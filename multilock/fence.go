@@ -10,27 +10,30 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// The token of a quorum's hold. Each server has a register, which a grant raises, and the
-// token is the largest that a server of the majority gave. Before the hold is returned, that
-// majority has the token in its registers; and each server raises its own only while
-// this hold has its lock.
+// The token of a quorum's hold. Each server has a token counter, which a grant raises. The token is
+// the largest that a server of the majority returned. Before the hold is returned, a majority has
+// raised its counters to that token. A server raises its counter only while this hold has its lock.
 //
-// A later hold of any owner has a larger token. Its majority and that of the earlier hold share a server, and there are two cases.
-// The later owner acquired the lock of that server after its register was raised: then the register gave it a larger
-// token. Or it is the same owner, and has kept that server's lock since before that, by another hold: then the
-// lock's hold knows to what the register was raised, and the later token is one more at least.
+// A later hold of any owner has a larger token. The majorities of the two holds share a server, and
+// there are two cases. If the later owner acquired the lock of that server after its counter was
+// raised, the counter returned a larger token. Otherwise the later owner is the same owner, and has
+// kept that server's lock through another hold. Then the hold of that lock has stored to what value
+// the counter was raised, and the later token is at least one more.
 //
-// A re-entry keeps the token of the outer hold, whichever servers voted for it. There is a moment at which the outer hold has a majority,
-// and so have the servers on whose votes the re-entry is decided, all of which it keeps from then until it is won. So no
-// other owner had a majority since the outer hold was won, and nobody has a newer token. Whoever
-// comes after both holds meets a server of the outer hold's majority, which had the token before the outer hold was
-// returned. If the outer hold is lost before that moment, the call is no re-entry, and gets a token of its own.
+// A re-entry keeps the token of the outer hold, whichever servers voted for the re-entry. At one
+// moment, the outer hold has a majority, and the servers that voted for the re-entry are a majority,
+// too. The re-entry keeps all those votes until it is won. No other owner has had a majority since
+// the outer hold was won, so no other owner has a newer token. The majority of any hold after both
+// shares a server with the outer hold's majority, whose counters had the token before the outer hold
+// was returned. If the outer hold is lost before that moment, the call is not a re-entry, and has
+// its own token.
 //
-// Two calls of one owner at the same time could both act as the first. So their decisions come one after the other.
+// Two simultaneous calls of one owner could both act as the first. Their decisions are therefore
+// made one after the other.
 
-// inTurn waits until no other attempt of this owner decides, and keeps others from deciding until the
-// caller calls done. It reports false if ctx ended before.
-func (h *quorumHold) inTurn(ctx context.Context) (done func(), is bool) {
+// beginDecision waits until no other attempt of this owner decides on its token, and prevents others
+// from deciding until done is called. It reports false if ctx was canceled first.
+func (h *quorumHold) beginDecision(ctx context.Context) (done func(), ok bool) {
 	of, mine := holderOf(h.base, h.q), make(chan struct{})
 	for {
 		holders.Lock()
@@ -58,48 +61,48 @@ func (h *quorumHold) inTurn(ctx context.Context) (done func(), is bool) {
 	}
 }
 
-// fence gives the hold its token, and fails if the majority is not there any more by then. Only the
-// servers that vote when it begins count.
+// fence sets the token of the hold, and fails if there is no majority any more. Only the servers that
+// vote when it begins count.
 func (h *quorumHold) fence(ctx context.Context) error {
-	seats := h.voters()
-	if !h.outer(seats) {
-		if err := h.agree(ctx, seats); err != nil {
+	servers := h.voters()
+	if !h.useOuterToken(servers) {
+		if err := h.agreeOnToken(ctx, servers); err != nil {
 			return err
 		}
 	}
-	_, err := h.decide(seats, 0, false) // enough of the validity must be left
+	_, err := h.decide(servers, 0, false) // enough of the validity must remain
 	return err
 }
 
-// voters returns the seats, without the holds of those that do not vote now.
-func (h *quorumHold) voters() []seat {
-	seats := slices.Clone(h.now())
-	for i, reason := range h.ballot(nil, seats).reasons {
+// voters returns the states of the servers, without the holds of those that do not vote now.
+func (h *quorumHold) voters() []serverState {
+	servers := slices.Clone(h.snapshot())
+	for i, reason := range h.majorityError(nil, servers).reasons {
 		if reason == errOpen {
 			reason = noVote{within: time.Since(h.began)}
 		}
 		if reason != nil {
-			seats[i] = seat{err: reason}
+			servers[i] = serverState{err: reason}
 		}
 	}
-	return seats
+	return servers
 }
 
-// outer gives h the token of a hold that it re-enters, and reports whether there is one: this owner has
-// that hold, and some server knows both as one. Two majorities of the same servers share one, and a quorum of other servers
-// that has the same name shares none.
-func (h *quorumHold) outer(seats []seat) bool {
-	if votes(seats) < h.q.majority {
+// useOuterToken gives h the token of a hold that it re-enters, and reports whether there is one. That
+// is a hold of this owner which shares an owner string with h on one of the servers. Two majorities
+// of the same servers share a server. A quorum of other servers with the same name shares none.
+func (h *quorumHold) useOuterToken(servers []serverState) bool {
+	if countVotes(servers) < h.q.majority {
 		return false
 	}
 	for _, other := range h.q.held(h.base) {
 		knows := func(one lock.Hold) bool {
-			return slices.ContainsFunc(other.now(), func(s seat) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
+			return slices.ContainsFunc(other.snapshot(), func(s serverState) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
 		}
-		told := slices.DeleteFunc(holdsOf(seats), func(one lock.Hold) bool { return one == nil || !knows(one) })
-		if len(told) > 0 && other.token != 0 && other.Err() == nil { // after the votes were counted: they are kept from then on
+		raised := slices.DeleteFunc(holdsOf(servers), func(one lock.Hold) bool { return one == nil || !knows(one) })
+		if len(raised) > 0 && other.token != 0 && other.Err() == nil { // checked after the votes were counted: the voters keep the lock from then on
 			h.mu.Lock()
-			h.token, h.told = other.token, told // the servers that only h has are told when it has won
+			h.token, h.raised = other.token, raised // win raises the counters of the other servers
 			h.mu.Unlock()
 			return true
 		}
@@ -107,11 +110,11 @@ func (h *quorumHold) outer(seats []seat) bool {
 	return false
 }
 
-// agree has the voters agree on a token: the largest of theirs, in the registers of a majority. It
-// fails if no majority confirms that within the time of one server, or when ctx ends.
-func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
+// agreeOnToken sets the token to the largest one of the voters, and raises their counters to it. It
+// fails if no majority confirms that within the timeout of one server, or if ctx is canceled.
+func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) error {
 	h.token = 0
-	for _, s := range seats {
+	for _, s := range servers {
 		if s.hold == nil {
 			continue
 		}
@@ -120,33 +123,33 @@ func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
 			h.token = max(h.token, raised+1) // an earlier hold of this owner may have had that token
 		}
 	}
-	type answer struct {
+	type reply struct {
 		i   int
 		err error
 	}
-	b := h.ballot(nil, seats)
-	answers := make(chan answer, len(seats))
+	e := h.majorityError(nil, servers)
+	replies := make(chan reply, len(servers))
 	h.mu.Lock()
-	h.told = nil
-	for i, s := range seats {
+	h.raised = nil
+	for i, s := range servers {
 		if s.hold != nil {
-			h.told = append(h.told, s.hold)
-			h.startLocked(func() { answers <- answer{i, h.raise(s.hold, h.token)} })
+			h.raised = append(h.raised, s.hold)
+			h.startLocked(func() { replies <- reply{i, h.raise(s.hold, h.token)} })
 		}
 	}
 	h.mu.Unlock()
 	for confirmed := 0; confirmed < h.q.majority; {
-		if b.votes < h.q.majority {
-			b.judge()
-			return fmt.Errorf("token not confirmed by a majority: %w", b)
+		if e.votes < h.q.majority {
+			e.setVerdict()
+			return fmt.Errorf("token not confirmed by a majority: %w", e)
 		}
 		select {
-		case a := <-answers:
-			if a.err == nil {
+		case r := <-replies:
+			if r.err == nil {
 				confirmed++
 			} else {
-				b.reasons[a.i] = a.err
-				b.votes--
+				e.reasons[r.i] = r.err
+				e.votes--
 			}
 		case <-ctx.Done():
 			return errCut
@@ -155,7 +158,7 @@ func (h *quorumHold) agree(ctx context.Context, seats []seat) error {
 	return nil
 }
 
-// raise makes the server of one raise its register to token.
+// raise makes the server of one raise its counter to token.
 func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 	ctx, cancel := context.WithTimeout(h.base, h.q.timeout)
 	defer cancel()
@@ -166,19 +169,19 @@ func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 	return err
 }
 
-// spreadLocked raises the registers of those servers, too, that voted while the others
-// raised theirs: then the token outlives the loss of more registers.
-func (h *quorumHold) spreadLocked() {
-	if !h.q.fenced || h.over {
+// raiseOthersLocked raises the counters of the servers that voted in the meantime, so that the token
+// survives the loss of more counters.
+func (h *quorumHold) raiseOthersLocked() {
+	if !h.q.fenced || h.ended {
 		return
 	}
-	told := make(map[lock.Hold]bool)
-	for _, one := range h.told {
-		told[one] = true
+	raised := make(map[lock.Hold]bool)
+	for _, one := range h.raised {
+		raised[one] = true
 	}
-	h.told = nil
-	for _, s := range h.seats {
-		if s.hold != nil && !told[s.hold] {
+	h.raised = nil
+	for _, s := range h.servers {
+		if s.hold != nil && !raised[s.hold] {
 			h.startLocked(func() { _ = h.raise(s.hold, h.token) })
 		}
 	}

@@ -23,27 +23,27 @@ func Holds(h lock.Hold) []lock.Hold {
 	return []lock.Hold{h}
 }
 
-// term is the time for which something is held: what the holds of this package have in
-// common. Its context calls look before it answers, and so is right at once in a
-// process that was stopped and whose timers have not fired yet.
+// term is the part that all holds of this package share: a context, and the cause of its end. The
+// context calls check before it replies, so it is correct immediately in a process that was paused
+// and whose timers have not fired yet.
 type term struct {
 	inner  context.Context         // set once: under the caller's; ended by end
 	cancel context.CancelCauseFunc // set once
-	look   func()                  // set once: ends the term if it is over by the clocks
+	check  func()                  // set once: ends the term if its lease has expired
 
 	mu    sync.Mutex
-	cause error     // why it is over; nil while it is not
+	cause error     // why it has ended; nil while it has not
 	ended time.Time // when it ended
 }
 
-func newTerm(ctx context.Context, look func()) *term {
-	t := &term{look: look}
+func newTerm(ctx context.Context, check func()) *term {
+	t := &term{check: check}
 	t.inner, t.cancel = context.WithCancelCause(ctx)
 	return t
 }
 
-// end ends the term with cause and returns nil, or returns the cause if it was over before.
-// When it returns, the context is over.
+// end ends the term with cause and returns nil. If the term had ended before, it returns the earlier
+// cause. When it returns, the context is canceled.
 func (t *term) end(cause error) (before error) {
 	t.mu.Lock()
 	before = t.cause
@@ -53,27 +53,28 @@ func (t *term) end(cause error) (before error) {
 		cause = before
 	}
 	t.mu.Unlock()
-	t.cancel(cause) // without the mutex: it may ask a context that asks this one
+	t.cancel(cause) // without the mutex: it may call a context that calls this one
 	return before
 }
 
-// over returns why the term is over, and nil while it is not.
-func (t *term) over() error {
+// endCause returns why the term has ended, or nil if it has not.
+func (t *term) endCause() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause
 }
 
-// err returns why the term is over. A loss is reported even after the context was canceled, which keeps its first cause.
+// err returns why the term has ended. It reports a loss even if the context was canceled before,
+// although the context keeps its first cause.
 func (t *term) err() error {
-	t.look()
-	if cause := t.over(); cause != nil && !errors.Is(cause, lock.ErrUnlocked) {
+	t.check()
+	if cause := t.endCause(); cause != nil && !errors.Is(cause, lock.ErrUnlocked) {
 		return cause
 	}
 	return context.Cause(t.inner)
 }
 
-// until returns u, but not after the end.
+// until returns u or, if that is earlier, the time at which the term ended.
 func (t *term) until(u time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,13 +92,13 @@ func (c termContext) Deadline() (time.Time, bool) { return c.t.inner.Deadline() 
 func (c termContext) Done() <-chan struct{} { return c.t.inner.Done() }
 
 func (c termContext) Err() error {
-	c.t.look()
+	c.t.check()
 	return c.t.inner.Err()
 }
 
-// Value looks too: before Go 1.26, context.Cause calls no other method of a context.
+// Value calls check, too, because context.Cause calls no other method before Go 1.26.
 func (c termContext) Value(key any) any {
-	c.t.look()
+	c.t.check()
 	return c.t.inner.Value(key)
 }
 
@@ -106,7 +107,7 @@ type hold struct {
 	m       *Lock           // set once
 	term    *term           // set once
 	members []lock.Hold     // set once: of each lock
-	caller  context.Context // set once: that of the term and of the members' holds
+	caller  context.Context // set once: the parent context of the term and of the members' holds
 
 	mu       sync.Mutex
 	unlocked bool
@@ -114,19 +115,20 @@ type hold struct {
 
 var _ lock.Hold = (*hold)(nil)
 
-// newHold makes a hold under ctx, which carries the owner.
+// newHold returns a hold under ctx, which carries the owner.
 func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 	h := &hold{m: m, members: members, caller: ctx}
-	h.term = newTerm(ctx, h.look)
+	h.term = newTerm(ctx, h.check)
 	for _, one := range members {
-		context.AfterFunc(one.Context(), h.look)
+		context.AfterFunc(one.Context(), h.check)
 	}
 	return h
 }
 
-// look calls Err of all members, which compares the clocks. The cancellation of the caller's context is not the end of their holds.
-func (h *hold) look() {
-	if h.term.over() != nil {
+// check calls Err of all members, which compares their leases with the clock. The cancellation of
+// the caller's context does not end the hold: the members are kept until Unlock.
+func (h *hold) check() {
+	if h.term.endCause() != nil {
 		return
 	}
 	for _, one := range h.members {
@@ -134,7 +136,7 @@ func (h *hold) look() {
 		if cause == nil {
 			continue
 		}
-		if canceled := context.Cause(h.caller); canceled == nil || !errors.Is(cause, canceled) { // after Err: it may be canceled meanwhile
+		if canceled := context.Cause(h.caller); canceled == nil || !errors.Is(cause, canceled) { // read after Err, because it may be canceled in between
 			h.term.end(cause)
 			return
 		}
@@ -166,18 +168,18 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	for i, one := range h.members {
 		wg.Go(func() {
 			if err := one.Extend(ctx, d); err != nil {
-				errs[i] = named("extend", h.m.locks[i], err)
+				errs[i] = withName("extend", h.m.locks[i], err)
 			}
 		})
 	}
 	wg.Wait()
-	h.look()
+	h.check()
 	return errors.Join(errs...)
 }
 
-// Unlock gives all members back, whatever fails.
+// Unlock releases all members, even if some of the releases fail.
 func (h *hold) Unlock(ctx context.Context) error {
-	h.look()
+	h.check()
 	before := h.term.end(&lock.Error{Op: "hold", Name: h.m.Name(), Err: lock.ErrUnlocked})
 	h.mu.Lock()
 	again := h.unlocked
@@ -193,22 +195,22 @@ func (h *hold) Unlock(ctx context.Context) error {
 	return errors.Join(h.release(ctx)...)
 }
 
-// release unlocks all members at the same time. But a caller that acquires a batch waits for the
-// first lock of the batch that another owner has, and should find the others free when it gets that one. So
-// the first of a batch is released last.
+// release unlocks all members at the same time. The first of a batch is released last: a caller
+// that acquires a batch waits for the first lock that another owner has, and should find the others
+// free when it acquires that one.
 func (h *hold) release(ctx context.Context) []error {
 	if !h.m.batch {
 		return unlockAll(ctx, h.m.locks, h.members)
 	}
-	over := ctx.Err() != nil
+	canceled := ctx.Err() != nil
 	first, others := h.m.order[0], h.holds()
 	others[first] = nil
 	errs := unlockAll(ctx, h.m.locks, others)
-	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; over || ctx.Err() == nil {
+	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; canceled || ctx.Err() == nil {
 		errs[first] = unlockAll(ctx, l, one)[0]
-	} else { // ctx ended meanwhile, and with it the call
-		_ = giveBack(ctx, l, slices.Clone(one))
-		errs[first] = named("unlock", l[0], ctx.Err())
+	} else { // ctx was canceled, so the call returns now
+		_ = releaseHolds(ctx, l, slices.Clone(one))
+		errs[first] = withName("unlock", l[0], ctx.Err())
 	}
 	return errs
 }
@@ -222,7 +224,7 @@ func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []er
 		if h != nil {
 			wg.Go(func() {
 				if err := h.Unlock(ctx); err != nil {
-					errs[i] = named("unlock", locks[i], err)
+					errs[i] = withName("unlock", locks[i], err)
 				}
 			})
 		}
@@ -231,27 +233,26 @@ func unlockAll(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []er
 	return errs
 }
 
-// grace is how long a call that failed waits until Redis confirms that what it had taken
-// is free.
+// grace is how long a failed call waits until Redis confirms the release of what it had acquired.
 const grace = 200 * time.Millisecond
 
-// giveBack unlocks the holds that are not nil, and clears holds, also when ctx is over. It waits
-// until the servers have confirmed that, until ctx ends, or for the grace; the releases go
-// on in the background, as lock.Hold promises. The error says what was not confirmed within the
-// grace. A hold that is lost is no error: there is nothing to give back.
-func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
+// releaseHolds unlocks the holds that are not nil and clears holds, even after ctx is canceled. It
+// waits until the servers have confirmed the releases, ctx is canceled, or the grace period is
+// over. Releases then continue in the background, as lock.Hold documents. The error names what was
+// not confirmed in time. A lost hold is not an error, because there is nothing to release.
+func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	taken := slices.Clone(holds)
+	acquired := slices.Clone(holds)
 	clear(holds)
 	confirmed := make(chan error, 1)
 	go func() {
 		defer cancel()
-		errs := unlockAll(within, locks, taken)
+		errs := unlockAll(within, locks, acquired)
 		for i, err := range errs {
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
 			} else if err != nil && within.Err() != nil {
-				errs[i] = named("unlock", locks[i], unconfirmed{}) // the deadline is not the caller's
+				errs[i] = withName("unlock", locks[i], unconfirmed{}) // the deadline is not the caller's
 			}
 		}
 		confirmed <- errors.Join(errs...)
@@ -264,14 +265,15 @@ func giveBack(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error
 	}
 }
 
-// unconfirmed is the error of a release that goes on.
+// unconfirmed is the error of a release that continues in the background.
 type unconfirmed struct{}
 
-// Error says for how long the call waited.
+// Error reports how long the call waited.
 func (unconfirmed) Error() string { return fmt.Sprintf("not confirmed within %v", grace) }
 
-// failed reports whether one of the releases of giveBack, which returned err, failed, and is not just slow.
-func failed(err error) bool {
+// releaseFailed reports whether err, which releaseHolds returned, contains a failed release. A
+// release that is only slow does not count.
+func releaseFailed(err error) bool {
 	all, ok := err.(interface{ Unwrap() []error })
 	return ok && slices.ContainsFunc(all.Unwrap(), func(err error) bool { return !errors.As(err, new(unconfirmed)) })
 }

@@ -13,24 +13,25 @@ type holder struct {
 	name  string
 }
 
-// holders has the holds of all quorums of this process. An owner that holds a quorum
-// re-enters it, also by another handle of it. It must not stand in line behind callers that
+// holders has the holds of all quorums of this process. An owner that holds a quorum re-enters it,
+// even through another Quorum of the same name. It must not wait in a queue behind callers that
 // wait for it.
 var holders struct {
 	sync.Mutex
 	of       map[holder]map[*quorumHold]bool
-	deciding map[holder]chan struct{} // the owners of which an attempt decides about its token; closed when it has
+	deciding map[holder]chan struct{} // the owners with an attempt that decides on its token; closed when it has decided
 }
 
-// holderOf returns the owner that ctx carries as a holder of q. It is called without the mutex of holders: ctx may be
-// that of a hold, which looks at itself then, and leaves if it is over.
+// holderOf returns the owner that ctx carries as a holder of q. The caller must not hold the mutex
+// of holders: ctx may be the context of a hold, which then checks itself and calls unregister if it
+// has ended.
 func holderOf(ctx context.Context, q *Quorum) holder {
 	owner, _ := lockimpl.OwnerFrom(ctx)
 	return holder{owner, q.name}
 }
 
-// enter notes that h is held.
-func (h *quorumHold) enter() {
+// register adds h to holders.
+func (h *quorumHold) register() {
 	of := holderOf(h.base, h.q)
 	holders.Lock()
 	defer holders.Unlock()
@@ -43,8 +44,8 @@ func (h *quorumHold) enter() {
 	holders.of[of][h] = true
 }
 
-// leave notes that h is over.
-func (h *quorumHold) leave() {
+// unregister removes h from holders.
+func (h *quorumHold) unregister() {
 	of := holderOf(h.base, h.q)
 	holders.Lock()
 	defer holders.Unlock()
@@ -54,7 +55,7 @@ func (h *quorumHold) leave() {
 	}
 }
 
-// held returns the holds that the owner of ctx has of quorums with the name of q.
+// held returns the holds of quorums with the name of q that belong to the owner of ctx.
 func (q *Quorum) held(ctx context.Context) (all []*quorumHold) {
 	of := holderOf(ctx, q)
 	holders.Lock()

@@ -12,22 +12,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// quorumHold is an attempt to take a Quorum, and if that wins, a hold of it.
+// quorumHold is an attempt to acquire a Quorum and, if it succeeds, a hold of it.
 //
-// It has a seat for each server. A seat is taken by a hold of that server's lock, which
-// votes once that server has been up for the longest lease. While a
-// majority votes, no other attempt can have one: two majorities have a server in
-// common, and that server does not grant to one what it granted to the other, unless it
-// forgets. Once there is no majority, the hold is lost for good.
+// It has the state of each server. A server votes for it while it holds the lock there and the
+// server has been up for the longest lease. While a majority votes for it, no other attempt can
+// have a majority: two majorities share a server, and a server that has not lost its grant does not
+// grant the lock to another owner. Once there is no majority, the hold is lost permanently.
 //
-//	           a majority votes          fewer than a majority: lost
-//	asking ──────────────────────▶ won ─────────────────────────────▶ over
-//	   │                            └─ Unlock ───────────────────────▶
-//	   └─ no majority, or too late ──────────────────────────────────▶
+//	            a majority votes          fewer than a majority: lost
+//	polling ──────────────────────▶ won ─────────────────────────────▶ ended
+//	   │                             └─ Unlock ───────────────────────▶
+//	   └─ no majority, or too late ───────────────────────────────────▶
 //
-// While the hold lasts, empty seats are filled again in the background. A seat that is filled
-// again proves nothing about the time before: the majority that
-// was there without it does.
+// While the hold lasts, servers without the lock are retried in the background. A lock that is
+// granted again says nothing about the time before, so there must have been a majority without it.
 type quorumHold struct {
 	q      *Quorum            // set once
 	term   *term              // set once: under the caller's context
@@ -36,81 +34,81 @@ type quorumHold struct {
 	token  uint64             // set by fence, before it is won; 0 without fencing
 	won    chan struct{}      // closed by win
 	caller context.Context    // set once: the caller's
-	idle   chan struct{}      // closed when it is over and no goroutine is left
+	idle   chan struct{}      // closed when it has ended and no goroutine is left
 
-	mu    sync.Mutex
-	told  []lock.Hold // those whose servers have the token, until it is won
-	began time.Time   // when the poll began, before it sent anything; zero before
-	seats []seat      // changed only by a copy
-	limit time.Time   // when it ends at the latest; zero if it has no such limit
-	why   error       // why it ends at limit
-	fixed time.Time   // when the fixed leases of a majority have run out; zero if they are renewed
-	timer *time.Timer // ends it at the first of limit and fixed; nil without one
-	alone func() bool // stops the look at the end of caller; nil before it has won
-	busy  int         // the number of its goroutines
-	over  bool        // no seat may be filled any more
+	mu          sync.Mutex
+	raised      []lock.Hold   // the holds whose servers have raised their counters, until it is won
+	began       time.Time     // when the poll began, before it sent anything; zero before
+	servers     []serverState // replaced by a changed copy, never changed in place
+	limit       time.Time     // when it ends at the latest; zero if it has no such limit
+	limitCause  error         // why it ends at limit
+	fixedUntil  time.Time     // when the fixed leases of a majority expire; zero if they are renewed
+	timer       *time.Timer   // ends it at the first of limit and fixed; nil without one
+	stopAbandon func() bool   // removes abandon from caller; nil before it has won
+	running     int           // the number of its goroutines
+	ended       bool          // servers does not change any more
 }
 
 var _ lock.Hold = (*quorumHold)(nil)
 
-// seat is the place of one server in a quorumHold.
-type seat struct {
-	hold   lock.Hold // nil if the seat is empty
-	server string    // its id; "" if it is not known
-	holder string    // the owner that has the lock there, where it was refused and the id is not known; "" otherwise
-	votes  time.Time // it votes from then on
-	err    error     // why the seat is empty
+// serverState is the state of one server in a quorumHold.
+type serverState struct {
+	hold      lock.Hold // nil if the lock is not held there
+	id        string    // the server's run ID; "" if it is not known
+	holder    string    // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
+	votesFrom time.Time // the hold counts as a vote from then on
+	err       error     // why there is no hold
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
-	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), seats: make([]seat, len(q.locks))}
-	h.term = newTerm(ctx, h.look)
-	// The end of the caller's context ends the hold's, but it is no Unlock: the
-	// members are kept until the time of abandon is over.
+	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), servers: make([]serverState, len(q.locks))}
+	h.term = newTerm(ctx, h.check)
+	// The cancellation of the caller's context cancels the context of the hold, but is not an Unlock:
+	// the members are kept until the limit that abandon sets.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	return h
 }
 
-// poll asks all servers that have not voted yet for their votes, at the same time,
-// and returns nil as soon as there is a majority. If there is none, or waiting ends, it gives
-// back what it got, and returns why it failed: as soon as that is clear, or, if it is patient,
-// once all have answered. It returns errCut if waiting ended before that was clear. Each poll has owners of its own in Redis, so a command that is still
-// in flight for an earlier poll is no vote for a later one.
+// poll requests the votes of all servers that have not voted yet, at the same time. It returns nil
+// as soon as there is a majority. If there is none, or waiting is canceled, it releases what it
+// acquired and returns why it failed: as soon as that is decided or, if patient, when all servers
+// have replied. It returns errCut if waiting was canceled before that was decided. Each poll has its
+// own owners in Redis, so a command in flight for an earlier poll is not a vote for a later one.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
-	answers, pending := make(chan struct{}, len(h.q.locks)), 0
+	replies, pending := make(chan struct{}, len(h.q.locks)), 0
 	h.mu.Lock()
 	h.began = time.Now()
-	for i, s := range h.seats {
+	for i, s := range h.servers {
 		if s.hold == nil {
 			pending++
-			h.startLocked(func() { h.fill(i, answers) })
+			h.startLocked(func() { h.firstAttempt(i, replies) })
 		}
 	}
 	h.mu.Unlock()
-	// Lockers return within the timeout by themselves; this is for one that does not.
+	// Lockers should return within the timeout. This timer is for one that does not.
 	late := time.NewTimer(h.q.timeout + h.q.timeout/4)
 	defer late.Stop()
 	for {
 		select {
-		case <-answers:
+		case <-replies:
 			pending--
 		case <-late.C:
 			pending = 0
 		case <-waiting.Done():
 			pending = 0
 		}
-		enough, err := h.decide(h.now(), pending, patient)
+		enough, err := h.decide(h.snapshot(), pending, patient)
 		if enough && h.q.fenced {
-			done, only := h.inTurn(waiting)
-			if err = errCut; only {
+			done, ok := h.beginDecision(waiting)
+			if err = errCut; ok {
 				defer done() // once it is won, or has failed
 				err = h.fence(waiting)
 			}
 		}
-		switch over := waiting.Err() != nil; {
-		case err == nil && over:
+		switch canceled := waiting.Err() != nil; {
+		case err == nil && canceled:
 			err = errCut
-		case err == errCut && !over:
+		case err == errCut && !canceled:
 			err = fmt.Errorf("%w: a vote changed while the votes were counted", lock.ErrUnavailable)
 		}
 		if err != nil {
@@ -124,171 +122,171 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	}
 }
 
-// wait waits at server i until the lock is granted there, which is its vote, and
-// reports whether it was. It waits for the longest pause between two polls. The
-// server wakes a waiter when the lock is free, and waiters at one server come
-// one after the other, where polls of all servers would hinder each other.
+// wait waits at server i until the lock is granted there, which is the server's vote, and reports
+// whether it was. It waits for about the longest pause between two polls. The server wakes a waiter
+// when the lock is free, and serves its waiters one after the other. Polls of all servers at the
+// same time would block each other instead.
 func (h *quorumHold) wait(waiting context.Context, i int) bool {
-	defer context.AfterFunc(waiting, h.stop)() // then the poll will find that it is over
-	h.sit(i, h.q.locks[i].Lock, about(mostPause))
-	return h.now()[i].hold != nil
+	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
+	h.attempt(i, h.q.locks[i].Lock, jitter(maxPause))
+	return h.snapshot()[i].hold != nil
 }
 
-// gate returns a server to wait at, or -1 if none answered: the first in their order that did, so
-// that most waiters choose the same.
-func (h *quorumHold) gate() int {
-	return slices.IndexFunc(h.now(), func(s seat) bool {
+// serverToWaitAt returns the first server that replied, or -1 if none did. The order is fixed so that
+// most waiters choose the same server.
+func (h *quorumHold) serverToWaitAt() int {
+	return slices.IndexFunc(h.snapshot(), func(s serverState) bool {
 		return s.hold != nil || classOf(s.err) == refused
 	})
 }
 
-// now returns the seats as they are.
-func (h *quorumHold) now() []seat {
+// snapshot returns the current states of the servers.
+func (h *quorumHold) snapshot() []serverState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.seats
+	return h.servers
 }
 
-// startLocked runs f in a goroutine. When h is over, only end may call it.
+// startLocked runs f in a goroutine. After h has ended, only end may call it.
 func (h *quorumHold) startLocked(f func()) {
-	h.busy++
+	h.running++
 	go func() {
 		f()
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.busy--
+		h.running--
 		h.checkIdleLocked()
 	}()
 }
 
 func (h *quorumHold) checkIdleLocked() {
-	if h.over && h.busy == 0 {
+	if h.ended && h.running == 0 {
 		close(h.idle)
 	}
 }
 
-// fill makes the first attempt at server i and reports its end on answers. If the attempt
-// failed, it goes on with repair.
-func (h *quorumHold) fill(i int, answers chan<- struct{}) {
-	done := h.sit(i, h.q.locks[i].TryLock, h.q.timeout)
-	answers <- struct{}{}
+// firstAttempt makes the first attempt at server i and sends to replies when it is done. If the
+// attempt failed, repair follows.
+func (h *quorumHold) firstAttempt(i int, replies chan<- struct{}) {
+	done := h.attempt(i, h.q.locks[i].TryLock, h.q.timeout)
+	replies <- struct{}{}
 	if !done {
 		h.repair(i)
 	}
 }
 
-// repair asks server i again and again, once the attempt has won,
-// until the seat is taken or the hold is over.
+// repair retries server i once the attempt has won, until the lock is granted there or the hold ends.
 func (h *quorumHold) repair(i int) {
 	select {
 	case <-h.won:
 	case <-h.base.Done():
 		return
 	}
-	pace := max(min(h.q.longest/30, time.Second), 2*h.q.timeout)
-	for rest(h.base, about(pace)) {
-		if h.sit(i, h.q.locks[i].TryLock, h.q.timeout) {
+	pace := max(min(h.q.maxLease/30, time.Second), 2*h.q.timeout)
+	for sleep(h.base, jitter(pace)) {
+		if h.attempt(i, h.q.locks[i].TryLock, h.q.timeout) {
 			return
 		}
 	}
 }
 
-// sit makes one attempt at server i, within a time, and reports whether repair has
-// nothing left to do.
-func (h *quorumHold) sit(i int, acquire acquire, within time.Duration) bool {
-	s := h.ask(i, acquire, within)
-	// Now that the server has granted it, there must still be a majority without it. If there were
-	// none, another owner could have had the lock in between.
-	h.look()
+// attempt makes one attempt at server i and stores the result. It reports whether the server needs
+// no further attempts.
+func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool {
+	s := h.request(i, acquire, within)
+	// There must still be a majority without the new grant. Otherwise another owner could have held
+	// the lock in the meantime.
+	h.check()
 
 	h.mu.Lock()
-	over, won := h.over, h.hasWon() // win tells the servers that are seated before it
-	if !over {
-		for j, other := range h.seats {
-			if j != i && s.isBeside(other) {
-				s.server, s.holder = "", ""
+	ended, won := h.ended, h.hasWon() // win raises the tokens of the servers that are stored before it
+	if !ended {
+		for j, other := range h.servers {
+			if j != i && s.onSameServer(other) {
+				s.id, s.holder = "", ""
 				s.err = sameServer{min(i, j), max(i, j)}
 			}
 		}
-		h.seats = slices.Clone(h.seats)
-		h.seats[i] = s
+		h.servers = slices.Clone(h.servers)
+		h.servers[i] = s
 		if s.hold != nil && s.err != nil {
-			h.seats[i].hold = nil
-			h.startLocked(func() { h.releaseDouble(i, s.hold) })
+			h.servers[i].hold = nil
+			h.startLocked(func() { h.releaseDuplicate(i, s.hold) })
 		}
-		if !slices.ContainsFunc(h.seats, func(s seat) bool { return s.server == "" }) {
-			h.q.apart.Store(true)
+		if !slices.ContainsFunc(h.servers, func(s serverState) bool { return s.id == "" }) {
+			h.q.distinct.Store(true)
 		}
 	}
 	h.mu.Unlock()
 
 	if s.hold == nil {
-		return over
+		return ended
 	}
-	if over {
-		h.q.giveBack(i, s.hold)
+	if ended {
+		h.q.release(i, s.hold)
 	}
-	if over || s.err != nil {
-		return over
+	if ended || s.err != nil {
+		return ended
 	}
-	context.AfterFunc(s.hold.Context(), func() { h.vacate(i, s.hold) })
+	context.AfterFunc(s.hold.Context(), func() { h.removeEnded(i, s.hold) })
 	if h.q.fenced && won {
 		_ = h.raise(s.hold, h.token)
 	}
 	return true
 }
 
-// releaseDouble releases one of two holds on the same server, once the poll has ended. Until then it is what rejects the other
-// locks of that server: they find it there, and are not taken for locks of another owner.
-func (h *quorumHold) releaseDouble(i int, double lock.Hold) {
+// releaseDuplicate releases one of two holds on the same server when the poll has ended. Until then
+// the duplicate must stay: it shows that the other locks of that server are refused because of this
+// attempt, and not because of another owner.
+func (h *quorumHold) releaseDuplicate(i int, duplicate lock.Hold) {
 	select {
 	case <-h.won:
 	case <-h.base.Done():
 	}
-	h.q.giveBack(i, double)
+	h.q.release(i, duplicate)
 }
 
-// vacate empties the seat of a hold that is over, and has it repaired. A seat that
-// is emptied before the poll is filled by the poll.
-func (h *quorumHold) vacate(i int, gone lock.Hold) {
+// removeEnded removes the ended hold of server i and starts its repair. Before the poll no repair is
+// needed, because the poll makes an attempt there.
+func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
-		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would make the hold last for ever
+		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would extend the hold indefinitely
 		return
 	}
 	h.mu.Lock()
-	if !h.over && h.seats[i].hold == gone {
-		h.seats = slices.Clone(h.seats)
-		h.seats[i] = seat{err: err}
+	if !h.ended && h.servers[i].hold == gone {
+		h.servers = slices.Clone(h.servers)
+		h.servers[i] = serverState{err: err}
 		if !h.began.IsZero() {
 			h.startLocked(func() { h.repair(i) })
 		}
 	}
 	h.mu.Unlock()
-	h.look()
+	h.check()
 }
 
 // acquire is a Locker's Lock or TryLock.
 type acquire func(context.Context) (lock.Hold, error)
 
-// ask makes one attempt at server i, and returns the seat that results.
-func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) {
+// request makes one attempt at server i, and returns the resulting state.
+func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s serverState) {
 	q, l := h.q, h.q.locks[i]
-	// This is the context of the member's hold, which must not have a deadline.
+	// The member's hold has this context, so it must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
 	end := time.Now().Add(within)
 	timer := time.AfterFunc(within, cancel)
 	s.hold, s.err = acquire(ctx)
 	if s.err == nil {
-		if timer.Stop() { // otherwise ctx is over, and with it the hold
+		if timer.Stop() { // otherwise ctx is canceled, and the hold has ended
 			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
 		}
-		s.server, s.votes, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
+		s.id, s.votesFrom, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {
 			s.err = errors.New("holds must implement lockimpl.Fenced")
 		}
-	} else if classOf(s.err) == refused && !q.apart.Load() { // perhaps another lock of this quorum has it
-		if s.server, _, _ = q.witness(ctx, l, 0); s.server == "" {
+	} else if classOf(s.err) == refused && !q.distinct.Load() { // perhaps another lock of this quorum has it
+		if s.id, _, _ = q.witness(ctx, l, 0); s.id == "" {
 			s.holder = holderAt(ctx, l)
 		}
 	}
@@ -300,15 +298,15 @@ func (h *quorumHold) ask(i int, acquire acquire, within time.Duration) (s seat) 
 	}
 	if s.err != nil {
 		if s.hold != nil {
-			q.giveBack(i, s.hold)
+			q.release(i, s.hold)
 		}
 		cancel()
-		return seat{server: s.server, holder: s.holder, err: s.err}
+		return serverState{id: s.id, holder: s.holder, err: s.err}
 	}
 	return s
 }
 
-// holderAt returns the owner that has l, or "" if l does not say.
+// holderAt returns the owner that holds l, or "" if that is not known.
 func holderAt(ctx context.Context, l lock.Locker) string {
 	if l, ok := l.(interface {
 		Inspect(ctx context.Context) (lock.State, error)
@@ -320,43 +318,42 @@ func holderAt(ctx context.Context, l lock.Locker) string {
 	return ""
 }
 
-// isBeside reports whether s and other are on one server: they have the same id or, where an id is not known, one
-// owner has both. An owner string is that of one acquisition by one client.
-func (s seat) isBeside(other seat) bool {
-	if s.server != "" && other.server != "" {
-		return s.server == other.server
+// onSameServer reports whether s and other are on one server: they have the same run ID or, if a run
+// ID is not known, the same owner. An owner string belongs to one acquisition by one client.
+func (s serverState) onSameServer(other serverState) bool {
+	if s.id != "" && other.id != "" {
+		return s.id == other.id
 	}
 	owner := s.owner()
 	return owner != "" && owner == other.owner()
 }
 
 // owner returns the owner that is known to have the lock of s.
-func (s seat) owner() string {
+func (s serverState) owner() string {
 	if s.hold != nil {
 		return s.hold.Owner()
 	}
 	return s.holder
 }
 
-// giveBack gives back the hold h of server i. Only the goroutine of that seat waits for it.
-func (q *Quorum) giveBack(i int, h lock.Hold) {
-	_ = giveBack(context.Background(), q.locks[i:i+1], []lock.Hold{h})
+// release releases the hold h of server i. Only the goroutine of that server waits for it.
+func (q *Quorum) release(i int, h lock.Hold) {
+	_ = releaseHolds(context.Background(), q.locks[i:i+1], []lock.Hold{h})
 }
 
-// witness returns the server that has just granted l, and from when on its vote counts.
+// witness returns the run ID of the server that has just granted l, and from when on its vote counts.
 //
-// A server that restarts may have forgotten a lock that it granted. That lock's holder
-// does not know, and relies on it until the end of its lease. It does so no longer, as
-// there is nothing left to renew. So the server's grants count from the moment at
-// which it has been up for the longest lease.
+// A server that restarts may have lost a lock that it granted. The holder of that lock is not
+// notified, and relies on it until its lease expires, but not longer, because the server has nothing
+// left to renew. The server's grants therefore count once it has been up for the longest lease.
 //
-// The server is asked after the grant. If it were asked before, it could restart in between, and the old
-// answer would vouch for a grant of the new process. After the grant there are two cases: the server has been up
-// since before the grant; or it has restarted since, and may have forgotten this very grant.
-// Then the vote counts from the longest lease after the restart, when this hold of it is over.
-func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (server string, votes time.Time, err error) {
-	if lease > q.longest && !q.durable {
-		return "", votes, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.longest)
+// The request for the uptime follows the grant. A reply from before the grant would not reveal a
+// restart in between. After the grant there are two cases. Either the server has been up since
+// before the grant, or it has restarted since and may have lost this grant. In the second case, the
+// vote counts from the longest lease after the restart, when this hold has ended.
+func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (id string, votesFrom time.Time, err error) {
+	if lease > q.maxLease && !q.durable {
+		return "", votesFrom, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.maxLease)
 	}
 	var s lockimpl.Server
 	if w, ok := l.(lockimpl.Witness); ok {
@@ -366,43 +363,43 @@ func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration
 	}
 	switch {
 	case err != nil && q.durable:
-		return "", votes, nil
+		return "", votesFrom, nil
 	case err != nil:
-		return "", votes, fmt.Errorf("cannot read the server's uptime: %w", err)
+		return "", votesFrom, fmt.Errorf("cannot read the server's uptime: %w", err)
 	case s.ID == "" && !q.durable:
-		return "", votes, errors.New("cannot read the server's run ID")
+		return "", votesFrom, errors.New("cannot read the server's run ID")
 	case s.ID != "" && !s.Primary:
-		return "", votes, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
+		return "", votesFrom, fmt.Errorf("%w: server is a replica", lock.ErrUnavailable)
 	}
 	if !q.durable {
-		votes = s.Since.Add(q.longest)
+		votesFrom = s.Since.Add(q.maxLease)
 	}
-	return s.ID, votes, nil
+	return s.ID, votesFrom, nil
 }
 
-// valid reports whether s votes at this moment.
-func (s seat) valid(now time.Time) bool {
-	return s.hold != nil && !now.Before(s.votes) && s.hold.Err() == nil
+// votes reports whether the server votes for the hold now.
+func (s serverState) votes(now time.Time) bool {
+	return s.hold != nil && !now.Before(s.votesFrom) && s.hold.Err() == nil
 }
 
-// votes returns how many of seats vote at this moment.
-func votes(seats []seat) (n int) {
+// countVotes returns how many of servers vote now.
+func countVotes(servers []serverState) (n int) {
 	now := time.Now()
-	for _, s := range seats {
-		if s.valid(now) {
+	for _, s := range servers {
+		if s.votes(now) {
 			n++
 		}
 	}
 	return n
 }
 
-// until returns until when a majority of seats will vote at least; the zero time if
-// none does now.
-func (q *Quorum) until(seats []seat) time.Time {
+// until returns the latest time until which the leases of a majority of servers last, or the zero
+// time if no majority votes now.
+func (q *Quorum) until(servers []serverState) time.Time {
 	now := time.Now()
 	var ends []time.Time
-	for _, s := range seats {
-		if s.valid(now) {
+	for _, s := range servers {
+		if s.votes(now) {
 			ends = append(ends, s.hold.Until())
 		}
 	}
@@ -413,113 +410,113 @@ func (q *Quorum) until(seats []seat) time.Time {
 	return ends[len(ends)-q.majority]
 }
 
-// decide reports whether there are enough votes among seats, or why the attempt failed. It reports neither while
-// one of the two depends on the pending answers, or, if it is patient, while there are any.
-func (h *quorumHold) decide(seats []seat, pending int, patient bool) (enough bool, err error) {
+// decide reports whether a majority of servers votes, or why the attempt failed. It reports neither
+// while that depends on the pending replies or, if patient, while there are any.
+func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (enough bool, err error) {
 	q := h.q
-	until := q.until(seats)
-	left, floor := time.Until(until), q.least
+	until := q.until(servers)
+	left, floor := time.Until(until), q.minValidity
 	if floor == 0 {
 		floor = until.Sub(h.began) / 10
 	}
 	switch {
 	case !until.IsZero() && left >= floor:
 		return true, nil
-	case pending > 0 && (patient || votes(seats)+pending >= q.majority):
+	case pending > 0 && (patient || countVotes(servers)+pending >= q.majority):
 		return false, nil
 	case !until.IsZero():
 		return false, fmt.Errorf("%w: majority reached too late: %v of validity left, want at least %v", lock.ErrUnavailable, left, floor)
 	}
-	b := h.ballot(nil, seats)
-	for i, err := range b.reasons {
+	e := h.majorityError(nil, servers)
+	for i, err := range e.reasons {
 		if err == errOpen && time.Since(h.began) >= q.timeout {
-			b.reasons[i] = noVote{within: time.Since(h.began)} // the server has had its time
+			e.reasons[i] = noVote{within: time.Since(h.began)} // the server had its full timeout
 		}
 	}
-	switch known, final := b.judge(); {
+	switch known, final := e.setVerdict(); {
 	case pending > 0 && !final:
 		return false, nil
 	case !known:
 		return false, errCut
 	default:
-		return false, b
+		return false, e
 	}
 }
 
-// win makes a hold of the attempt.
+// win turns the attempt into a hold.
 func (h *quorumHold) win() {
-	alone := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
-	h.enter()                                       // before it can end, which it can once it is won
+	stopAbandon := context.AfterFunc(h.caller, h.abandon) // without the mutex: the context is the caller's
+	h.register()                                          // before won is closed, because it can end from then on
 	h.mu.Lock()
 	close(h.won)
-	if h.q.most > 0 {
-		h.limitLocked(h.began.Add(h.q.most), lock.ErrMaxHold)
+	if h.q.maxHold > 0 {
+		h.limitLocked(h.began.Add(h.q.maxHold), lock.ErrMaxHold)
 	}
-	if h.q.fixed > 0 {
-		h.fixed = h.began.Add(h.q.fixed)
+	if h.q.fixedLease > 0 {
+		h.fixedUntil = h.began.Add(h.q.fixedLease)
 		h.setTimerLocked()
 	}
-	h.alone = alone
-	h.spreadLocked()
+	h.stopAbandon = stopAbandon
+	h.raiseOthersLocked()
 	h.mu.Unlock()
-	h.look() // a vote that was lost since the count could not end the hold yet
+	h.check() // a vote may have been lost since the count, before it could end the hold
 }
 
-// limitLocked makes h end at that time at the latest.
+// limitLocked makes h end no later than at.
 func (h *quorumHold) limitLocked(at time.Time, why error) {
 	if !h.limit.IsZero() && h.limit.Before(at) {
 		return
 	}
-	h.limit, h.why = at, why
+	h.limit, h.limitCause = at, why
 	h.setTimerLocked()
 }
 
-// endLocked returns when h ends at the latest, and why; the zero time if it has no such limit.
+// endLocked returns the latest time at which h ends, and the cause; the zero time if there is none.
 func (h *quorumHold) endLocked() (at time.Time, why error) {
-	if h.limit.IsZero() || !h.fixed.IsZero() && h.fixed.Before(h.limit) {
-		return h.fixed, lock.ErrExpired
+	if h.limit.IsZero() || !h.fixedUntil.IsZero() && h.fixedUntil.Before(h.limit) {
+		return h.fixedUntil, lock.ErrExpired
 	}
-	return h.limit, h.why
+	return h.limit, h.limitCause
 }
 
-// setTimerLocked sets the timer anew, as one of its times has changed.
+// setTimerLocked sets the timer after a change of limit or fixedUntil.
 func (h *quorumHold) setTimerLocked() {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
 	at, _ := h.endLocked()
-	h.timer = time.AfterFunc(time.Until(at), h.look)
+	h.timer = time.AfterFunc(time.Until(at), h.check)
 }
 
-// abandon bounds the life of a hold that is not unlocked when the caller's context has ended: a hold
-// that no caller wants is not renewed.
+// abandon limits a hold that is not unlocked when the caller's context is canceled, because its
+// caller may never unlock it.
 func (h *quorumHold) abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.over {
-		h.limitLocked(time.Now().Add(h.q.longest), lock.ErrAbandoned)
+	if !h.ended {
+		h.limitLocked(time.Now().Add(h.q.maxLease), lock.ErrAbandoned)
 	}
 }
 
-// ballot returns why the seats are no majority.
-func (h *quorumHold) ballot(verdict error, seats []seat) *ballot {
-	b := &ballot{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(seats))}
+// majorityError returns the error that no majority of servers votes.
+func (h *quorumHold) majorityError(verdict error, servers []serverState) *majorityError {
+	e := &majorityError{verdict: verdict, did: "votes", majority: h.q.majority, reasons: make([]error, len(servers))}
 	now := time.Now()
-	for i, s := range seats {
+	for i, s := range servers {
 		switch {
-		case s.valid(now):
-			b.votes++
-		case s.hold != nil && now.Before(s.votes):
-			b.reasons[i] = young{s.votes.Sub(now)}
+		case s.votes(now):
+			e.votes++
+		case s.hold != nil && now.Before(s.votesFrom):
+			e.reasons[i] = startedRecently{s.votesFrom.Sub(now)}
 		case s.hold != nil:
-			b.reasons[i] = s.hold.Err()
+			e.reasons[i] = s.hold.Err()
 		case s.err != nil:
-			b.reasons[i] = s.err
+			e.reasons[i] = s.err
 		default:
-			b.reasons[i] = errOpen
+			e.reasons[i] = errOpen
 		}
 	}
-	return b
+	return e
 }
 
 func (h *quorumHold) hasWon() bool {
@@ -531,91 +528,91 @@ func (h *quorumHold) hasWon() bool {
 	}
 }
 
-// fail ends an attempt, and gives back what it got: in the background if ctx is over.
+// fail ends an attempt and releases what it acquired, in the background if ctx is canceled.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
-	seats, before := h.end(cause, nil)
+	servers, before := h.end(cause, nil)
 	if before != nil {
 		return
 	}
-	_ = giveBack(ctx, h.q.locks, holdsOf(seats))
-	if slices.ContainsFunc(seats, func(s seat) bool { return errors.As(s.err, new(sameServer)) }) {
-		h.settle(ctx) // until releaseDouble has returned
+	_ = releaseHolds(ctx, h.q.locks, holdsOf(servers))
+	if slices.ContainsFunc(servers, func(s serverState) bool { return errors.As(s.err, new(sameServer)) }) {
+		h.waitIdle(ctx) // until releaseDuplicate has returned
 	}
 }
 
-// look ends the hold if it has reached its limit, or no majority votes for it.
-func (h *quorumHold) look() {
-	if !h.hasWon() || h.term.over() != nil {
+// check ends the hold if it has reached its limit, or if no majority votes for it.
+func (h *quorumHold) check() {
+	if !h.hasWon() || h.term.endCause() != nil {
 		return
 	}
 	h.mu.Lock()
-	seats := h.seats
+	servers := h.servers
 	limit, why := h.endLocked()
 	h.mu.Unlock()
 	if !limit.IsZero() && !time.Now().Before(limit) {
 		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, why))
 		return
 	}
-	if votes(seats) >= h.q.majority {
+	if countVotes(servers) >= h.q.majority {
 		return
 	}
-	if now := h.now(); &now[0] != &seats[0] {
-		h.look() // a seat may have been filled meanwhile
+	if now := h.snapshot(); &now[0] != &servers[0] {
+		h.check() // the lock may have been granted by another server in the meantime
 		return
 	}
-	h.lose(h.ballot(lock.ErrLost, seats))
+	h.lose(h.majorityError(lock.ErrLost, servers))
 }
 
-// lose ends the hold and gives back what is left of it, in the background.
+// lose ends the hold and releases what is left of it, in the background.
 func (h *quorumHold) lose(cause error) {
-	_, _ = h.end(cause, func(seats []seat) {
-		_ = giveBack(context.Background(), h.q.locks, holdsOf(seats))
+	_, _ = h.end(cause, func(servers []serverState) {
+		_ = releaseHolds(context.Background(), h.q.locks, holdsOf(servers))
 	})
 }
 
-// end ends the attempt or the hold with cause, and returns the last seats, or the cause
-// if it was over before. then, if there is one, runs in the background.
-func (h *quorumHold) end(cause error, then func([]seat)) (seats []seat, before error) {
+// end ends the attempt or the hold with cause, and returns the last states of the servers. If it
+// had ended before, it returns the earlier cause. A then that is not nil runs in the background.
+func (h *quorumHold) end(cause error, then func([]serverState)) (servers []serverState, before error) {
 	if before := h.term.end(&lock.Error{Op: "hold", Name: h.q.name, Err: cause}); before != nil {
 		return nil, before
 	}
 	h.mu.Lock()
-	h.over = true
-	seats = h.seats
+	h.ended = true
+	servers = h.servers
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	if h.alone != nil {
-		h.alone()
+	if h.stopAbandon != nil {
+		h.stopAbandon()
 	}
 	if then != nil {
-		h.startLocked(func() { then(seats) })
+		h.startLocked(func() { then(servers) })
 	} else {
 		h.checkIdleLocked()
 	}
 	h.mu.Unlock()
-	h.leave()
+	h.unregister()
 	h.stop()
-	return seats, nil
+	return servers, nil
 }
 
-func holdsOf(seats []seat) []lock.Hold {
-	holds := make([]lock.Hold, len(seats))
-	for i, s := range seats {
+func holdsOf(servers []serverState) []lock.Hold {
+	holds := make([]lock.Hold, len(servers))
+	for i, s := range servers {
 		holds[i] = s.hold
 	}
 	return holds
 }
 
-// Until returns until when a majority will vote at least, as far as is known now. It moves back
-// when a server that voted is lost.
+// Until returns the latest time until which the leases of a majority last. It moves back when a
+// server that voted is lost.
 func (h *quorumHold) Until() time.Time {
-	h.look()
+	h.check()
 	h.mu.Lock()
-	seats := h.seats
+	servers := h.servers
 	limit, _ := h.endLocked()
 	h.mu.Unlock()
-	until := h.q.until(seats)
+	until := h.q.until(servers)
 	if until.IsZero() {
 		until = time.Now()
 	}
@@ -632,7 +629,7 @@ func (h *quorumHold) Owner() string            { return "" }
 func (h *quorumHold) String() string           { return fmt.Sprintf("hold of %q", h.q.name) }
 
 func (h *quorumHold) holds() []lock.Hold {
-	return slices.DeleteFunc(holdsOf(h.now()), func(h lock.Hold) bool { return h == nil })
+	return slices.DeleteFunc(holdsOf(h.snapshot()), func(h lock.Hold) bool { return h == nil })
 }
 
 // Extend extends the leases on all servers, at the same time, and succeeds when a majority has
@@ -648,22 +645,22 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	if err := h.notHeld(); err != nil {
 		return err
 	}
-	if d > h.q.longest && !h.q.durable {
-		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.longest)
+	if d > h.q.maxLease && !h.q.durable {
+		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.maxLease)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	began := time.Now()
-	seats := h.now()
-	type answer struct {
+	servers := h.snapshot()
+	type reply struct {
 		i   int
 		err error
 	}
-	answers, pending := make(chan answer, len(seats)), 0
+	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
-	for i, s := range seats {
-		if s.hold != nil && !h.over {
+	for i, s := range servers {
+		if s.hold != nil && !h.ended {
 			pending++
 			h.startLocked(func() {
 				within, cancel := context.WithTimeout(h.base, h.q.timeout)
@@ -672,48 +669,48 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 				if err != nil && within.Err() != nil {
 					err = noVote{h.q.timeout, err} // the deadline is not the caller's
 				}
-				answers <- answer{i, err}
+				replies <- reply{i, err}
 			})
 		}
 	}
 	h.mu.Unlock()
-	b := h.ballot(nil, seats)
-	b.did, b.votes = "extended", 0
-	for i, s := range seats {
+	e := h.majorityError(nil, servers)
+	e.did, e.votes = "extended", 0
+	for i, s := range servers {
 		if s.hold != nil {
-			b.reasons[i] = errOpen
+			e.reasons[i] = errOpen
 		}
 	}
-	for ; b.votes < h.q.majority; pending-- {
-		if b.votes+pending < h.q.majority {
+	for ; e.votes < h.q.majority; pending-- {
+		if e.votes+pending < h.q.majority {
 			if err := h.notHeld(); err != nil {
 				return err
 			}
-			b.judge()
-			return b
+			e.setVerdict()
+			return e
 		}
 		select {
-		case a := <-answers:
-			if b.reasons[a.i] = a.err; a.err == nil {
-				b.votes++
+		case r := <-replies:
+			if e.reasons[r.i] = r.err; r.err == nil {
+				e.votes++
 			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 	h.mu.Lock()
-	if at := began.Add(d); !h.fixed.IsZero() && h.fixed.Before(at) && !h.over {
-		h.fixed = at
+	if at := began.Add(d); !h.fixedUntil.IsZero() && h.fixedUntil.Before(at) && !h.ended {
+		h.fixedUntil = at
 		h.setTimerLocked()
 	}
 	h.mu.Unlock()
 	return h.notHeld()
 }
 
-// notHeld returns the error of a call that needs the hold, if it is over.
+// notHeld returns the error of a call that needs the hold, or nil if the hold has not ended.
 func (h *quorumHold) notHeld() error {
-	h.look()
-	switch cause := h.term.over(); {
+	h.check()
+	switch cause := h.term.endCause(); {
 	case cause == nil:
 		return nil
 	case errors.Is(cause, lock.ErrUnlocked):
@@ -723,33 +720,33 @@ func (h *quorumHold) notHeld() error {
 	}
 }
 
-// Unlock gives back the lock on all servers, and stops what is under way. It succeeds when it is
-// free on a majority.
+// Unlock releases the lock on all servers, and stops attempts in flight. It succeeds when the lock
+// is free on a majority.
 func (h *quorumHold) Unlock(ctx context.Context) error {
-	h.look()
-	if ctx.Err() != nil { // a deferred Unlock must work when ctx is over, too
+	h.check()
+	if ctx.Err() != nil { // a deferred Unlock must also work after ctx is canceled
 		ctx = context.WithoutCancel(ctx)
 	}
-	seats, before := h.end(lock.ErrUnlocked, nil)
+	servers, before := h.end(lock.ErrUnlocked, nil)
 	var err error
 	switch {
 	case before == nil:
-		err = h.release(ctx, seats)
+		err = h.release(ctx, servers)
 	case errors.Is(before, lock.ErrUnlocked):
 		err = lock.ErrNotHeld
 	default:
 		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without the name a second time
 	}
-	h.settle(ctx)
+	h.waitIdle(ctx)
 	if err != nil {
 		return &lock.Error{Op: "unlock", Name: h.q.name, Err: err}
 	}
 	return nil
 }
 
-// settle waits for the goroutines of the hold, for the timeout of one server and until
-// ctx ends at most.
-func (h *quorumHold) settle(ctx context.Context) {
+// waitIdle waits for the goroutines of the hold, for at most the timeout of one server, or until ctx
+// is canceled.
+func (h *quorumHold) waitIdle(ctx context.Context) {
 	timer := time.NewTimer(h.q.timeout)
 	defer timer.Stop()
 	select {
@@ -759,42 +756,42 @@ func (h *quorumHold) settle(ctx context.Context) {
 	}
 }
 
-// release gives back all seats at the same time. It returns when all have answered,
-// or when a majority is free and the timeout is over: as lock.Hold
-// promises, the other releases go on in the background.
-func (h *quorumHold) release(ctx context.Context, seats []seat) error {
+// release releases the locks of all servers at the same time. It returns when all have replied, or
+// when the lock is free on a majority and the timeout has passed. The other releases then continue
+// in the background, as lock.Hold documents.
+func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
+	type reply struct {
 		i   int
 		err error
 	}
-	answers, pending := make(chan answer, len(seats)), 0
+	replies, pending := make(chan reply, len(servers)), 0
 	free, gone := 0, 0
-	b := &ballot{did: "released", majority: h.q.majority, reasons: make([]error, len(seats))}
-	for i, s := range seats {
+	e := &majorityError{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
+	for i, s := range servers {
 		if s.hold == nil {
 			free++
 			gone++
 			continue
 		}
 		pending++
-		go func() { answers <- answer{i, s.hold.Unlock(within)} }()
+		go func() { replies <- reply{i, s.hold.Unlock(within)} }()
 	}
 	timer := time.NewTimer(h.q.timeout)
 	defer timer.Stop()
 	for late := false; pending > 0; {
 		select {
-		case a := <-answers:
+		case r := <-replies:
 			pending--
 			switch {
-			case a.err == nil:
+			case r.err == nil:
 				free++
-			case errors.Is(a.err, lock.ErrNotHeld):
+			case errors.Is(r.err, lock.ErrNotHeld):
 				free++
 				gone++
 			default:
-				b.reasons[a.i] = a.err
+				e.reasons[r.i] = r.err
 			}
 		case <-timer.C:
 			late = true
@@ -804,15 +801,15 @@ func (h *quorumHold) release(ctx context.Context, seats []seat) error {
 		}
 	}
 	switch {
-	case len(seats)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(seats))
+	case len(servers)-gone < h.q.majority:
+		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(servers))
 	case free >= h.q.majority:
 		return nil
 	}
-	b.votes = free
-	b.judge()
+	e.votes = free
+	e.setVerdict()
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), b)
+		return fmt.Errorf("%w: %w", ctx.Err(), e)
 	}
-	return b
+	return e
 }

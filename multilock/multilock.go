@@ -18,9 +18,9 @@ import (
 // it exclude each other. It holds no resources and need not be closed.
 type Lock struct {
 	locks []lock.Locker // in the order in which they were given
-	order []int         // of locks, by their names
-	batch bool          // attempts at all of them travel together
-	err   error         // why they make no multi-lock
+	order []int         // the indexes of locks, in the order of their names
+	batch bool          // attempts at all locks are sent in one batch
+	err   error         // why they cannot be a multi-lock
 }
 
 var _ lock.Locker = (*Lock)(nil)
@@ -46,14 +46,14 @@ func New(locks ...lock.Locker) *Lock {
 		}
 	}
 	for i, l := range m.locks {
-		if err := mayGiveBack(l); err != nil {
+		if err := checkOptions(l); err != nil {
 			m.err = errors.Join(m.err, fmt.Errorf("lock %d of %d: %w", i+1, len(m.locks), err))
 		}
 	}
 	if len(locks) == 0 {
 		m.err = errors.New("multi-lock needs at least 1 lock; got 0")
 	}
-	m.err = errors.Join(m.err, oncePermits(m.locks))
+	m.err = errors.Join(m.err, checkPermits(m.locks))
 	if m.err != nil {
 		return m
 	}
@@ -65,8 +65,8 @@ func New(locks ...lock.Locker) *Lock {
 	return m
 }
 
-// oneBatch reports whether attempts at locks travel together: they are different locks of one
-// [lockimpl.Batched].
+// oneBatch reports whether attempts at locks are sent in one batch. They are if all are different
+// locks of one [lockimpl.Batched].
 func oneBatch(locks []lock.Locker) bool {
 	var batch any
 	seen := map[string]bool{}
@@ -80,22 +80,22 @@ func oneBatch(locks []lock.Locker) bool {
 	return len(locks) > 1
 }
 
-// mayGiveBack returns an error about a lock that a call which did not get the others could not
-// give back.
-func mayGiveBack(l lock.Locker) error {
+// checkOptions returns an error if l has an option that delays its release. A call that cannot
+// acquire all locks must release the others immediately.
+func checkOptions(l lock.Locker) error {
 	c, ok := l.(lockimpl.Configured)
 	switch {
 	case ok && c.Config().MinHold > 0:
 		return fmt.Errorf("WithMinHold: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
-	case ok && c.Config().Linger > 0: // a quorum checks the server of a vote when it is given
+	case ok && c.Config().Linger > 0: // a quorum checks the server when it grants a vote
 		return fmt.Errorf("WithLinger: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
 	}
 	return nil
 }
 
-// oncePermits returns an error if two of locks take permits of one semaphore. Each of them is an
-// owner of its own there, so they could wait for each other.
-func oncePermits(locks []lock.Locker) error {
+// checkPermits returns an error if two of locks acquire permits of one semaphore. Each has its own
+// owner there, so they could wait for each other.
+func checkPermits(locks []lock.Locker) error {
 	seen := map[any]int{}
 	for i, l := range locks {
 		c, ok := l.(lockimpl.Counted)
@@ -149,89 +149,90 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		ctx = lock.ContextWithNewOwner(ctx)
 	}
-	holds, err := m.take(ctx, op)
+	holds, err := m.acquireAll(ctx, op)
 	if err != nil {
 		if errors.Is(err, lock.ErrUnavailable) && errors.Is(err, lock.ErrNotAcquired) {
-			err = without{err, []error{lock.ErrNotAcquired}} // some lock had no reply to its last command
+			err = without{err, []error{lock.ErrNotAcquired}} // the last command of some lock had no reply
 		}
 		return nil, err
 	}
 	return newHold(ctx, m, holds), nil
 }
 
-// take takes a hold of each lock. If it does not come to that, also because the observer of a
-// lock panics, it gives back what it has.
-func (m *Lock) take(ctx context.Context, op string) (holds []lock.Hold, err error) {
-	t := &taking{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
-	taken := false
+// acquireAll acquires a hold of each lock. If that fails, even by a panic of a lock's observer, it
+// releases what it has acquired.
+func (m *Lock) acquireAll(ctx context.Context, op string) (holds []lock.Hold, err error) {
+	t := &acquisition{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
+	done := false
 	defer func() {
-		if !taken {
-			back := giveBack(ctx, m.locks, t.holds)
-			if err = errors.Join(err, back); failed(back) {
+		if !done {
+			releaseErr := releaseHolds(ctx, m.locks, t.holds)
+			if err = errors.Join(err, releaseErr); releaseFailed(releaseErr) {
 				err = without{err, []error{lock.ErrNotAcquired}}
 			}
 		}
 	}()
 	if m.batch {
-		err = t.together(ctx)
+		err = t.acquireBatch(ctx)
 	}
 	if err == nil {
-		err = t.oneByOne(ctx) // of what is missing, or lost again by now
+		err = t.acquireInOrder(ctx) // those that are missing, or lost in the meantime
 	}
 	if err != nil {
 		return nil, err
 	}
-	taken = true
+	done = true
 	return t.holds, nil
 }
 
-// tooOften is how often one lock may run out while others are waited for: once or
-// twice can be chance.
-const tooOften = 3
+// maxLosses is how often the hold of one lock may be lost while the call waits for the others. Then
+// the call fails. One or two losses can be chance.
+const maxLosses = 3
 
-// taking is one call that takes the locks.
-type taking struct {
+// acquisition is one call that acquires the locks.
+type acquisition struct {
 	m     *Lock
 	op    string
 	holds []lock.Hold // of each lock; nil where there is none
-	lost  []int       // how often each ran out meanwhile
+	lost  []int       // how often the hold of each was lost
 	last  error       // the refusal of the latest attempt; nil if that had another result
 }
 
-// tooBusy is how often a call waits for one of its locks, and then finds that another owner has
-// another one, before it takes them one by one.
-const tooBusy = 4
+// maxBatches is how often a call waits for one of its locks, and then finds that another owner has
+// another one, before it acquires them one by one.
+const maxBatches = 4
 
-// together takes all locks at once: the attempts travel in one batch. If one of them fails, it
-// gives the others back, and waits for that one. If the locks are so busy that they are hardly ever
-// free together, it returns with that one alone.
-func (t *taking) together(ctx context.Context) error {
-	for range tooBusy {
+// acquireBatch acquires all locks at the same time, by attempts in one batch. If one of them fails,
+// it releases the others and waits for that one. If the locks are so busy that they are rarely free
+// together, it returns with that one alone.
+func (t *acquisition) acquireBatch(ctx context.Context) error {
+	for range maxBatches {
 		i, err := t.tryOthers(ctx)
 		if err == nil {
 			return nil
 		}
 		if t.op == "trylock" {
-			return named(t.op, t.m.locks[i], err)
+			return withName(t.op, t.m.locks[i], err)
 		}
 		if ctx.Err() != nil {
-			if err = bare(err); !errors.Is(err, ctx.Err()) {
-				err = ended(ctx, err)
+			if err = withoutName(err); !errors.Is(err, ctx.Err()) {
+				err = canceledError(ctx, err)
 			}
 			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}
 		}
-		_ = giveBack(ctx, t.m.locks, t.holds)
-		if t.holds[i], err = t.ask(ctx, i, false); err != nil { // it says what is wrong, and waits if that passes
-			return named(t.op, t.m.locks[i], err)
+		_ = releaseHolds(ctx, t.m.locks, t.holds)
+		if t.holds[i], err = t.acquireOne(ctx, i, false); err != nil { // returns a persistent error again, and waits otherwise
+			return withName(t.op, t.m.locks[i], err)
 		}
 	}
 	return nil
 }
 
-// tryOthers makes one attempt, at the same time, at each lock of which there is no hold, unless
-// others of this process wait for one of them. It returns a fault before a refusal, and a refusal
-// before the end of ctx, of these the first in the order of the names, and the lock that it is about.
-func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
+// tryOthers makes one attempt at each lock without a hold, at the same time, unless other callers of
+// this process wait for one of them. It returns one error and the index of its lock: a failure
+// rather than a refusal, a refusal rather than a cancellation, and of equal ones the first in the
+// order of the names.
+func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 	for _, i := range t.m.order {
 		if t.holds[i] == nil {
 			if err := t.m.locks[i].(lockimpl.Batched).Ahead(); err != nil {
@@ -240,7 +241,7 @@ func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
 		}
 	}
 	errs := make([]error, len(t.holds))
-	ends := make(chan func(), len(t.holds)) // nil, or what ended the goroutine of an attempt: an observer can do that
+	ends := make(chan func(), len(t.holds)) // nil, or how an observer ended the goroutine of an attempt
 	attempts := 0
 	for i, h := range t.holds {
 		if h != nil {
@@ -268,7 +269,7 @@ func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
 	if end != nil {
 		end()
 	}
-	weight := func(err error) int {
+	priority := func(err error) int {
 		switch {
 		case errors.Is(err, lock.ErrNotAcquired):
 			return 2
@@ -280,23 +281,21 @@ func (t *taking) tryOthers(ctx context.Context) (failed int, err error) {
 		return 0
 	}
 	for _, i := range t.m.order {
-		if weight(errs[i]) > weight(err) {
+		if priority(errs[i]) > priority(err) {
 			failed, err = i, errs[i]
 		}
 	}
 	return failed, err
 }
 
-// oneByOne takes the locks in the order of their names. While it waits for a lock, it
-// holds none that comes later, nor another of that name. So callers that wait for each
-// other cannot form a ring: the one that waits for the last name of all would wait for
-// a caller that does not wait.
+// acquireInOrder acquires the locks in the order of their names. While it waits for a lock, it holds
+// none that comes later, and no other of that name. Callers therefore cannot deadlock: a caller that
+// waits for the last name waits for a caller that does not wait.
 //
-// It tries to take a lock out of order in two cases: when it holds others of that name,
-// whose order is not known; and when the lease of that lock ran out
-// while it waited for later ones. There it does not wait. If the attempt is refused, it gives
-// the later ones back, and then waits.
-func (t *taking) oneByOne(ctx context.Context) error {
+// It tries to acquire a lock out of order in two cases: if it holds others of that name, whose order
+// is not known, or if the lease of that lock expired while it waited for later ones. It does not
+// wait there. If the attempt is refused, it releases the later ones and then waits.
+func (t *acquisition) acquireInOrder(ctx context.Context) error {
 	order := slices.Clone(t.m.order)
 	for {
 		at := slices.IndexFunc(order, func(i int) bool { return t.holds[i] == nil || t.holds[i].Err() != nil })
@@ -304,54 +303,54 @@ func (t *taking) oneByOne(ctx context.Context) error {
 			return nil
 		}
 		i := order[at]
-		if ctx.Err() != nil { // that ends the holds, too
-			return named(t.op, t.m.locks[i], ended(ctx, t.last))
+		if ctx.Err() != nil { // the holds have ended, too
+			return withName(t.op, t.m.locks[i], canceledError(ctx, t.last))
 		}
-		if cause := t.ranOut(ctx, i); cause != nil {
-			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: fmt.Errorf("the hold was lost %d times while the call waited for the other locks: %w", tooOften, bare(cause))}
+		if cause := t.releaseEnded(ctx, i); cause != nil {
+			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: fmt.Errorf("the hold was lost %d times while the call waited for the other locks: %w", maxLosses, withoutName(cause))}
 		}
 		later := t.later(i)
-		h, err := t.ask(ctx, i, len(later) > 0)
+		h, err := t.acquireOne(ctx, i, len(later) > 0)
 		t.last = nil
 		switch {
 		case err == nil:
 			t.holds[i] = h
-		case len(later) > 0 && t.mayBeOrder(err):
-			t.last = bare(err)
+		case len(later) > 0 && t.failedByOrder(err):
+			t.last = withoutName(err)
 			for _, j := range later {
-				t.giveBack(ctx, j)
+				t.release(ctx, j)
 			}
 			first := slices.IndexFunc(order, func(j int) bool { return t.m.locks[j].Name() == t.m.locks[i].Name() })
 			order = slices.Insert(slices.Delete(order, at, at+1), first, i)
-			rest(ctx, rand.N(10*time.Millisecond)) // so that two callers that give way to each other do not do it in step
+			sleep(ctx, rand.N(10*time.Millisecond)) // so that two callers do not keep releasing for each other at the same time
 		default:
-			return named(t.op, t.m.locks[i], err)
+			return withName(t.op, t.m.locks[i], err)
 		}
 	}
 }
 
-// ranOut gives back what is left of a hold on lock i that is over. It returns the
-// cause if that happened too often.
-func (t *taking) ranOut(ctx context.Context, i int) error {
+// releaseEnded releases a hold on lock i that has ended, because Redis may still have it. It returns
+// the cause of the end if that happened too often.
+func (t *acquisition) releaseEnded(ctx context.Context, i int) error {
 	if t.holds[i] == nil {
 		return nil
 	}
 	cause := t.holds[i].Err()
-	t.giveBack(ctx, i)
-	if t.lost[i]++; t.lost[i] < tooOften {
+	t.release(ctx, i)
+	if t.lost[i]++; t.lost[i] < maxLosses {
 		return nil
 	}
 	return cause
 }
 
-// giveBack gives back the hold on lock i. If Redis does not confirm it, the release goes on in
-// the background, and delays the next owner of that lock.
-func (t *taking) giveBack(ctx context.Context, i int) {
-	_ = giveBack(ctx, t.m.locks[i:i+1], t.holds[i:i+1])
+// release releases the hold on lock i. If Redis does not confirm it, the release continues in the
+// background, and delays the next owner of that lock.
+func (t *acquisition) release(ctx context.Context, i int) {
+	_ = releaseHolds(ctx, t.m.locks[i:i+1], t.holds[i:i+1])
 }
 
 // later returns the held locks that come after lock i, or have its name.
-func (t *taking) later(i int) (later []int) {
+func (t *acquisition) later(i int) (later []int) {
 	for j, h := range t.holds {
 		if h != nil && t.m.locks[j].Name() >= t.m.locks[i].Name() {
 			later = append(later, j)
@@ -360,21 +359,21 @@ func (t *taking) later(i int) (later []int) {
 	return later
 }
 
-func (t *taking) ask(ctx context.Context, i int, outOfOrder bool) (lock.Hold, error) {
+func (t *acquisition) acquireOne(ctx context.Context, i int, outOfOrder bool) (lock.Hold, error) {
 	if t.op == "lock" && !outOfOrder {
 		return t.m.locks[i].Lock(ctx)
 	}
 	return t.m.locks[i].TryLock(ctx)
 }
 
-// mayBeOrder reports whether err, of an attempt out of order, may not occur in order. Both
-// sides of a read/write lock can be held, if the one for writing is taken first.
-func (t *taking) mayBeOrder(err error) bool {
+// failedByOrder reports whether err, of an attempt out of order, may not occur in order. Both sides
+// of a read/write lock can be held if the write side is acquired first.
+func (t *acquisition) failedByOrder(err error) bool {
 	return errors.Is(err, lock.ErrUpgrade) || t.op == "lock" && errors.Is(err, lock.ErrNotAcquired)
 }
 
-// rest sleeps for d, and reports false if ctx ended before.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep sleeps for d. It reports false if ctx is canceled first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -385,17 +384,17 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// bare returns err without the name of its lock.
-func bare(err error) error {
+// withoutName returns err without the name of its lock.
+func withoutName(err error) error {
 	if e, ok := err.(*lock.Error); ok {
 		return e.Err
 	}
 	return err
 }
 
-// named returns err with the name of the lock that it is about. The locks of this
-// module do that themselves.
-func named(op string, l lock.Locker, err error) error {
+// withName returns err with the operation and the name of its lock. The errors of locks of this
+// module have them already.
+func withName(op string, l lock.Locker, err error) error {
 	if errors.As(err, new(*lock.Error)) {
 		return err
 	}

@@ -14,8 +14,8 @@ const (
 	DefaultMaxLease      = 30 * time.Second      // client.DefaultWatchdogTimeout
 )
 
-// leastServerTimeout is the least that the default is, for very short leases.
-const leastServerTimeout = 5 * time.Millisecond
+// minServerTimeout is the minimum of the default, for very short leases.
+const minServerTimeout = 5 * time.Millisecond
 
 // Option configures a [Quorum].
 type Option interface{ apply(*config) }
@@ -25,21 +25,21 @@ type option func(*config)
 func (o option) apply(c *config) { o(c) }
 
 type config struct {
-	timeout time.Duration // for one attempt at one server
-	longest time.Duration // the longest lease that any holder has
-	least   time.Duration // the least validity of a fresh hold; 0 is a tenth of its own lease
-	most    time.Duration // the longest that a hold lives; 0 is no limit
-	limit   time.Duration // the longest that Lock waits; 0 is no limit
-	once    bool          // Lock makes one attempt
-	durable bool          // the servers forget nothing
-	errs    []error       // about the options that were given
+	timeout     time.Duration // of one attempt at one server
+	maxLease    time.Duration // the longest lease that any holder has
+	minValidity time.Duration // the minimum validity of a new hold; 0 for a tenth of its lease
+	maxHold     time.Duration // the maximum duration of a hold; 0 for no limit
+	maxWait     time.Duration // the maximum duration of a Lock; 0 for no limit
+	once        bool          // Lock makes one attempt
+	durable     bool          // no server loses a lock when it restarts
+	errs        []error       // the errors of the options
 }
 
-// set sets what to d, the duration of an option, and notes an error if d is less than least.
-func (c *config) set(what *time.Duration, option string, d, least time.Duration) {
-	*what = d
-	if d < least {
-		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at least %v", option, d, least))
+// set sets field to d, the duration of an option, and adds an error if d is less than minimum.
+func (c *config) set(field *time.Duration, option string, d, minimum time.Duration) {
+	*field = d
+	if d < minimum {
+		c.errs = append(c.errs, fmt.Errorf("%s(%v): must be at least %v", option, d, minimum))
 	}
 }
 
@@ -55,13 +55,13 @@ func WithServerTimeout(d time.Duration) Option {
 // [DefaultMaxLease]. A server that started less than that ago has no vote. It may have lost a lease
 // that its holder still relies on. If a lock of this Quorum has a longer lease, each call fails.
 func WithMaxLease(d time.Duration) Option {
-	return option(func(c *config) { c.set(&c.longest, "WithMaxLease", d, lock.MinLease) })
+	return option(func(c *config) { c.set(&c.maxLease, "WithMaxLease", d, lock.MinLease) })
 }
 
 // WithMinValidity sets how much of the lease must remain for an attempt to succeed. The default is
 // 10 % of the lease.
 func WithMinValidity(d time.Duration) Option {
-	return option(func(c *config) { c.set(&c.least, "WithMinValidity", d, time.Millisecond) })
+	return option(func(c *config) { c.set(&c.minValidity, "WithMinValidity", d, time.Millisecond) })
 }
 
 // WithMaxHold sets the maximum duration of a hold. By default there is none. After d the hold is
@@ -69,15 +69,15 @@ func WithMinValidity(d time.Duration) Option {
 // long a holder that hangs keeps out other owners. If the locks of the servers use
 // lock.WithMaxHold, the shortest of them has the same effect.
 func WithMaxHold(d time.Duration) Option {
-	return option(func(c *config) { c.set(&c.most, "WithMaxHold", d, lock.MinLease) })
+	return option(func(c *config) { c.set(&c.maxHold, "WithMaxHold", d, lock.MinLease) })
 }
 
 // WithWait limits how long Lock waits, as lock.WithWait does for one lock. A deadline on the
 // context would end the hold too. With WithWait(0), Lock makes one attempt, as TryLock does.
 func WithWait(d time.Duration) Option {
 	return option(func(c *config) {
-		if c.limit, c.once = d, d == 0; !c.once {
-			c.set(&c.limit, "WithWait", d, time.Millisecond)
+		if c.maxWait, c.once = d, d == 0; !c.once {
+			c.set(&c.maxWait, "WithWait", d, time.Millisecond)
 		}
 	})
 }
@@ -91,7 +91,7 @@ func WithDurableServers() Option {
 }
 
 func configure(opts []Option) (config, error) {
-	c := config{longest: DefaultMaxLease}
+	c := config{maxLease: DefaultMaxLease}
 	for i, o := range opts {
 		if o == nil {
 			c.errs = append(c.errs, fmt.Errorf("option %d of %d is nil", i+1, len(opts)))
@@ -100,15 +100,15 @@ func configure(opts []Option) (config, error) {
 		o.apply(&c)
 	}
 	if c.timeout == 0 {
-		c.timeout = min(max(c.longest/100, leastServerTimeout), DefaultServerTimeout)
+		c.timeout = min(max(c.maxLease/100, minServerTimeout), DefaultServerTimeout)
 	}
 	switch {
 	case len(c.errs) > 0:
 		return c, errors.Join(c.errs...)
-	case c.most > 0 && c.least > c.most:
-		return c, fmt.Errorf("WithMinValidity(%v): must be at most WithMaxHold(%v)", c.least, c.most)
-	case c.timeout > c.longest/4:
-		return c, fmt.Errorf("WithServerTimeout(%v): must be at most a quarter of the maximum lease (%v)", c.timeout, c.longest)
+	case c.maxHold > 0 && c.minValidity > c.maxHold:
+		return c, fmt.Errorf("WithMinValidity(%v): must be at most WithMaxHold(%v)", c.minValidity, c.maxHold)
+	case c.timeout > c.maxLease/4:
+		return c, fmt.Errorf("WithServerTimeout(%v): must be at most a quarter of the maximum lease (%v)", c.timeout, c.maxLease)
 	}
 	return c, nil
 }

@@ -19,15 +19,15 @@ import (
 // first-come, first-served. It holds no resources and need not be closed.
 type Quorum struct {
 	config
-	locks    []lock.Locker // one of each server
-	majority int
-	name     string
-	fixed    time.Duration         // how long a majority of fixed leases lasts; 0 if a majority is renewed
-	fenced   bool                  // its holds have tokens
-	err      error                 // what is wrong with the locks or the options
-	turn     chan struct{}         // cap 1; the caller that has put a value in may make attempts
-	apart    atomic.Bool           // set once it is known that no two of them are on one server
-	latest   atomic.Pointer[error] // what the latest attempt came to
+	locks      []lock.Locker // one for each server
+	majority   int
+	name       string
+	fixedLease time.Duration         // how long a majority of the leases lasts; 0 if a majority is renewed
+	fenced     bool                  // its holds have fencing tokens
+	err        error                 // what is wrong with the locks or the options
+	turn       chan struct{}         // capacity 1; the caller that has sent a value may make attempts
+	distinct   atomic.Bool           // set when it is known that no two locks are on one server
+	latest     atomic.Pointer[error] // the result of the latest attempt
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -66,7 +66,7 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		}
 	}
 	for i, l := range locks {
-		err := mayGiveBack(l)
+		err := checkOptions(l)
 		if c, ok := l.(lockimpl.Counted); ok {
 			if _, permits := c.Semaphore(); permits != 1 {
 				err = errors.Join(err, fmt.Errorf("semaphore of %d permits: a quorum supports only semaphores with 1 permit", permits))
@@ -77,14 +77,14 @@ func NewQuorum(locks []lock.Locker, opts ...Option) *Quorum {
 		}
 	}
 	if q.err == nil {
-		q.fixed = q.lasts()
+		q.fixedLease = q.majorityLease()
 		q.fenced, q.err = q.fencing()
 	}
 	return q
 }
 
-// lasts returns how long a majority of fixed leases lasts; 0 if a majority is renewed.
-func (q *Quorum) lasts() time.Duration {
+// majorityLease returns how long a majority of the leases lasts, or 0 if a majority is renewed.
+func (q *Quorum) majorityLease() time.Duration {
 	var leases []time.Duration
 	for _, l := range q.locks {
 		if c, ok := l.(lockimpl.Configured); ok && c.Config().Lease > 0 {
@@ -99,7 +99,7 @@ func (q *Quorum) lasts() time.Duration {
 	return leases[q.majority-renewed-1]
 }
 
-// fencing reports whether the locks have tokens from registers.
+// fencing reports whether the locks use fencing tokens.
 func (q *Quorum) fencing() (bool, error) {
 	n := 0
 	for _, l := range q.locks {
@@ -160,124 +160,125 @@ func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	return h, nil
 }
 
-// tries is how many attempts in a row must meet faults at a majority before Lock gives up.
-const tries = 3
+// maxFaults is the number of attempts in a row with persistent errors after which Lock fails.
+const maxFaults = 3
 
 func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
-	ctx, stands, err := q.enter(ctx)
+	ctx, mustQueue, err := q.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
 	waiting := ctx
-	if q.limit > 0 {
+	if q.maxWait > 0 {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, q.limit)
+		waiting, cancel = context.WithTimeout(ctx, q.maxWait)
 		defer cancel()
 	}
 	var last error
-	if stands {
+	if mustQueue {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
 		case <-waiting.Done():
-			last = q.ahead()
+			last = q.errAhead()
 		}
 	}
-	pause, gate, hopeless := time.Duration(0), -1, 0
+	pause, server, faults := time.Duration(0), -1, 0
 	for waiting.Err() == nil {
 		h := newQuorumHold(ctx, q)
-		atGate := gate >= 0 && h.wait(waiting, gate)
+		granted := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
-		q.result(err)
-		var b *ballot
+		q.setLatest(err)
+		var e *majorityError
 		switch {
 		case err == nil:
 			return h, nil
-		case err == errCut, waiting.Err() != nil && !news(err, last): // it had no result, or no new one
+		case err == errCut, waiting.Err() != nil && !newResult(err, last): // it had no result, or no new one
 			continue
-		case errors.As(err, &b) && b.stays():
-			if hopeless++; hopeless == tries {
+		case errors.As(err, &e) && e.persists():
+			if faults++; faults == maxFaults {
 				return nil, err
 			}
 		default:
-			hopeless = 0
+			faults = 0
 		}
 		last = err
-		if gate = h.gate(); atGate || gate < 0 {
-			gate = -1
-			pause = min(max(2*pause, 10*time.Since(began)), mostPause)
-			rest(waiting, about(pause))
+		if server = h.serverToWaitAt(); granted || server < 0 {
+			server = -1
+			pause = min(max(2*pause, 10*time.Since(began)), maxPause)
+			sleep(waiting, jitter(pause))
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, ended(ctx, last)
+		return nil, canceledError(ctx, last)
 	}
-	return nil, waited{q.limit, last}
+	return nil, waited{q.maxWait, last}
 }
 
 func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
-	ctx, stands, err := q.enter(ctx)
+	ctx, mustQueue, err := q.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if stands {
+	if mustQueue {
 		select {
 		case q.turn <- struct{}{}:
 			defer func() { <-q.turn }()
 		default:
-			return nil, q.ahead()
+			return nil, q.errAhead()
 		}
 	}
 	h := newQuorumHold(ctx, q)
 	err = h.poll(ctx, false)
-	q.result(err)
+	q.setLatest(err)
 	switch {
 	case err == nil:
 		return h, nil
 	case err == errCut:
-		return nil, ended(ctx, nil)
+		return nil, canceledError(ctx, nil)
 	case ctx.Err() != nil:
-		return nil, ended(ctx, err)
+		return nil, canceledError(ctx, err)
 	default:
 		return nil, err
 	}
 }
 
-// errCut is the result of an attempt that the end of its context cut short before there was another.
+// errCut is the result of an attempt whose context was canceled before it had another result.
 var errCut = errors.New("cut short")
 
-// news reports whether an attempt that was cut short says more than the one before, which failed with last: it has another
-// verdict, and not for want of the replies that it did not wait for.
-func news(err, last error) bool {
-	var a, b *ballot
-	return !errors.As(err, &a) || last == nil || !(a.depends() || errors.As(last, &b) && a.verdict == b.verdict)
+// newResult reports whether err, of an attempt whose context was canceled, says more than last, the
+// error of the attempt before it. It does if the verdict is a different one, and the replies that
+// were not waited for could not have changed it.
+func newResult(err, last error) bool {
+	var e, before *majorityError
+	return !errors.As(err, &e) || last == nil || !(e.undecided() || errors.As(last, &before) && e.verdict == before.verdict)
 }
 
-// result notes what the latest attempt came to, for the callers that stand in line.
-func (q *Quorum) result(err error) {
+// setLatest stores the result of an attempt, for the errors of callers that wait in the queue.
+func (q *Quorum) setLatest(err error) {
 	if err != errCut {
 		q.latest.Store(&err)
 	}
 }
 
-// ahead returns the error of a caller that another one of this Quorum kept from making an attempt: the servers refuse
-// that one, or respond to it as the error says.
-func (q *Quorum) ahead() error {
+// errAhead returns the error of a caller that made no attempt because another caller of this Quorum
+// is making attempts. It includes the result of the latest of those, unless it was refused.
+func (q *Quorum) errAhead() error {
 	if latest := q.latest.Load(); latest != nil && *latest != nil && !errors.Is(*latest, lock.ErrNotAcquired) {
 		return fmt.Errorf("another call of this process is ahead: %w", *latest)
 	}
 	return fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 }
 
-// enter returns ctx with an owner, and whether the caller has to stand in line. An owner that holds the lock
-// does not: the others in the line wait for it.
-func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err error) {
+// prepare returns ctx with an owner, and whether the caller must wait in the queue. An owner that
+// holds the lock need not, because the callers in the queue wait for it.
+func (q *Quorum) prepare(ctx context.Context) (_ context.Context, mustQueue bool, err error) {
 	if q.err != nil {
 		return nil, false, q.err
 	}
 	if ctx.Err() != nil {
-		return nil, false, ended(ctx, nil)
+		return nil, false, canceledError(ctx, nil)
 	}
 	if _, ok := lockimpl.OwnerFrom(ctx); !ok {
 		return lock.ContextWithNewOwner(ctx), true, nil
@@ -285,9 +286,9 @@ func (q *Quorum) enter(ctx context.Context) (_ context.Context, stands bool, err
 	return ctx, len(q.held(ctx)) == 0, nil
 }
 
-// mostPause is the mean of the longest pause between two attempts, which varies by half of it. A waiter
-// asks at least once a second.
-const mostPause = 600 * time.Millisecond
+// maxPause is the mean of the longest pause between two attempts, which varies by half of it. With
+// it, a waiter retries at least once per second.
+const maxPause = 600 * time.Millisecond
 
-// about returns a random duration between half of d and one and a half of it.
-func about(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
+// jitter returns a random duration between half of d and one and a half of it.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }

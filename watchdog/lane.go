@@ -38,7 +38,7 @@ type batch struct {
 	sent     instant
 	leases   []*Lease
 	subjects []Subject     // of leases, in the same order
-	over     chan struct{} // closed when the batch is answered and all subjects are notified
+	done     chan struct{} // closed when all replies are recorded and all subjects are notified
 }
 
 // lookLocked moves leases that are due to ln.waiting. It stops waiting for the batch in flight if
@@ -93,9 +93,9 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	return ln.fillLocked(w, n)
 }
 
-// goOnLocked returns the batch after b. It returns nil if no lease is waiting or due soon, and the
+// nextLocked returns the batch after b. It returns nil if no lease is waiting or due soon, and the
 // slice is done.
-func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
+func (ln *lane) nextLocked(w *Watchdog, n instant, b *batch) *batch {
 	if ln.front == b {
 		ln.front = nil
 	}
@@ -111,7 +111,7 @@ func (ln *lane) goOnLocked(w *Watchdog, n instant, b *batch) *batch {
 // fillLocked returns a batch of the waiting leases and those that are due soon, or nil if there are
 // none.
 func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
-	b := &batch{sent: n, over: make(chan struct{})}
+	b := &batch{sent: n, done: make(chan struct{})}
 	most := w.most
 	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {
 		most *= pipelined
@@ -149,37 +149,37 @@ func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 		w.removeLocked(l)
 		l.lane = w.laneLocked(g)
 	} else if l.alive {
-		l.under = b.over
+		l.under = b.done
 		b.leases, b.subjects = append(b.leases, l), append(b.subjects, l.subject)
 	}
 	w.placeLocked(l)
 }
 
-// carry sends b, handles the replies, and continues with the next batches until no lease of ln is
+// sendBatches sends b, handles the replies, and continues with the next batches until no lease of ln is
 // due.
-func (w *Watchdog) carry(ln *lane, b *batch) {
+func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 	for b != nil {
 		errs := w.renew(w.ctx, b.subjects)
 
 		w.mu.Lock()
-		news := b.answeredLocked(w, now(), errs)
+		notifications := b.repliedLocked(w, now(), errs)
 		w.mu.Unlock()
-		for _, tell := range news {
-			tell()
+		for _, notify := range notifications {
+			notify()
 		}
-		close(b.over)
+		close(b.done)
 
 		w.mu.Lock()
 		n := now()
-		if b = ln.goOnLocked(w, n, b); b == nil {
+		if b = ln.nextLocked(w, n, b); b == nil {
 			w.wakeLocked(n.add(ln.sleepLocked(w, n)))
 		}
 		w.mu.Unlock()
 	}
 }
 
-// answeredLocked records the replies to b. It returns the functions that notify the subjects.
-func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []func()) {
+// repliedLocked records the replies to b. It returns the functions that notify the subjects.
+func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notifications []func()) {
 	clock := w.clock.again()
 	for i, l := range b.leases {
 		l.under = nil
@@ -194,21 +194,21 @@ func (b *batch) answeredLocked(w *Watchdog, n instant, errs []error) (news []fun
 		switch {
 		case left <= 0:
 			l.err = err
-			news = append(news, l.loseLocked(n, l.expiredLocked()))
+			notifications = append(notifications, l.loseLocked(n, l.expiredLocked()))
 		case errors.Is(err, ErrGone):
-			news = append(news, l.loseLocked(n, err))
+			notifications = append(notifications, l.loseLocked(n, err))
 		case err != nil:
 			l.err = err
 			l.renewAt = n.add(min(max(w.lease/24, 5*time.Millisecond), time.Second))
 			w.placeLocked(l)
-			news = append(news, func() { subject.Unrenewed(err, left) })
+			notifications = append(notifications, func() { subject.Unrenewed(err, left) })
 		default:
 			l.err = nil
 			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
 			until := clock.time(l.until.load())
-			news = append(news, func() { subject.Renewed(until, left) })
+			notifications = append(notifications, func() { subject.Renewed(until, left) })
 		}
 	}
-	return news
+	return notifications
 }

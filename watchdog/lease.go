@@ -96,9 +96,9 @@ func (l *Lease) CheckAt(t time.Time) error {
 		l.w.mu.Unlock()
 		return nil
 	}
-	tell := l.loseLocked(n, l.expiredLocked())
+	notify := l.loseLocked(n, l.expiredLocked())
 	l.w.mu.Unlock()
-	tell()
+	notify()
 	return l.err
 }
 
@@ -123,13 +123,13 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 func (l *Lease) Answered(sent time.Time, err error) {
 	l.w.mu.Lock()
 	n := now()
-	var tell func()
+	var notify func()
 	switch {
 	case l.over.Load() || err != nil && !errors.Is(err, ErrGone):
 	case l.until.load().passed(n):
-		tell = l.loseLocked(n, l.expiredLocked())
+		notify = l.loseLocked(n, l.expiredLocked())
 	case err != nil:
-		tell = l.loseLocked(n, err)
+		notify = l.loseLocked(n, err)
 	default:
 		l.err = nil
 		start, left := at(sent), l.until.load().left(n)
@@ -138,11 +138,11 @@ func (l *Lease) Answered(sent time.Time, err error) {
 		}
 		l.extendLocked(start, l.w.lease)
 		subject, until := l.subject, l.w.clock.again().time(l.until.load())
-		tell = func() { subject.Renewed(until, left) }
+		notify = func() { subject.Renewed(until, left) }
 	}
 	l.w.mu.Unlock()
-	if tell != nil {
-		tell()
+	if notify != nil {
+		notify()
 	}
 }
 
@@ -190,9 +190,9 @@ func (l *Lease) Lose(cause error) {
 		l.w.mu.Unlock()
 		return
 	}
-	tell := l.loseLocked(now(), cause)
+	notify := l.loseLocked(now(), cause)
 	l.w.mu.Unlock()
-	tell()
+	notify()
 }
 
 // Stop ends the watch and reports whether the lease was still watched. It waits for a renewal that
@@ -222,7 +222,7 @@ func (l *Lease) End() (was bool, under <-chan struct{}) {
 
 // loseLocked ends the lease and returns the function that notifies its subject. The caller calls that
 // without the mutex.
-func (l *Lease) loseLocked(n instant, cause error) (tell func()) {
+func (l *Lease) loseLocked(n instant, cause error) (notify func()) {
 	if !l.until.load().passed(n) {
 		l.until.store(n)
 	}

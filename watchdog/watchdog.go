@@ -182,7 +182,7 @@ func (w *Watchdog) turn() time.Duration {
 	}
 	for _, ln := range w.lanes {
 		if b := ln.startLocked(w, n); b != nil {
-			w.wg.Go(func() { w.carry(ln, b) })
+			w.wg.Go(func() { w.sendBatches(ln, b) })
 		}
 	}
 	sleep := never
@@ -199,8 +199,8 @@ func (w *Watchdog) turn() time.Duration {
 	w.loop.wakesAt, w.loop.asleep = n.add(sleep), true
 	w.mu.Unlock()
 
-	for _, tell := range ended {
-		tell()
+	for _, notify := range ended {
+		notify()
 	}
 	return sleep
 }

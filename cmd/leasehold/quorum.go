@@ -202,7 +202,7 @@ func (all sites) quorum(s *stage, name string) (*multilock.Quorum, error) {
 	), nil
 }
 
-// close ends the clients and the servers. Locks that the clients could not give back end
+// close ends the clients and the servers. Locks that the clients could not release end
 // with the servers, so close does not wait for them.
 func (all sites) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)

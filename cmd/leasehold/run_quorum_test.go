@@ -22,7 +22,7 @@ func startServers(t *testing.T, n int) (servers []*redistest.Server, env []strin
 	return servers, []string{"LEASEHOLD_REDIS_URL=" + strings.Join(urls, " ")}
 }
 
-// quorumArgs are for servers that are young and slow.
+// quorumArgs are for servers that started recently and are slow.
 var quorumArgs = []string{"run", "--quorum", "--durable-servers", "--lease", "2s", "--server-timeout", "500ms"}
 
 // 1: One of three servers is dead from the start, and the command gets the lock on two. 2: No other

@@ -77,7 +77,7 @@ var mutants = []mutant{
 	},
 	{
 		"a server of a quorum has a vote as soon as it is back", "multilock/majority.go",
-		"votes = s.Since.Add(q.longest)", "votes = s.Since", "quorum", saysTwo,
+		"votesFrom = s.Since.Add(q.maxLease)", "votesFrom = s.Since", "quorum", saysTwo,
 	},
 	{
 		"a latch counts a part each time that it is counted", "luascripts/latch_down.lua",

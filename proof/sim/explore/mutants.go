@@ -30,7 +30,7 @@ var mutants = []mutant{
 	}}},
 	{"several at once: a call waits with what it has", "multi", []edit{{
 		"multilock/multilock.go",
-		"\t\t_ = giveBack(ctx, t.m.locks, t.holds)\n", "",
+		"\t\t_ = releaseHolds(ctx, t.m.locks, t.holds)\n", "",
 	}}},
 	{"a lock is kept beside a reader of the process", "linger", []edit{{
 		"internal/lockstate/linger.go",

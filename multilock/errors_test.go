@@ -299,7 +299,7 @@ func TestQuorum_queuedError(t *testing.T) {
 
 // The end of a wait cuts its last attempt short. Then the error of the attempt before counts, unless the last one has a
 // definite other result: the servers without a reply may still name another owner.
-func TestNews(t *testing.T) {
+func TestNewResult(t *testing.T) {
 	refusal, dead := error(&lock.Error{Op: "lock", Name: "q", Err: lock.ErrNotAcquired}), error(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED})
 	late := multilock.NoVote(time.Second, context.Canceled)
 	refused, down := multilock.Judged(refusal, refusal, refusal, dead, dead), multilock.Judged(dead, dead, dead, refusal, refusal)
@@ -316,7 +316,7 @@ func TestNews(t *testing.T) {
 		"three refuse":                  {multilock.Judged(refusal, refusal, refusal, multilock.Open, dead), down, true},
 		"another error":                 {lock.ErrUnavailable, refused, true},
 	} {
-		if got := multilock.News(c.err, c.last); got != c.want {
+		if got := multilock.NewResult(c.err, c.last); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -14,20 +14,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// class says what a server's reason for not voting means for the quorum.
+// class is what a server's reason for not voting means for the quorum.
 type class int
 
 const (
 	voted       class = iota
 	open              // its reply would not have changed the outcome, or the call ended before it came
 	refused           // another owner has the lock there
-	unavailable       // no usable reply: another attempt may get one
-	broken            // a fault that another attempt meets again, such as a missing permission
+	unavailable       // no usable reply; another attempt may succeed
+	broken            // an error that another attempt meets again, such as a missing permission
 	classes
 )
 
-// classOf returns the class of reason. No lock of this module has an error that matches both ErrNotAcquired and ErrUnavailable; from
-// any other lock, such an error counts as unavailable.
+// classOf returns the class of reason. A reason that matches both ErrNotAcquired and ErrUnavailable
+// counts as unavailable. Only Lockers of other modules return one.
 func classOf(reason error) class {
 	late, isLate := reason.(noVote)
 	switch {
@@ -44,8 +44,8 @@ func classOf(reason error) class {
 	case errors.Is(reason, lock.ErrNotAcquired):
 		return refused
 	}
-	for _, passing := range []error{lock.ErrLost, os.ErrDeadlineExceeded, io.EOF, context.Canceled} {
-		if errors.Is(reason, passing) {
+	for _, transient := range []error{lock.ErrLost, os.ErrDeadlineExceeded, io.EOF, context.Canceled} {
+		if errors.Is(reason, transient) {
 			return unavailable
 		}
 	}
@@ -55,111 +55,114 @@ func classOf(reason error) class {
 	return broken
 }
 
-// ballot is the error that there is no majority.
-type ballot struct {
-	verdict  error  // ErrNotAcquired, ErrUnavailable or ErrLost; nil: the reasons of class broken are the error
-	did      string // what the servers that count did: "votes"
+// majorityError is the error that there is no majority.
+type majorityError struct {
+	verdict  error  // ErrNotAcquired, ErrUnavailable or ErrLost; nil if the reasons of class broken are the error
+	did      string // what votes counts, such as "votes" or "released"
 	votes    int
 	majority int
 	reasons  []error // why each server has no vote; nil where it has one
 }
 
-// judge sets the verdict on an acquisition from the reasons, and reports whether they allow one: with too many servers
-// of class open they do not. final reports whether it is not worth waiting for the open servers, as the verdict stays the same whatever they reply.
+// setVerdict sets the verdict on an acquisition from the reasons. known reports whether the reasons are
+// enough for a verdict, which they are not if too many servers are open. final reports whether the
+// verdict stays the same whatever the open servers reply, so that it need not wait for them.
 //
-// The quorum is not acquired only if so many servers named another owner that the rest is no majority. Otherwise a fault
-// counts if the rest without the broken servers is no majority either. Otherwise the unavailable ones are to blame: with
-// their votes there could be a majority.
-func (b *ballot) judge() (known, final bool) {
+// The verdict is ErrNotAcquired if so many servers named another owner that the rest is no majority.
+// Otherwise it is the errors of the broken servers, if the rest without them is no majority either.
+// Otherwise it is ErrUnavailable, because the unavailable servers could complete a majority.
+func (e *majorityError) setVerdict() (known, final bool) {
 	var n [classes]int
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		n[classOf(reason)]++
 	}
-	spare := len(b.reasons) - b.majority // as many may be without a vote
-	hopeless := n[refused] + n[broken]
+	spare := len(e.reasons) - e.majority // how many servers are not needed for a majority
+	rejected := n[refused] + n[broken]
 	switch {
 	case n[refused] > spare:
-		b.verdict = lock.ErrNotAcquired
+		e.verdict = lock.ErrNotAcquired
 		return true, true
-	case n[broken] > 0 && hopeless > spare:
-		b.verdict = nil
-		return true, false // an operator wants to know what the others say
+	case n[broken] > 0 && rejected > spare:
+		e.verdict = nil
+		return true, false // an operator needs the errors of the other servers, too
 	default:
-		b.verdict = lock.ErrUnavailable
-		return hopeless+n[unavailable] > spare, hopeless+n[unavailable] > spare && hopeless+n[open] <= spare
+		e.verdict = lock.ErrUnavailable
+		return rejected+n[unavailable] > spare, rejected+n[unavailable] > spare && rejected+n[open] <= spare
 	}
 }
 
-// depends reports whether the servers whose reply was not waited for could have changed the verdict from ErrUnavailable, in an
-// attempt that was cut short.
-func (b *ballot) depends() bool {
+// undecided reports whether the servers whose replies were not waited for could have changed the
+// verdict ErrUnavailable of a canceled attempt.
+func (e *majorityError) undecided() bool {
 	could := 0
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		_, late := reason.(noVote)
 		if c := classOf(reason); late || c == open || c == refused || c == broken {
 			could++
 		}
 	}
-	return b.verdict == lock.ErrUnavailable && could > len(b.reasons)-b.majority
+	return e.verdict == lock.ErrUnavailable && could > len(e.reasons)-e.majority
 }
 
-// stays reports whether the next attempt will meet the same errors at so many servers that the rest is no majority.
-func (b *ballot) stays() bool {
+// persists reports whether the next attempt will fail in the same way, because without the broken
+// servers there is no majority.
+func (e *majorityError) persists() bool {
 	faults := 0
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		if classOf(reason) == broken {
 			faults++
 		}
 	}
-	return faults > len(b.reasons)-b.majority
+	return faults > len(e.reasons)-e.majority
 }
 
 // Error returns the number of votes, and why each other server has none.
-func (b *ballot) Error() string {
+func (e *majorityError) Error() string {
 	var text strings.Builder
-	if b.verdict == nil {
+	if e.verdict == nil {
 		text.WriteString("no majority")
 	} else {
-		text.WriteString(b.verdict.Error())
+		text.WriteString(e.verdict.Error())
 	}
-	fmt.Fprintf(&text, ": %d of %d %s", b.votes, len(b.reasons), b.did)
-	for i, err := range b.reasons {
+	fmt.Fprintf(&text, ": %d of %d %s", e.votes, len(e.reasons), e.did)
+	for i, err := range e.reasons {
 		if err == nil {
 			continue
 		}
-		if e, ok := err.(*lock.Error); ok {
-			err = e.Err // the lock has the same name on all servers
+		if named, ok := err.(*lock.Error); ok {
+			err = named.Err // the lock has the same name on all servers
 		}
 		fmt.Fprintf(&text, "; server %d: %v", i+1, err)
 	}
 	return text.String()
 }
 
-// Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the
-// text, so that the error means one thing.
-func (b *ballot) Unwrap() (all []error) {
-	if b.verdict != nil {
-		all = append(all, b.verdict)
+// Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the text,
+// so that the error matches only one of the sentinel errors.
+func (e *majorityError) Unwrap() (all []error) {
+	if e.verdict != nil {
+		all = append(all, e.verdict)
 	}
-	for _, reason := range b.reasons {
+	for _, reason := range e.reasons {
 		switch c := classOf(reason); {
-		case b.verdict == nil && c == broken:
+		case e.verdict == nil && c == broken:
 			all = append(all, reasonOf(reason))
-		case b.verdict == lock.ErrUnavailable && c == unavailable:
+		case e.verdict == lock.ErrUnavailable && c == unavailable:
 			all = append(all, reasonOf(reason, lock.ErrLost))
-		case b.verdict == lock.ErrLost && (c == unavailable || c == broken):
+		case e.verdict == lock.ErrLost && (c == unavailable || c == broken):
 			all = append(all, reasonOf(reason, lock.ErrUnavailable))
 		}
 	}
 	return all
 }
 
-// reasonOf returns reason without ErrNotAcquired, the end of a context, which was not the caller's, and the errors of not.
+// reasonOf returns reason so that it does not match ErrNotAcquired, the errors of not, or a context
+// error, because the canceled context was not the caller's.
 func reasonOf(reason error, not ...error) error {
 	return without{reason, append(not, lock.ErrNotAcquired, context.Canceled, context.DeadlineExceeded)}
 }
 
-// without is an error that does not match some of the errors that it is made of.
+// without is an error that does not match some of the errors that it wraps.
 type without struct {
 	error
 	not []error
@@ -203,16 +206,16 @@ func (e noVote) Is(target error) bool {
 // Timeout reports true.
 func (e noVote) Timeout() bool { return true }
 
-// young is the reason of a server that has no vote yet.
-type young struct{ left time.Duration }
+// startedRecently is the reason of a server that has no vote yet.
+type startedRecently struct{ left time.Duration }
 
 // Error reports when the server will have a vote.
-func (e young) Error() string {
+func (e startedRecently) Error() string {
 	return fmt.Sprintf("the server started recently and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
 }
 
-// Is makes it match ErrUnavailable: no other owner was seen, and the reason passes.
-func (e young) Is(target error) bool { return target == lock.ErrUnavailable }
+// Is makes it match ErrUnavailable: no other owner was found, and the server will have a vote later.
+func (e startedRecently) Is(target error) bool { return target == lock.ErrUnavailable }
 
 // sameServer is the reason of a lock that is on the server of another lock of the quorum.
 type sameServer struct{ first, second int } // from 0
@@ -222,12 +225,12 @@ func (e sameServer) Error() string {
 	return fmt.Sprintf("locks %d and %d are on the same server; a quorum needs a separate server for each lock", e.first+1, e.second+1)
 }
 
-// ended returns the error of a call whose context is over. last is the error of its last attempt, and says whether the
-// lock was refused; nil if no attempt had a result.
-func ended(ctx context.Context, last error) error {
+// canceledError returns the error of a call whose context is canceled. last is the error of its last
+// attempt, or nil if no attempt had a result.
+func canceledError(ctx context.Context, last error) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", err, without{cause, []error{lock.ErrNotAcquired, lock.ErrUnavailable}}) // it may be of another call
+		err = fmt.Errorf("%w: %w", err, without{cause, []error{lock.ErrNotAcquired, lock.ErrUnavailable}}) // the cause may be the error of another call
 	}
 	if last != nil {
 		err = fmt.Errorf("%w (last attempt: %w)", err, last)
