@@ -73,7 +73,7 @@ type retainRequest struct {
 func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
 	t := r.t
 	t.at.lock()
-	rest, served := max(time.Until(*t.keepUntil), 0), t.Served() // mutant: operand 2: Redis frees a lock that expires in the past, too
+	rest, served := time.Until(*t.keepUntil), t.Served()
 	t.at.unlock()
 	if len(served) > 0 {
 		if err := t.removeServed(ctx, served); err != nil {
