@@ -572,7 +572,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 // A chain ends with a holder that stays for longer than the lease of the chain. It has the lock while it is renewed; if
 // that fails, the holder is notified in time, and no other hold of its process is valid after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
-	const lease = 2 * time.Second
+	const lease = 6 * time.Second
 	for name, fault := range map[string]func(*relayer){
 		"renewed": nil,
 		"renewals do not arrive": func(p *relayer) {
