@@ -50,7 +50,7 @@ type Lease struct {
 	// Guarded by w.mu.
 	alive   bool // it is to be renewed
 	waiting bool // it is in lane.waiting
-	in      in
+	queued  queued
 	inQueue
 	subject Subject
 	callAt  *instant      // when to call Due; nil if not at all
@@ -60,13 +60,13 @@ type Lease struct {
 	err     error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
 }
 
-// in is the queue that a lease is in.
-type in uint8
+// queued says which queue a lease is in.
+type queued uint8
 
 const (
-	inNone in = iota // none: it has ended
-	inEnds           // Watchdog.ends
-	inDue            // lane.due
+	inNone queued = iota // none: it has ended, or is about to be placed
+	inEnds               // Watchdog.ends
+	inDue                // lane.due
 )
 
 // Until returns the end of the lease. It changes only when the lease is renewed or ends, or when a

@@ -66,7 +66,7 @@ func (q *queue) remove(l *Lease) {
 
 // at returns when l is due in its queue, by the monotonic clock.
 func (l *Lease) at() time.Duration {
-	if l.in == inDue {
+	if l.queued == inDue {
 		return l.renewAt.mono
 	}
 	return l.endsLocked().mono

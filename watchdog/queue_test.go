@@ -39,7 +39,7 @@ func TestQueue(t *testing.T) {
 		for range 600 {
 			switch n := r.IntN(10); {
 			case n < 5 || len(in) == 0:
-				l := &Lease{in: inDue}
+				l := &Lease{queued: inDue}
 				l.renewAt.mono = at()
 				q.add(l)
 				in = append(in, l)

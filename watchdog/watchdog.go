@@ -218,9 +218,9 @@ func (l *Lease) endsLocked() instant {
 func (w *Watchdog) placeLocked(l *Lease) {
 	w.removeLocked(l)
 	due, q := l.endsLocked(), &w.ends
-	l.in = inEnds
+	l.queued = inEnds
 	if l.alive && !l.waiting && l.under == nil && l.renewAt.before(due) {
-		due, q, l.in = l.renewAt, &l.lane.due, inDue
+		due, q, l.queued = l.renewAt, &l.lane.due, inDue
 	}
 	q.add(l)
 	w.wakeLocked(due)
@@ -228,13 +228,13 @@ func (w *Watchdog) placeLocked(l *Lease) {
 
 // removeLocked removes l from its queue, if it is in one. It is called before l.lane changes.
 func (w *Watchdog) removeLocked(l *Lease) {
-	switch l.in {
+	switch l.queued {
 	case inEnds:
 		w.ends.remove(l)
 	case inDue:
 		l.lane.due.remove(l)
 	}
-	l.in = inNone
+	l.queued = inNone
 }
 
 // wakeLocked wakes run if run would sleep past due.
