@@ -68,8 +68,9 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	}
 	if ready {
 		w.retryAt, w.sentAt = time.Time{}, now
-		if w.queue != nil {
-			w.queue.outage.sent(now)
+		if l := w.queue; l != nil {
+			w.handled = l.heartbeat.handled
+			l.outage.sent(now)
 		}
 	}
 	return ready, due
