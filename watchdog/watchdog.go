@@ -107,10 +107,15 @@ func (w *Watchdog) laneLocked(g Group) *lane {
 		if g.Within > 0 {
 			interval = min(interval, g.Within)
 		}
-		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
+		ln = &lane{group: g, interval: interval, slack: min(interval/sliceCount, w.retryPause()) / 2, ahead: interval / 4}
 		w.lanes[g] = ln
 	}
 	return ln
+}
+
+// retryPause returns the time from a failed renewal to the next one.
+func (w *Watchdog) retryPause() time.Duration {
+	return min(max(w.lease/24, 5*time.Millisecond), time.Second)
 }
 
 // Close ends every watch without calling a subject, and waits for the goroutines.
