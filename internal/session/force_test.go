@@ -64,6 +64,22 @@ func TestForce_notifiesTheHolder(t *testing.T) {
 	})
 }
 
+// A force-unlock fails because Redis is unavailable. After that no command is in flight, so Close need not wait.
+func TestForce_unavailable(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for name, kind := range map[string]*Kind{"plain": plain, "read/write": reading} {
+			s := w.withForceUnlocks()
+			w.wire.Refuse(true)
+			w.wire.CutAll()
+			if _, err := s.Force(w.Context(), s.NewSpec(kind, "orders", nil), luascripts.ForceReentrant); !errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("%s: %v", name, err)
+			}
+			w.close(s)
+			w.wire.Refuse(false)
+		}
+	})
+}
+
 // A force-unlock by the holder's own process ends the hold with the cause.
 func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
