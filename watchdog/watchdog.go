@@ -200,6 +200,9 @@ func (w *Watchdog) turn() time.Duration {
 	if sleep == never && w.loop.watched {
 		sleep = w.lease / 3 // most leases end before their first renewal, so the next Watch need not wake run
 	}
+	if sleep < never { // a timer stops while the machine sleeps, so only the wall clock shows what is due after that
+		sleep = min(sleep, w.lease/12, 5*time.Second)
+	}
 	w.loop.watched = false
 	w.loop.wakesAt, w.loop.asleep = n.add(sleep), true
 	w.mu.Unlock()
