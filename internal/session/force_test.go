@@ -80,6 +80,26 @@ func TestForce_unavailable(t *testing.T) {
 	})
 }
 
+// Redis becomes unavailable when the session reads the audit record of a lost lock. Close need not wait for it.
+func TestGone_unavailable(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.mini.Del("orders")
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "GET" {
+				w.wire.Refuse(true)
+				return redistest.Action{DropRequest: true}
+			}
+			return redistest.Action{}
+		})
+		time.Sleep(leaseTime / 2)
+		if err := h.Err(); !errors.Is(err, lock.ErrGone) {
+			w.Error(err)
+		}
+		w.close(w.a)
+	})
+}
+
 // A force-unlock by the holder's own process ends the hold with the cause.
 func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
