@@ -441,8 +441,8 @@ func TestQueue_fewWithoutSubscribers(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if n := len(queue(t, rdb)); n != 8 {
-		t.Errorf("%d are in the queue", n)
+	if line := text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)); len(queue(t, rdb)) != 8 || !strings.HasPrefix(line, "0 0") {
+		t.Errorf("the queue is %q, want 8 processes and the mark", line)
 	}
 }
 
@@ -506,6 +506,37 @@ func TestQueue_isBounded(t *testing.T) {
 	if n := number(t, rdb, "SLOWLOG", "LEN"); n != 0 || number(t, rdb, "EXISTS", keys.Lock) != 0 {
 		t.Errorf("it took longer than a tenth of a second, or is not free")
 	}
+}
+
+// A process that finds the queue full marks it. The lock becomes free after a turn of each process in the queue, even if
+// each of them returns to the queue at once.
+func TestQueue_full(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	owners := []string{holder}
+	for i := range 64 {
+		owners = append(owners, fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i))
+	}
+	defer crowd(t, s, append(owners, second))()
+	hold(t, rdb, owners[1:]...)
+	_, entries, _ := strings.Cut(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), "|")
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("0 %d|%s", now(t, rdb)-1000, entries))
+	for i := range 200 {
+		owner := owners[i%len(owners)]
+		stand(t, rdb, keys, second, time.Second)
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, owner, luascripts.Release{})
+		if err != nil || got.Verdict != luascripts.Done {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if got.Aside {
+			if i != 64 || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+				t.Errorf("freed after %d grants, left %q", i, contents(t, rdb))
+			}
+			return
+		}
+		stand(t, rdb, keys, owner, time.Second)
+	}
+	t.Errorf("it was never freed: %q", contents(t, rdb))
 }
 
 // Listeners that know of no queue get the lock free now and then, and ours are notified to retry
@@ -1248,6 +1279,6 @@ func TestQueue_transcript(t *testing.T) {
 		HSTRLEN l leasehold_line = 3973
 		HSET l leasehold_line 3~5|<64x$b:001~1000~0~0~@4001;>
 		reentrant_acquire [l] $c:001 1000 1000~0~500~4000 0 = -1
-		HSTRLEN l leasehold_line = 4036
+		HSTRLEN l leasehold_line = 4037
 	`)
 }
