@@ -608,6 +608,37 @@ func TestQueue_yieldsToOthers(t *testing.T) {
 	}
 }
 
+// A process that leaves the queue does not reset the number of grants, after which the lock becomes free for others.
+func TestQueue_grantsAreCountedOn(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, holder, first)
+	subscribe(t, s, keys.QueueChannel, nil) // a listener there is ours
+	for range 2 {
+		subscribe(t, s, keys.Channel, nil)
+	}
+	hold(t, rdb)
+	owner := holder
+	for i := range 20 {
+		stand(t, rdb, keys, first, time.Second)
+		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0)
+		check(t, "it leaves", v, luascripts.Gone, err)
+		nextOwner := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, owner, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, WaiterTimeout: time.Minute})
+		if err != nil || got.Verdict != luascripts.Done {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if owner = nextOwner; got.Token != 0 {
+			continue
+		}
+		if i != 4 || !got.Aside || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+			t.Errorf("freed after %d grants: %+v, left %q", i, got, contents(t, rdb))
+		}
+		return
+	}
+	t.Error("it was never freed")
+}
+
 // A waiter that uses the token counter may stand behind a holder that does not, and the other
 // way round: the waiter's token comes from its own request.
 func TestQueue_needsTheTokenCounter(t *testing.T) {
