@@ -83,7 +83,7 @@ func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
 	if sibling != nil {
-		step.Acquisition.writes = true
+		step.Acquisition.writes, sibling.reads = true, true
 	}
 	return step
 }

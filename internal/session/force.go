@@ -218,9 +218,9 @@ func (s *Session) ask(batch []*acquisition, by string) {
 	for i, t := range batch {
 		requests[i] = locked(t.at, t.renewal)
 	}
-	// A renewal never shortens a lease, so this one changes nothing.
+	// A renewal with a lease of 0 changes nothing, even if an operator removed the expiry of a key.
 	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
-		return batch[0].spec.Renew(ctx, s.rdb, requests, time.Millisecond, batchSize), nil
+		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
 	}))
 	if err != nil {
 		return

@@ -100,6 +100,34 @@ func TestGone_unavailable(t *testing.T) {
 	})
 }
 
+// An operator removed the expiry of the keys. A message that makes the client check its hold does not end the hold.
+func TestForce_checkChangesNothing(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "read": reading, "write": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s := w.withForceUnlocks()
+				h := w.lockListening(s, k)
+				for _, key := range w.mini.Keys() {
+					if err := w.a.rdb.Do(w.Context(), w.a.rdb.B().Persist().Key(key).Build()).Error(); err != nil {
+						w.Fatal(err)
+					}
+				}
+				w.mini.Publish(registry.Taken(h.Owner(), "eve"))
+				time.Sleep(100 * time.Millisecond)
+				other := k
+				if k == reading {
+					other = writing
+				}
+				if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(other, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+					w.Errorf("another owner: %v", err)
+				}
+				w.unlock(h)
+				w.close(s)
+			})
+		})
+	}
+}
+
 // A force-unlock by the holder's own process ends the hold with the cause.
 func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
