@@ -97,7 +97,7 @@ func WithKeyPrefix(prefix string) Option {
 // Warn if it can lead to a loss, keeps other owners waiting, or hides the client from operators. It
 // logs nothing else. The same message about one lock is logged at most once in 10 s, and about at
 // most 10 locks in that time. The next message of that kind counts the suppressed ones. No message
-// contains a password or an owner. docs/operate/telemetry.md lists all messages.
+// contains a password or an owner. docs/operate/runbook.md explains each message.
 //
 // With a logger from this option the client also logs at Debug. A logger on [slog.DiscardHandler]
 // silences it.

@@ -97,9 +97,9 @@ func (l *Lock) Ahead() error { return l.session.Ahead(l.spec) }
 // After a transient reply, such as one about full memory, Lock retries. docs/reference/errors.md
 // lists all replies.
 //
-// After an error, nothing of this call is left in Redis. If the server does not reply, this holds
-// one round trip after it replies again, or when the lease expires at the latest. Lock requires one
-// round trip if the lock is free.
+// After an error, nothing of this call is left in Redis. If the server did not reply, cleaning up can
+// take two operation timeouts after it replies again, and at most the lease. Lock requires one round
+// trip if the lock is free.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
