@@ -289,7 +289,7 @@ func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 // check returns an error if a call for n units is not valid.
 func (w *RedissonLimiter) check(n int64) error {
 	if w.bad == nil && (n < 0 || n > maxWindow) {
-		return fmt.Errorf("%d units: must be from 0 to %d", n, int64(maxWindow))
+		return fmt.Errorf("%d permits: must be from 0 to %d", n, int64(maxWindow))
 	}
 	return w.bad
 }
