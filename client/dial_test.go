@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -159,6 +160,26 @@ func TestOpen_withoutClientSetName(t *testing.T) {
 	}
 }
 
+// onlyClient connects to a server that has room for one client. While the server still counts a connection that its client
+// closed, it rejects a new one.
+func onlyClient(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	for {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply := make([]byte, 64)
+		if _, err = conn.Write([]byte("PING\r\n")); err == nil {
+			_, err = conn.Read(reply)
+		}
+		if err == nil && bytes.HasPrefix(reply, []byte("+PONG")) {
+			return conn
+		}
+		conn.Close()
+	}
+}
+
 // The error names what is at the address: a Sentinel, a server that is not Redis, TLS, another protocol, a full server.
 // With an Open in the background, each call returns the same error.
 func TestOpen_wrongServers(t *testing.T) {
@@ -167,11 +188,7 @@ func TestOpen_wrongServers(t *testing.T) {
 	sentinel, server := s.Sentinels[0].Addr(), s.Nodes[0].Addr()
 	full := redistest.Start(t)
 	full.Do(t, "CONFIG", "SET", "maxclients", "1")
-	busy, err := net.Dial("tcp", full.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer busy.Close()
+	defer onlyClient(t, full.Addr()).Close()
 	reply := func(text string) (addr string) { // a server that replies so to anything
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

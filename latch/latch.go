@@ -83,14 +83,14 @@ type change = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, c
 
 // change runs a script that changes the latch. The ID of the call makes it safe to repeat.
 func (l *Latch) change(ctx context.Context, op string, call luascripts.LatchCall, f change) (luascripts.LatchState, error) {
-	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+	return l.run(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
 		defer func() { call.Again = true }() // copies are sent one after the other
 		return f(ctx, rdb, k, call)
 	})
 }
 
-// ask runs an idempotent script.
-func (l *Latch) ask(ctx context.Context, op string, f script) (luascripts.LatchState, error) {
+// run executes an idempotent script.
+func (l *Latch) run(ctx context.Context, op string, f script) (luascripts.LatchState, error) {
 	return session.Ask(ctx, l.all.session, l.spec, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, error) {
 		state, verdict, err := f(ctx, rdb, k)
 		return state, command.Foreign(verdict, err)
@@ -236,7 +236,7 @@ func (l *Latch) Count(ctx context.Context) (left int64, err error) {
 }
 
 func (l *Latch) read(ctx context.Context, op string) (luascripts.LatchState, error) {
-	return l.ask(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
+	return l.run(ctx, op, func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.LatchState, luascripts.Verdict, error) {
 		return luascripts.LatchStatus(ctx, rdb, k, keptTraces)
 	})
 }

@@ -209,15 +209,15 @@ type LostError struct {
 
 // Error names the clients of the workers, not their owner strings.
 func (e *LostError) Error() string {
-	var who []string
+	var clients []string
 	for _, m := range e.Workers {
-		if len(who) == 10 {
-			who = append(who, "…")
+		if len(clients) == 10 {
+			clients = append(clients, "…")
 			break
 		}
-		who = append(who, m.Client.String())
+		clients = append(clients, m.Client.String())
 	}
-	return fmt.Sprintf("%v: %d, of %s", ErrWorkerLost, e.Lost, strings.Join(who, ", "))
+	return fmt.Sprintf("%v: %d, of %s", ErrWorkerLost, e.Lost, strings.Join(clients, ", "))
 }
 
 // Is reports whether target is [ErrWorkerLost].
@@ -254,13 +254,13 @@ func (c *WaitGroup) wait(ctx context.Context, op string, n int64) error {
 	err := c.all.wait(ctx, c.spec.Keys.Lock, c.spec.Keys.Channel, func(ctx context.Context) (any, error) { return c.read(ctx, op) }, j)
 	var lost *LostError
 	if errors.As(err, &lost) {
-		c.who(ctx, lost)
+		c.addClients(ctx, lost)
 	}
 	return c.wrap(op, err)
 }
 
-// who adds the clients of lost workers to e.
-func (c *WaitGroup) who(ctx context.Context, e *LostError) {
+// addClients adds the clients of lost workers to e.
+func (c *WaitGroup) addClients(ctx context.Context, e *LostError) {
 	state := lock.State{Name: c.name, Holders: e.Workers}
 	c.all.session.Clients(ctx, &state)
 }

@@ -33,7 +33,7 @@ func classOf(reason error) class {
 	switch {
 	case reason == nil:
 		return voted
-	case reason == errOpen:
+	case reason == errNotNeeded:
 		return open
 	case isLate && late.said != nil && classOf(late.said) == refused:
 		return refused
@@ -176,8 +176,8 @@ func (e without) Is(target error) bool {
 // As finds what errors.As finds in the error.
 func (e without) As(target any) bool { return errors.As(e.error, target) }
 
-// errOpen is the reason of a server whose reply was not needed, or not waited for.
-var errOpen = errors.New("canceled: outcome already decided")
+// errNotNeeded is the reason of a server whose reply was not needed, or not waited for.
+var errNotNeeded = errors.New("canceled: outcome already decided")
 
 // noVote is the reason of a server that did not vote in time.
 type noVote struct {

@@ -50,4 +50,4 @@ func Holders() int {
 func NewResult(err, last error) bool { return newResult(err, last) }
 
 // Open is the reason of a server whose reply was not waited for.
-var Open = errOpen
+var Open = errNotNeeded

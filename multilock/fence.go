@@ -78,7 +78,7 @@ func (h *quorumHold) fence(ctx context.Context) error {
 func (h *quorumHold) voters() []serverState {
 	servers := slices.Clone(h.snapshot())
 	for i, reason := range h.majorityError(nil, servers).reasons {
-		if reason == errOpen {
+		if reason == errNotNeeded {
 			reason = noVote{within: time.Since(h.began)}
 		}
 		if reason != nil {
@@ -152,7 +152,7 @@ func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) er
 				e.votes--
 			}
 		case <-ctx.Done():
-			return errCut
+			return errInterrupted
 		}
 	}
 	return nil

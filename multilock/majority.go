@@ -72,7 +72,7 @@ func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 // poll requests the votes of all servers that have not voted yet, at the same time. It returns nil
 // as soon as there is a majority. If there is none, or waiting is canceled, it releases what it
 // acquired and returns why it failed: as soon as that is decided or, if patient, when all servers
-// have replied. It returns errCut if waiting was canceled before that was decided. Each poll has its
+// have replied. It returns errInterrupted if waiting was canceled before that was decided. Each poll has its
 // own owners in Redis, so a command in flight for an earlier poll is not a vote for a later one.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	replies, pending := make(chan struct{}, len(h.q.locks)), 0
@@ -100,15 +100,15 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		enough, err := h.decide(h.snapshot(), pending, patient)
 		if enough && h.q.fenced {
 			done, ok := h.beginDecision(waiting)
-			if err = errCut; ok {
+			if err = errInterrupted; ok {
 				defer done() // once it is won, or has failed
 				err = h.fence(waiting)
 			}
 		}
 		switch canceled := waiting.Err() != nil; {
 		case err == nil && canceled:
-			err = errCut
-		case err == errCut && !canceled:
+			err = errInterrupted
+		case err == errInterrupted && !canceled:
 			err = fmt.Errorf("%w: a vote changed while the votes were counted", lock.ErrUnavailable)
 		}
 		if err != nil {
@@ -292,7 +292,7 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	}
 	switch late := !timer.Stop(); {
 	case s.err != nil && h.base.Err() != nil:
-		s.err = errOpen
+		s.err = errNotNeeded
 	case late && (s.err == nil || errors.Is(s.err, context.Canceled)):
 		s.err = noVote{within, s.err}
 	}
@@ -429,7 +429,7 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 	}
 	e := h.majorityError(nil, servers)
 	for i, err := range e.reasons {
-		if err == errOpen && time.Since(h.began) >= q.timeout {
+		if err == errNotNeeded && time.Since(h.began) >= q.timeout {
 			e.reasons[i] = noVote{within: time.Since(h.began)} // the server had its full timeout
 		}
 	}
@@ -437,7 +437,7 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 	case pending > 0 && !final:
 		return false, nil
 	case !known:
-		return false, errCut
+		return false, errInterrupted
 	default:
 		return false, e
 	}
@@ -513,7 +513,7 @@ func (h *quorumHold) majorityError(verdict error, servers []serverState) *majori
 		case s.err != nil:
 			e.reasons[i] = s.err
 		default:
-			e.reasons[i] = errOpen
+			e.reasons[i] = errNotNeeded
 		}
 	}
 	return e
@@ -678,7 +678,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	e.did, e.votes = "extended", 0
 	for i, s := range servers {
 		if s.hold != nil {
-			e.reasons[i] = errOpen
+			e.reasons[i] = errNotNeeded
 		}
 	}
 	for ; e.votes < h.q.majority; pending-- {

@@ -194,7 +194,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		switch {
 		case err == nil:
 			return h, nil
-		case err == errCut, waiting.Err() != nil && !newResult(err, last): // it had no result, or no new one
+		case err == errInterrupted, waiting.Err() != nil && !newResult(err, last): // it had no result, or no new one
 			continue
 		case errors.As(err, &e) && e.persists():
 			if faults++; faults == maxFaults {
@@ -235,7 +235,7 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	switch {
 	case err == nil:
 		return h, nil
-	case err == errCut:
+	case err == errInterrupted:
 		return nil, canceledError(ctx, nil)
 	case ctx.Err() != nil:
 		return nil, canceledError(ctx, err)
@@ -244,8 +244,8 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	}
 }
 
-// errCut is the result of an attempt whose context was canceled before it had another result.
-var errCut = errors.New("cut short")
+// errInterrupted is the result of an attempt whose context was canceled before it had another result.
+var errInterrupted = errors.New("cut short")
 
 // newResult reports whether err, of an attempt whose context was canceled, says more than last, the
 // error of the attempt before it. It does if the verdict is a different one, and the replies that
@@ -257,7 +257,7 @@ func newResult(err, last error) bool {
 
 // setLatest stores the result of an attempt, for the errors of callers that wait in the queue.
 func (q *Quorum) setLatest(err error) {
-	if err != errCut {
+	if err != errInterrupted {
 		q.latest.Store(&err)
 	}
 }

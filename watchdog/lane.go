@@ -41,9 +41,9 @@ type batch struct {
 	done     chan struct{} // closed when all replies are recorded and all subjects are notified
 }
 
-// lookLocked moves leases that are due to ln.waiting. It stops waiting for the batch in flight if
+// moveDueLocked moves leases that are due to ln.waiting. It stops waiting for the batch in flight if
 // that is overdue. While a lease is in ln.waiting, it is in w.ends, too.
-func (ln *lane) lookLocked(w *Watchdog, n instant) {
+func (ln *lane) moveDueLocked(w *Watchdog, n instant) {
 	if ln.front != nil && ln.front.sent.add(ln.ahead).passed(n) {
 		ln.front = nil
 	}
@@ -140,7 +140,7 @@ func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
 
 // takeLocked adds l to b, unless l has ended, expired, changed its group, or is not to be renewed.
 func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
-	if l.over.Load() {
+	if l.ended.Load() {
 		return // it ended while it was waiting
 	}
 	if g, until := l.subject.Group(), l.until.load(); until.passed(b.sent) {
@@ -149,7 +149,7 @@ func (w *Watchdog) takeLocked(ln *lane, b *batch, l *Lease) {
 		w.removeLocked(l)
 		l.lane = w.laneLocked(g)
 	} else if l.alive {
-		l.under = b.done
+		l.inFlight = b.done
 		b.leases, b.subjects = append(b.leases, l), append(b.subjects, l.subject)
 	}
 	w.placeLocked(l)
@@ -182,8 +182,8 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notifications []func()) {
 	clock := w.clock.again()
 	for i, l := range b.leases {
-		l.under = nil
-		if l.over.Load() {
+		l.inFlight = nil
+		if l.ended.Load() {
 			continue // stopped, or lost by the clock: the reply came too late
 		}
 		var err error

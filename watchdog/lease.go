@@ -45,19 +45,19 @@ type Lease struct {
 	// Guarded by w.mu, but IsTrusted reads them without it. If it finds that the lease has ended, Check
 	// takes the mutex, and checks again.
 	until deadline
-	over  atomic.Bool // stopped or lost
+	ended atomic.Bool // stopped or lost
 
 	// Guarded by w.mu.
 	alive   bool // it is to be renewed
 	waiting bool // it is in lane.waiting
 	queued  queued
 	inQueue
-	subject Subject
-	callAt  *instant      // when to call Due; nil if not at all
-	renewAt instant       // when the next renewal is due, if alive
-	lane    *lane         // the lane that renews it; set before alive is true for the first time
-	under   chan struct{} // closed when the renewal in flight has ended; nil if there is none
-	err     error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
+	subject  Subject
+	callAt   *instant      // when to call Due; nil if not at all
+	renewAt  instant       // when the next renewal is due, if alive
+	lane     *lane         // the lane that renews it; set before alive is true for the first time
+	inFlight chan struct{} // closed when the renewal in flight has ended; nil if there is none
+	err      error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
 }
 
 // queued says which queue a lease is in.
@@ -88,7 +88,7 @@ func (l *Lease) CheckAt(t time.Time) error {
 	}
 	n := of(t)
 	l.w.mu.Lock()
-	if l.over.Load() {
+	if l.ended.Load() {
 		defer l.w.mu.Unlock()
 		return l.err
 	}
@@ -104,14 +104,14 @@ func (l *Lease) CheckAt(t time.Time) error {
 
 // IsTrusted reports whether the lease is valid at t, which must be a current time.Now. It takes no
 // mutex and reports no loss. If it returns false, call Check.
-func (l *Lease) IsTrusted(t time.Time) bool { return !l.over.Load() && !l.until.load().passed(of(t)) }
+func (l *Lease) IsTrusted(t time.Time) bool { return !l.ended.Load() && !l.until.load().passed(of(t)) }
 
 // Extend records that the server confirmed d more, by a command sent at sent. It never shortens the
 // lease, and has no effect once the lease has ended.
 func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if !l.over.Load() {
+	if !l.ended.Load() {
 		l.extendLocked(at(sent), d)
 	}
 }
@@ -125,7 +125,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 	n := now()
 	var notify func()
 	switch {
-	case l.over.Load() || err != nil && !errors.Is(err, ErrGone):
+	case l.ended.Load() || err != nil && !errors.Is(err, ErrGone):
 	case l.until.load().passed(n):
 		notify = l.loseLocked(n, l.expiredLocked())
 	case err != nil:
@@ -150,7 +150,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 func (l *Lease) KeepAlive(on bool) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.over.Load() || l.alive == on {
+	if l.ended.Load() || l.alive == on {
 		return
 	}
 	l.w.removeLocked(l)
@@ -164,7 +164,7 @@ func (l *Lease) KeepAlive(on bool) {
 func (l *Lease) CallAt(t time.Time) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if at := at(t); !l.over.Load() && (l.callAt == nil || at.before(*l.callAt)) {
+	if at := at(t); !l.ended.Load() && (l.callAt == nil || at.before(*l.callAt)) {
 		l.callAt = &at
 		l.w.placeLocked(l)
 	}
@@ -176,7 +176,7 @@ func (l *Lease) CallAt(t time.Time) {
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.over.Load() || !l.alive || l.until.load().left(now()) < atLeast {
+	if l.ended.Load() || !l.alive || l.until.load().left(now()) < atLeast {
 		return false
 	}
 	l.subject = s
@@ -186,7 +186,7 @@ func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 // Lose ends the lease as lost, with cause, unless it has ended already.
 func (l *Lease) Lose(cause error) {
 	l.w.mu.Lock()
-	if l.over.Load() {
+	if l.ended.Load() {
 		l.w.mu.Unlock()
 		return
 	}
@@ -198,26 +198,26 @@ func (l *Lease) Lose(cause error) {
 // Stop ends the watch and reports whether the lease was still watched. It waits for a renewal that
 // includes the lease, until ctx is canceled.
 func (l *Lease) Stop(ctx context.Context) bool {
-	was, under := l.End()
-	if under != nil {
+	was, inFlight := l.End()
+	if inFlight != nil {
 		select {
-		case <-under:
+		case <-inFlight:
 		case <-ctx.Done():
 		}
 	}
 	return was
 }
 
-// End is Stop for a caller that waits by itself. The channel under is closed when the renewal that
+// End is Stop for a caller that waits by itself. The channel inFlight is closed when the renewal that
 // includes the lease has ended. It is nil if there is none.
-func (l *Lease) End() (was bool, under <-chan struct{}) {
+func (l *Lease) End() (was bool, inFlight <-chan struct{}) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	was = !l.over.Load()
+	was = !l.ended.Load()
 	if was {
 		l.endLocked(ErrStopped)
 	}
-	return was, l.under
+	return was, l.inFlight
 }
 
 // loseLocked ends the lease and returns the function that notifies its subject. The caller calls that
@@ -232,7 +232,7 @@ func (l *Lease) loseLocked(n instant, cause error) (notify func()) {
 }
 
 func (l *Lease) endLocked(cause error) {
-	l.over.Store(true)
+	l.ended.Store(true)
 	l.err = cause
 	l.w.removeLocked(l)
 }

@@ -168,7 +168,7 @@ func (w *Watchdog) turn() time.Duration {
 	w.loop.turns++
 	n := now()
 	for _, ln := range w.lanes {
-		ln.lookLocked(w, n)
+		ln.moveDueLocked(w, n)
 	}
 	var ended []func()
 	for l := w.ends.first(); l != nil && l.endsLocked().passed(n); l = w.ends.first() {
@@ -219,7 +219,7 @@ func (w *Watchdog) placeLocked(l *Lease) {
 	w.removeLocked(l)
 	due, q := l.endsLocked(), &w.ends
 	l.queued = inEnds
-	if l.alive && !l.waiting && l.under == nil && l.renewAt.before(due) {
+	if l.alive && !l.waiting && l.inFlight == nil && l.renewAt.before(due) {
 		due, q, l.queued = l.renewAt, &l.lane.due, inDue
 	}
 	q.add(l)

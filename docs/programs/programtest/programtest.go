@@ -112,16 +112,26 @@ const patience = 30 * time.Second
 // Await waits until the program writes a line that contains text, and returns what follows the text.
 func (p *Process) Await(text string) string {
 	p.t.Helper()
+	after, found := p.find(text)
+	if !found {
+		p.t.Fatalf("the program ended without %q: %q", text, p.all)
+	}
+	return after
+}
+
+// find is Await for a program that may end instead. It then reports false.
+func (p *Process) find(text string) (after string, found bool) {
+	p.t.Helper()
 	timeout := time.After(patience)
 	for {
 		select {
 		case line, ok := <-p.out:
 			if !ok {
-				p.t.Fatalf("the program ended without %q: %q", text, p.all)
+				return "", false
 			}
 			p.all = append(p.all, line)
 			if _, after, found := strings.Cut(line, text); found {
-				return after
+				return after, true
 			}
 		case <-timeout:
 			p.t.Fatalf("no %q within %v: %q", text, patience, p.all)
@@ -137,13 +147,14 @@ func (p *Process) Finish() {
 	}
 }
 
-// Terminate sends SIGTERM, and returns when it has arrived.
+// Terminate sends SIGTERM, and returns when it has arrived. A program that has nothing left to do may end before it says
+// so.
 func (p *Process) Terminate() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		p.t.Fatal(err)
 	}
-	p.Await("SIGTERM arrived")
+	p.find("SIGTERM arrived")
 }
 
 // Kill ends the program without a chance to clean up, and returns when it is gone.
