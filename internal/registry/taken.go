@@ -30,7 +30,7 @@ func ParseTaken(message string) (number, by string, ok bool) {
 	number, by, _ = strings.Cut(rest, " ")
 	by = bounded(strings.Map(printable, by))
 	if by == "" {
-		by = "somebody"
+		by = "an operator"
 	}
 	return number, by, number != ""
 }
@@ -101,7 +101,7 @@ func (n Note) Operator() string {
 		by += ": " + n.Reason
 	}
 	if by = bounded(strings.Map(printable, by)); by == "" {
-		return "somebody"
+		return "an operator"
 	}
 	return by
 }
