@@ -1155,3 +1155,22 @@ func TestMultiLock_unlocksConcurrently(t *testing.T) {
 		}
 	})
 }
+
+// A lock that is tried out of order is unavailable. Lock then waits for it in order, as it does for another owner.
+func TestMultiLock_unavailableOutOfOrder(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		locks := w.locks("one") // of one name
+		locks[1] = hookedLock{Locker: locks[1], before: func(_ context.Context, op string) error {
+			if op == "trylock" {
+				return lock.ErrUnavailable
+			}
+			return nil
+		}}
+		m := multilock.New(locks...)
+		_, err := m.TryLock(w.Context())
+		want(t, err, lock.ErrUnavailable)
+		h := must(w.T)(m.Lock(w.Context()))
+		w.unlock(h)
+		w.wantHeld("")
+	})
+}
