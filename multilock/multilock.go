@@ -234,10 +234,12 @@ func (t *acquisition) acquireBatch(ctx context.Context) error {
 // order of the names.
 func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 	for _, i := range t.m.order {
-		if t.holds[i] == nil {
-			if err := t.m.locks[i].(lockimpl.Batched).Ahead(); err != nil {
-				return i, err
-			}
+		if t.holds[i] != nil || t.m.locks[i].(lockimpl.Batched).Ahead() == nil {
+			continue
+		}
+		// An owner that holds the lock re-enters. For any other owner, TryLock sends no command.
+		if t.holds[i], err = t.m.locks[i].TryLock(ctx); err != nil {
+			return i, err
 		}
 	}
 	errs := make([]error, len(t.holds))
