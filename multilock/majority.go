@@ -53,11 +53,12 @@ var _ lock.Hold = (*quorumHold)(nil)
 
 // serverState is the state of one server in a quorumHold.
 type serverState struct {
-	hold      lock.Hold // nil if the lock is not held there
-	id        string    // the server's run ID; "" if it is not known
-	holder    string    // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
-	votesFrom time.Time // the hold counts as a vote from then on
-	err       error     // why there is no hold
+	hold      lock.Hold          // nil if the lock is not held there
+	cancel    context.CancelFunc // frees the context of hold
+	id        string             // the server's run ID; "" if it is not known
+	holder    string             // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
+	votesFrom time.Time          // the hold counts as a vote from then on
+	err       error              // why there is no hold
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
@@ -256,6 +257,7 @@ func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 	}
 	h.mu.Lock()
 	if !h.ended && h.servers[i].hold == gone {
+		defer h.servers[i].cancel()
 		h.servers = slices.Clone(h.servers)
 		h.servers[i] = serverState{err: err}
 		if !h.began.IsZero() {
@@ -274,6 +276,7 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	q, l := h.q, h.q.locks[i]
 	// The member's hold has this context, so it must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
+	s.cancel = cancel
 	end := time.Now().Add(within)
 	timer := time.AfterFunc(within, cancel)
 	s.hold, s.err = acquire(ctx)

@@ -2154,3 +2154,24 @@ func TestQuorum_sendsNothingWhenCanceled(t *testing.T) {
 		}
 	})
 }
+
+// A hold of a quorum that outlives many losses of one server keeps nothing of them.
+func TestQuorum_repairFreesTheContext(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		var used []context.Context
+		locks := w.locks("one")
+		locks[0] = witness{hookedLock{Locker: locks[0], before: func(ctx context.Context, _ string) error {
+			used = append(used, ctx)
+			return nil
+		}}, locks[0].(lockimpl.Witness)}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		w.wantHeld("1 2 3")
+		w.sites[0].forget()
+		time.Sleep(lease) // the loss is detected, and the lock is acquired again
+		w.wantHeld("1 2 3")
+		if used[0].Err() == nil || used[len(used)-1].Err() != nil {
+			w.Errorf("the context of the lost hold: %v; of the next: %v", used[0].Err(), used[len(used)-1].Err())
+		}
+		w.unlock(h)
+	})
+}
