@@ -148,7 +148,7 @@ func (h *quorumHold) snapshot() []serverState {
 	return h.servers
 }
 
-// startLocked runs f in a goroutine. After h has ended, only end may call it.
+// startLocked runs f in a goroutine. After h has ended, only end and the goroutines of h may call it.
 func (h *quorumHold) startLocked(f func()) {
 	h.running++
 	go func() {
@@ -250,6 +250,9 @@ func (h *quorumHold) releaseDuplicate(i int, duplicate lock.Hold) {
 // removeEnded removes the ended hold of server i and starts its repair. Before the poll no repair is
 // needed, because the poll makes an attempt there.
 func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
+	if h.base.Err() != nil {
+		return // the hold is not lost, but its context is canceled: the end of h releases it
+	}
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
 		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would extend the hold indefinitely
@@ -301,12 +304,28 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	}
 	if s.err != nil {
 		if s.hold != nil {
-			q.release(i, s.hold)
+			h.releaseUnused(i, s.hold)
 		}
 		cancel()
 		return serverState{id: s.id, holder: s.holder, err: s.err}
 	}
 	return s
+}
+
+// releaseUnused releases a hold of server i that is not used as a vote. It waits for that, because the
+// next attempt would be refused, but not after the attempt is canceled: Lock must then return.
+func (h *quorumHold) releaseUnused(i int, unused lock.Hold) {
+	released := make(chan struct{})
+	h.mu.Lock()
+	h.startLocked(func() {
+		defer close(released)
+		h.q.release(i, unused)
+	})
+	h.mu.Unlock()
+	select {
+	case <-released:
+	case <-h.base.Done():
+	}
 }
 
 // holderAt returns the owner that holds l, or "" if that is not known.

@@ -2155,6 +2155,73 @@ func TestQuorum_sendsNothingWhenCanceled(t *testing.T) {
 	})
 }
 
+// The first server grants the lock to a waiter, and then does not respond. The call returns when its context is canceled,
+// and the grant is released in the background.
+func TestQuorum_canceledAfterTheFirstGrant(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		other := w.lock(w.quorum("two"))
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		done := make(chan error)
+		go func() {
+			_, err := w.quorum("one").Lock(ctx)
+			done <- err
+		}()
+		time.Sleep(20 * time.Millisecond)
+		w.unlock(other)
+		for !w.sites[0].has("q") {
+			time.Sleep(rtt / 8)
+		}
+		w.sites[0].pause()
+		time.Sleep(2 * rtt) // the call waits for the reply to its second command
+		start := time.Now()
+		cancel()
+		want(t, <-done, context.Canceled)
+		if took := time.Since(start); took != 0 {
+			w.Errorf("the call returned %v after its context was canceled", took)
+		}
+		w.sites[0].resume()
+		time.Sleep(lease / 10)
+		w.wantHeld("")
+	})
+}
+
+// cancelingHold is a hold whose caller is canceled when its context is used for the first time.
+type cancelingHold struct {
+	lock.Hold
+	cancel context.CancelFunc
+}
+
+func (h *cancelingHold) Context() context.Context {
+	h.cancel()
+	<-h.Hold.Context().Done()
+	return h.Hold.Context()
+}
+
+// The context of a call is canceled when the first server has just granted the lock. The grant is released.
+func TestQuorum_canceledAsTheFirstServerGrants(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for i := range 200 {
+			ctx, cancel := context.WithCancel(w.Context())
+			locks := w.locks(fmt.Sprint("one", i))
+			locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold { return &cancelingHold{h, cancel} }}, locks[0].(lockimpl.Witness)}
+			other := w.lock(w.quorum("two"))
+			done := make(chan error)
+			go func() {
+				_, err := multilock.NewQuorum(locks, with(nil)...).Lock(ctx)
+				done <- err
+			}()
+			time.Sleep(20 * time.Millisecond)
+			w.unlock(other)
+			want(t, <-done, context.Canceled)
+			time.Sleep(lease / 10)
+			if w.wantHeld(""); t.Failed() {
+				return
+			}
+		}
+	})
+}
+
 // A hold of a quorum that outlives many losses of one server keeps nothing of them.
 func TestQuorum_repairFreesTheContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
