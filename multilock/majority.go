@@ -123,14 +123,17 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	}
 }
 
-// wait waits at server i until the lock is granted there, which is the server's vote, and reports
-// whether it was. It waits for about the longest pause between two polls. The server wakes a waiter
-// when the lock is free, and serves its waiters one after the other. Polls of all servers at the
-// same time would block each other instead.
-func (h *quorumHold) wait(waiting context.Context, i int) bool {
+// wait waits at server i until the lock is granted there, which is the server's vote. It waits for
+// about the longest pause between two polls, and reports whether it returned before that: after a
+// grant, or because the lock of that server limits its waits. The server wakes a waiter when the lock
+// is free, and serves its waiters one after the other. Polls of all servers at the same time would
+// block each other instead.
+func (h *quorumHold) wait(waiting context.Context, i int) (early bool) {
 	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
-	h.attempt(i, h.q.locks[i].Lock, jitter(maxPause))
-	return h.snapshot()[i].hold != nil
+	within := jitter(maxPause)
+	end := time.Now().Add(within)
+	h.attempt(i, h.q.locks[i].Lock, within)
+	return time.Now().Before(end)
 }
 
 // serverToWaitAt returns the first server that replied, or -1 if none did. The order is fixed so that

@@ -186,7 +186,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 	pause, server, faults := time.Duration(0), -1, 0
 	for waiting.Err() == nil {
 		h := newQuorumHold(ctx, q)
-		granted := server >= 0 && h.wait(waiting, server)
+		early := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
 		q.setLatest(err)
@@ -204,7 +204,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			faults = 0
 		}
 		last = err
-		if server = h.serverToWaitAt(); granted || server < 0 {
+		if server = h.serverToWaitAt(); early || server < 0 {
 			server = -1
 			pause = min(max(2*pause, 10*time.Since(began)), maxPause)
 			sleep(waiting, jitter(pause))

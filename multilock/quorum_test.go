@@ -2222,6 +2222,29 @@ func TestQuorum_canceledAsTheFirstServerGrants(t *testing.T) {
 	})
 }
 
+// The lock of the first server limits its waits, as with lock.WithWait. A waiter then pauses between its attempts.
+func TestQuorum_pausesIfTheFirstServerDoesNotWait(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for _, s := range w.sites {
+			s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
+		}
+		locks := w.locks("one")
+		locks[0] = triesOnce{locks[0].(*fake)}
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		_, err := multilock.NewQuorum(locks, with(nil)...).Lock(ctx)
+		want(t, err, context.DeadlineExceeded, lock.ErrNotAcquired)
+		if n := len(w.sites[0].received()); n > 300 {
+			w.Errorf("the first server got %d commands in ten seconds", n)
+		}
+	})
+}
+
+// triesOnce is a lock with lock.WithWait(0).
+type triesOnce struct{ *fake }
+
+func (l triesOnce) Lock(ctx context.Context) (lock.Hold, error) { return l.TryLock(ctx) }
+
 // A hold of a quorum that outlives many losses of one server keeps nothing of them.
 func TestQuorum_repairFreesTheContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
