@@ -105,3 +105,21 @@ func TestMinHold(t *testing.T) {
 		}
 	}
 }
+
+// A server that started recently has no vote, so its reply does not extend the quorum.
+func TestQuorum_extendWithoutAMajority(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].restart()
+		h := w.lock(multilock.NewQuorum(w.locks("one"), with(nil)...))
+		w.wantHeld("1 2 3")
+		w.sites[1].pause()
+		err := h.Extend(w.Context(), lease)
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, lock.ErrNotHeld)
+		w.sites[1].resume()
+		if err := h.Extend(w.Context(), lease); err != nil {
+			t.Error(err)
+		}
+		w.unlock(h)
+	})
+}

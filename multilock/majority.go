@@ -657,7 +657,7 @@ func (h *quorumHold) holds() []lock.Hold {
 	return slices.DeleteFunc(holdsOf(h.snapshot()), func(h lock.Hold) bool { return h == nil })
 }
 
-// Extend extends the leases on all servers, at the same time, and succeeds when a majority has
+// Extend extends the leases on all servers, at the same time, and succeeds when a majority of votes has
 // confirmed it within the timeout of one server.
 func (h *quorumHold) Extend(ctx context.Context, d time.Duration) error {
 	if err := h.extend(ctx, d); err != nil {
@@ -678,6 +678,8 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	}
 	began := time.Now()
 	servers := h.snapshot()
+	e := h.majorityError(nil, servers)
+	e.did, e.votes = "extended", 0
 	type reply struct {
 		i   int
 		err error
@@ -685,27 +687,27 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
 	for i, s := range servers {
-		if s.hold != nil && !h.ended {
-			pending++
-			h.startLocked(func() {
-				within, cancel := context.WithTimeout(h.base, h.q.timeout)
-				defer cancel()
-				err := s.hold.Extend(within, d)
-				if err != nil && within.Err() != nil {
-					err = noVote{h.q.timeout, err} // the deadline is not the caller's
-				}
-				replies <- reply{i, err}
-			})
+		if s.hold == nil || h.ended {
+			continue
 		}
-	}
-	h.mu.Unlock()
-	e := h.majorityError(nil, servers)
-	e.did, e.votes = "extended", 0
-	for i, s := range servers {
-		if s.hold != nil {
+		votes := e.reasons[i] == nil // only votes count; a server without one may have it later
+		if votes {
+			pending++
 			e.reasons[i] = errNotNeeded
 		}
+		h.startLocked(func() {
+			within, cancel := context.WithTimeout(h.base, h.q.timeout)
+			defer cancel()
+			err := s.hold.Extend(within, d)
+			if err != nil && within.Err() != nil {
+				err = noVote{h.q.timeout, err} // the deadline is not the caller's
+			}
+			if votes {
+				replies <- reply{i, err}
+			}
+		})
 	}
+	h.mu.Unlock()
 	for ; e.votes < h.q.majority; pending-- {
 		if e.votes+pending < h.q.majority {
 			if err := h.notHeld(); err != nil {
@@ -792,12 +794,15 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 		err error
 	}
 	replies, pending := make(chan reply, len(servers)), 0
-	free, gone := 0, 0
+	free, gone := 0, 0 // on how many servers the lock is free, and how many did not vote until the release
+	now := time.Now()
 	e := &majorityError{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
 	for i, s := range servers {
+		if s.hold == nil || now.Before(s.votesFrom) {
+			gone++
+		}
 		if s.hold == nil {
 			free++
-			gone++
 			continue
 		}
 		pending++
@@ -814,7 +819,9 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 				free++
 			case errors.Is(r.err, lock.ErrNotHeld):
 				free++
-				gone++
+				if !now.Before(servers[r.i].votesFrom) {
+					gone++
+				}
 			default:
 				e.reasons[r.i] = r.err
 			}
@@ -827,7 +834,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	}
 	switch {
 	case len(servers)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(servers))
+		return fmt.Errorf("%w: %w: lock no longer held by a majority: %d of %d votes", lock.ErrNotHeld, lock.ErrLost, len(servers)-gone, len(servers))
 	case free >= h.q.majority:
 		return nil
 	}

@@ -2245,6 +2245,22 @@ type triesOnce struct{ *fake }
 
 func (l triesOnce) Lock(ctx context.Context) (lock.Hold, error) { return l.TryLock(ctx) }
 
+// A server that started recently has no vote. If another server has lost the lock, there was no majority, and Unlock reports
+// the loss.
+func TestQuorum_unlockWithoutAMajority(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].restart()
+		h := w.lock(w.quorum("one"))
+		w.wantHeld("1 2 3")
+		w.sites[1].forget()
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+		w.wantHeld("")
+
+		w.unlock(w.lock(w.quorum("two"))) // with two votes
+		w.wantHeld("")
+	})
+}
+
 // A hold of a quorum that outlives many losses of one server keeps nothing of them.
 func TestQuorum_repairFreesTheContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
