@@ -123,3 +123,21 @@ func TestQuorum_extendWithoutAMajority(t *testing.T) {
 		w.unlock(h)
 	})
 }
+
+// One server has lost the lock, and another does not respond. Extend fails, but the quorum is still held.
+func TestQuorum_extendAfterOneLoss(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		h := w.lock(multilock.NewQuorum(w.locks("one"), with(nil)...))
+		w.wantHeld("1 2 3")
+		w.sites[0].forget()
+		w.sites[1].pause()
+		err := h.Extend(w.Context(), lease)
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, lock.ErrNotHeld, lock.ErrLost)
+		if err := h.Err(); err != nil {
+			t.Errorf("the hold ended: %v", err)
+		}
+		w.sites[1].resume()
+		w.unlock(h)
+	})
+}
