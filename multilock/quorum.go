@@ -150,8 +150,9 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 //   - lock.ErrUnavailable otherwise. Servers did not respond, started too recently to vote, or
 //     voted too late, or no majority confirmed the token.
 //
-// TryLock takes at most the timeout of one server, and as long again to release. If ctx is
-// canceled, it returns immediately and releases in the background.
+// TryLock takes at most the timeout of one server, and as long again to confirm a token. If it
+// fails, it takes up to 200 ms to release. If ctx is canceled, it returns immediately and releases
+// in the background.
 func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.try(ctx)
 	if err != nil {
