@@ -261,7 +261,7 @@ func (w *wait) openVoter(ctx context.Context, address string, deadline time.Time
 		s.Holders = slices.DeleteFunc(s.Holders, func(h lock.Holder) bool { return clientOf(h.Owner) == c.ID() }) // a vote that is not enough
 		return s, err
 	}
-	return &voter{Witness: l, inspect: others, name: w.name}
+	return &voter{Witness: l, inspect: others, name: w.name, client: c.ID()}
 }
 
 // observer returns an observer of when the wait for another owner begins.
@@ -294,6 +294,7 @@ type voter struct {
 	lockimpl.Witness // nil if the server could not be reached at the start
 	inspect          inspector
 	name             string
+	client           string // its UUID
 	absent           error
 	config           lockimpl.Config // set by open
 }
