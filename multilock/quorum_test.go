@@ -748,6 +748,10 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 				w.Errorf("got %v, want %q in it", err, text)
 			}
 		}
+		_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(lease), multilock.WithMinValidity(2*lease)).TryLock(w.Context())
+		if text := "WithMinValidity(2s): must be at most the maximum lease (1s)"; err == nil || !strings.Contains(err.Error(), text) {
+			w.Errorf("got %v, want %q in it", err, text)
+		}
 		w.wantHeld("")
 	})
 }
