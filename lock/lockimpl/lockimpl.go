@@ -128,7 +128,7 @@ type Batched interface {
 	Batch() any
 
 	// Ahead returns the error that TryLock returns, without sending a command, if another call of this
-	// process waits for the lock. Otherwise it returns nil.
+	// process waits for the lock and the owner does not hold it. Otherwise it returns nil.
 	Ahead() error
 }
 
