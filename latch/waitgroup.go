@@ -86,7 +86,7 @@ func (all *Latches) forget(owner string) {
 // Redis no longer counts the worker as alive, because a release then sets no mark. A worker is still renewed if only the
 // caller's context is canceled.
 func (all *Latches) forgetLost(h lock.Hold) {
-	left := time.Until(h.Until())
+	left := time.Until(h.Until()) + all.session.MayLive(h)
 	if left < -keptLost {
 		all.forget(h.Owner())
 		return
