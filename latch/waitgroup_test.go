@@ -347,6 +347,30 @@ func TestWaitGroup_reportsInALongOutage(t *testing.T) {
 	})
 }
 
+// A worker that Close ends before Add returns has not started, so Add fails.
+func TestWaitGroup_closedBeforeAddReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		sees := s.Client(t).NewWaitGroup("import")
+		closed := make(chan error, 1)
+		var c *client.Client
+		c = s.Client(t, client.WithObserver(lock.Observer{Acquired: func(context.Context, lock.Event) {
+			go func() { closed <- c.Close(context.Background()) }()
+			waitFor(t, "Close has ended the worker", func() bool {
+				state, err := sees.Inspect(t.Context())
+				return err == nil && len(state.Alive) == 0
+			})
+		}}))
+		if m, err := c.NewWaitGroup("import").Add(t.Context()); !errors.Is(err, lock.ErrClosed) || m != nil {
+			t.Errorf("%v, %v", m, err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		wantWorkers(t, sees, 0, 0, 0)
+	})
+}
+
 // A caller whose context is canceled still reports the result of its worker, once: the cancellation alone ends no
 // worker.
 func TestWaitGroup_reportsAfterTheCancellation(t *testing.T) {
