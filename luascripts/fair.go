@@ -157,7 +157,7 @@ func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, wa
 	var parts [][]Waiter
 	for first := true; first || len(waiting) > 0; first = false {
 		n := min(len(waiting), keepAtOnce)
-		if i := slices.IndexFunc(waiting[:n], func(w Waiter) bool { return w.Total != waiting[0].Total }); i > 0 {
+		if i := slices.IndexFunc(waiting[:n], func(w Waiter) bool { return w.Total != waiting[0].Total }); i > 0 { // mutant: border: the first waiter has its own total
 			n = i
 		}
 		parts, waiting = append(parts, waiting[:n]), waiting[n:]

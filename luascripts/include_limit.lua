@@ -47,7 +47,7 @@ local function read_state(limits, text, now)
     local last, stored_reserved, states, gap_texts = string.match(text, '^gcra (%d+) (%S+)([^~]*)(.*)$')
     if not tonumber(stored_reserved) then return nil, -4 end
     local elapsed = math.max(0, now - last)
-    set_back = now < tonumber(last)
+    set_back = now < tonumber(last) -- mutant: border: speed
     reserved = math.max(0, stored_reserved - elapsed)
     for gap in string.gmatch(gap_texts, '%S+') do
       local gap_numbers = {}
