@@ -9,6 +9,7 @@
 //	Witness     reports which server has the lock, and when that server started
 //	Fenced      lets a quorum agree on one token
 //	Batched     lets a multi-lock acquire several locks at once
+//	Counted     reports that several owners can hold the lock at once
 //
 // Package locktest has conformance tests.
 package lockimpl
