@@ -55,7 +55,7 @@ func verb(c *luascripts.Change) string {
 func outcome(c *luascripts.Change) string {
 	if c.Err != nil {
 		for _, word := range strings.FieldsFunc(c.Err.Error(), func(r rune) bool { return r == ' ' || r == '-' || r == '\'' }) {
-			if slices.Contains([]string{"OOM", "WRONGTYPE", "NOPERM", "register"}, word) {
+			if slices.Contains([]string{"OOM", "WRONGTYPE", "NOPERM", "counter"}, word) {
 				return word
 			}
 		}

@@ -45,3 +45,16 @@ func TestSharded_unavailable(t *testing.T) {
 		})
 	}
 }
+
+// A server that denies the command counts as one without sharded Pub/Sub.
+func TestSharded_denied(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	rdb := c.Client(t)
+	for _, s := range c.Nodes {
+		s.Do(t, "ACL", "SETUSER", "default", "-pubsub")
+	}
+	if sharded, err := Sharded(t.Context(), rdb, 10*time.Second); sharded || err != nil {
+		t.Error(sharded, err)
+	}
+}
