@@ -164,10 +164,10 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 		want   string
 	}{
 		{"a string", func(t *testing.T, s *redistest.Server) { s.Do(t, "SET", "bad", "x") }, nil, takes(named("bad"), ours, 1), "-4 false 0s noPubSub=false, {Verdict:0 Token:0 Aside:false Listeners:false Next:}"},
-		{"a large register", func(t *testing.T, s *redistest.Server) {
+		{"a large counter", func(t *testing.T, s *redistest.Server) {
 			s.Do(t, "SET", fenced("bad").TokenCounter, "9007199254740991")
-		}, nil, takes(fenced("bad"), ours, 1), "register"},
-		{"a register that is a list", func(t *testing.T, s *redistest.Server) { s.Do(t, "RPUSH", fenced("bad").TokenCounter, "x") }, nil, takes(fenced("bad"), ours, 1), "WRONGTYPE"},
+		}, nil, takes(fenced("bad"), ours, 1), "counter"},
+		{"a counter that is a list", func(t *testing.T, s *redistest.Server) { s.Do(t, "RPUSH", fenced("bad").TokenCounter, "x") }, nil, takes(fenced("bad"), ours, 1), "WRONGTYPE"},
 		{"a key that is denied", nil, []string{"~good*"}, takes(named("bad"), ours, 1), "NOPERM"},
 		{"full memory", func(t *testing.T, s *redistest.Server) { full(t, s) }, nil, takes(named("bad"), ours, 1), "OOM"},
 	} {
