@@ -64,6 +64,9 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		}
 	case remains == lockstate.SharersHold: // other readers joined after drop
 		s.done(at)
+	case remains == lockstate.NotThere: // it ended after unlock checked it
+		s.done(at)
+		err = reducedAfter(locked(t.at, t.Phase))
 	case !wait:
 		s.unlockLater(ctx, at, h, remains)
 		return nil

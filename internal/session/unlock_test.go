@@ -43,6 +43,23 @@ func TestUnlock_checksTheClock(t *testing.T) {
 	})
 }
 
+// The lock is lost after Unlock has checked it. Unlock reports the loss immediately, and sends nothing.
+func TestUnlock_lostMeanwhile(t *testing.T) {
+	for _, async := range [][]lock.Option{nil, {lock.WithAsyncUnlock()}} {
+		inBubble(t, func(w *world) {
+			h := w.lock(w.a, w.Context(), async...)
+			w.wantEvents("granted")
+			w.mini.Del("orders")
+			start := time.Now()
+			err := h.Unlock(&errHook{Context: w.Context(), f: func() { h.(*hold).acquisition().lease.Lose(lock.ErrGone) }})
+			if took := time.Since(start); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || took != 0 {
+				w.Errorf("%v after %v", err, took)
+			}
+			w.wantEvents("lost")
+		})
+	}
+}
+
 // A release that finds no lock got a reply: its error does not report an unavailable server.
 func TestUnlock_lockGoneIsNotUnavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
