@@ -164,7 +164,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 		return a.rollBack(reply.Confirmed)
 	}
 	h := &t.first
-	h.init(a.ctx, a.spec.terms.Fixed)
+	h.init(a.caller, a.spec.terms.Fixed)
 	took := a.now.Sub(q.sent)
 	late := took >= watchdog.Trusted(lease)
 	a.at.lock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -40,8 +41,16 @@ type attempt struct {
 // caller is the call that an attempt serves, and the owner in its context. It is set once.
 type caller struct {
 	ctx    context.Context // the parent of the hold's context
+	until  context.Context // the context of the work, if the hold lasts until Unlock; otherwise nil
 	number uint64          // of the owner
 	call   *call           // nil without an observer
+}
+
+// newCaller returns the caller with the context ctx. Only newCaller calls ctx.Value: under the mutex of a state, it could
+// wait for a goroutine that needs that mutex.
+func newCaller(ctx context.Context, number uint64, c *call) caller {
+	until, _ := ctx.Value(owner.Caller{}).(context.Context)
+	return caller{ctx, until, number, c}
 }
 
 // timing is when an attempt began, and how long it may last. Only the goroutine of the attempt uses it.
@@ -135,7 +144,7 @@ func (a *attempt) step() error {
 	case lockstate.Take:
 		return a.accept(acquisitionOf(step.Acquisition))
 	case lockstate.Join:
-		if a.h = a.s.join(a.ctx, a.at, acquisitionOf(step.Acquisition), a.owner.Number); a.h == nil {
+		if a.h = a.s.join(a.caller, a.at, acquisitionOf(step.Acquisition)); a.h == nil {
 			return errAgain
 		}
 		a.joined()
@@ -187,7 +196,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 		case lockstate.Send:
 			a.prepare(&step)
 		case lockstate.Take:
-			acquisitionOf(step.Acquisition).first.init(a.ctx, false)
+			acquisitionOf(step.Acquisition).first.init(a.caller, false)
 		}
 		a.at.unlock()
 		if step.Do != lockstate.Wait {

@@ -120,13 +120,11 @@ func (a *attempt) takeKept() bool {
 		return false
 	}
 	kept := acquisitionOf(t)
-	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec) / 3)) {
-		kept.first.init(a.ctx, false) // before the lock is taken: the caller's context can panic
-		if state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
-			state.Add(t, a.owner, &kept.first.Hold)
-			a.h = &kept.first
-			return true
-		}
+	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec)/3)) && state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
+		kept.first.init(a.caller, false)
+		state.Add(t, a.owner, &kept.first.Hold)
+		a.h = &kept.first
+		return true
 	}
 	a.at.releaseKept(acquisitionOf(state.EndKept()))
 	return false
