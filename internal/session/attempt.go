@@ -157,7 +157,7 @@ func (a *attempt) step() error {
 		a.at.lock()
 		a.at.state.Waits(a.w, lockstate.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
 		a.at.unlock()
-		return errRefused
+		return a.refused(step.Kept)
 	case lockstate.Fail:
 		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoReply{After: a.s.OpTimeout})))
 	}
