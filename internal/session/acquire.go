@@ -218,6 +218,7 @@ func (a *attempt) first() (*hold, error) {
 	if a.h != nil {
 		return a.h, nil
 	}
+	a.follow()
 	if err := a.steps(); err != nil {
 		return nil, err
 	}

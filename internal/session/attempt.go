@@ -35,7 +35,7 @@ type attempt struct {
 	request acquireRequest    // the latest
 	h       *hold             // the result
 
-	releasing []chan struct{} // the releases of this process that were in flight when it began
+	releasing []*releasing // the releases of this process that were in flight when it began
 }
 
 // caller is the call that an attempt serves, and the owner in its context. It is set once.
@@ -258,15 +258,28 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	return true, err
 }
 
+// follow waits until the releases of this process whose Unlock did not wait for them are about to be sent, so that the
+// first request rarely overtakes one.
+func (a *attempt) follow() {
+	for _, r := range a.releasing {
+		select {
+		case <-r.sent:
+		case <-a.waiting.Done():
+		case <-a.s.closer.closing:
+		}
+		a.now = time.Now()
+	}
+}
+
 // overtook reports whether a refused request may have overtaken a release of this process, whose Unlock did not wait for
 // it. In that case it waits for the release, and the attempt sends another request.
 func (a *attempt) overtook() bool {
 	if len(a.releasing) == 0 {
 		return false
 	}
-	for _, done := range a.releasing {
+	for _, r := range a.releasing {
 		select {
-		case <-done: // an operation timeout after its Unlock at the latest
+		case <-r.done: // an operation timeout after its Unlock at the latest
 		case <-a.waiting.Done():
 			return false // the refusal is the latest reply
 		case <-a.s.closer.closing:

@@ -133,12 +133,12 @@ func (a *attempt) takeKept() bool {
 // releaseKept releases t, which this process has kept. If Redis does not confirm it, the reconciler continues. The caller
 // holds the mutex of the state.
 func (at *entry) releaseKept(t *acquisition) {
-	done := make(chan struct{})
-	at.releasing = append(at.releasing, done) // a caller of this process is refused only after that
+	r := newReleasing()
+	at.releasing = append(at.releasing, r) // a caller of this process is refused only after that
 	at.s.sender.Go(func() {
 		defer at.tidy()
-		defer at.released(done)
-		_ = at.s.release(context.Background(), t, time.Now())
+		defer at.released(r)
+		_ = at.s.release(context.Background(), t, time.Now(), r)
 	})
 }
 

@@ -532,6 +532,47 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 	}
 }
 
+// A pair of an acquisition and an Unlock takes one round trip, even if each acquisition follows the Unlock at once: its
+// request rarely overtakes the release.
+func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
+	const trip, pairs = 50 * time.Millisecond, 20
+	for name, k := range asyncKinds {
+		for op, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock} {
+			t.Run(name+"/"+op, func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					w.observer() // of the session that is replaced
+					w.close(w.a)
+					w.a = New(w.mini.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }), testConfig())
+					spec := w.asyncSpec(k)
+					pair := func() {
+						h, err := acquire(w.a, w.Context(), spec)
+						if err != nil {
+							w.Fatal(err)
+						}
+						w.unlock(h)
+					}
+					pair()
+					time.Sleep(trip)
+					w.wire.OnRequest(func([][]byte) redistest.Action {
+						reply := make(chan struct{})
+						time.AfterFunc(trip, func() { close(reply) })
+						return redistest.Action{HoldReply: reply}
+					})
+					start := time.Now()
+					for range pairs {
+						pair()
+					}
+					if took := time.Since(start); took > pairs*trip*3/2 {
+						w.Errorf("%d pairs took %v", pairs, took)
+					}
+					time.Sleep(2 * trip)
+					w.noHold()
+				})
+			})
+		}
+	}
+}
+
 // A refused attempt waits for the release until its context is canceled, or until the client closes.
 func TestAsyncUnlock_waitIsLimited(t *testing.T) {
 	for name, c := range map[string]struct {
