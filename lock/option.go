@@ -211,7 +211,8 @@ func WithMinHold(d time.Duration) Option {
 // the error of Unlock, for example by checking the data after a loss.
 //
 // The next Lock or TryLock of this client for the name comes after the release. If its request
-// overtakes the release and is refused, it waits for the release and sends another one. Other
+// overtakes the release and is refused, it waits for the release and sends another one. A Lock of a
+// plain lock that begins after the release was sent sends its request when the reply arrives. Other
 // clients, and Inspect, can see the lock held for a moment longer. If the process ends immediately
 // after Unlock, the lock can stay locked until its lease expires. Closing the client waits for
 // releases.
