@@ -1,7 +1,7 @@
 // Package leasehold is an overview of the leasehold locks, with runnable examples. The locks are in
 // the packages below it, and package client creates them.
 //
-//	go get github.com/leasehold-go/leasehold
+//	go get github.com/leasehold-go/leasehold/client
 //
 //	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
 //	…

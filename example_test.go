@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Do locks, works and unlocks, whatever happens.
+// Do acquires the lock, calls the function, and releases the lock, even if the function panics.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -25,7 +25,7 @@ func Example() {
 
 	err = lock.Do(ctx, c.NewLock("orders:42"), func(ctx context.Context) error {
 		for _, item := range []string{"tea", "cake"} {
-			if ctx.Err() != nil { // over as soon as the lock is not certainly held
+			if ctx.Err() != nil { // canceled as soon as the lock can no longer be guaranteed
 				return context.Cause(ctx)
 			}
 			fmt.Println("packing", item)
@@ -39,7 +39,7 @@ func Example() {
 	// <nil>
 }
 
-// Work that need not be done if another process does it already. "Busy" and "no answer" are
+// Skip the work if another process is already doing it. A busy lock and an unavailable Redis are
 // different errors.
 func Example_unlessBusy() {
 	ctx := context.Background()
@@ -58,7 +58,7 @@ func Example_unlessBusy() {
 	err = lock.TryDo(ctx, c.NewLock("report"), func(context.Context) error { return nil })
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):
-		fmt.Println("Redis gives no answer: try again later")
+		fmt.Println("Redis is unavailable: retry later")
 	case errors.Is(err, lock.ErrNotAcquired):
 		fmt.Println("another process does it")
 	case err != nil:
@@ -67,8 +67,8 @@ func Example_unlessBusy() {
 	// Output: another process does it
 }
 
-// A job of several replicas runs once a minute, although it is quick and their clocks differ: the
-// lock stays locked for 50 seconds, and longer if the job takes longer.
+// One of several replicas runs a job each minute, although it is quick and their clocks differ. The
+// lock stays locked for at least 50 seconds.
 func Example_onceAMinute() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -90,7 +90,7 @@ func Example_onceAMinute() {
 	// Output: replica a runs it
 }
 
-// Owners are served in the order in which they asked, across all processes.
+// Callers are served first-come, first-served, across all processes.
 func Example_fair() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -110,7 +110,7 @@ func Example_fair() {
 	// <nil>
 }
 
-// Any number of readers, or one writer, which may go on as a reader.
+// Any number of readers, or one writer, which can continue as a reader.
 func Example_readWrite() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -118,18 +118,18 @@ func Example_readWrite() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	catalogue := c.NewRWLock("catalogue")
+	catalog := c.NewRWLock("catalog")
 
-	w, err := catalogue.Write().Lock(ctx)
+	w, err := catalog.Write().Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("writing")
-	r, err := catalogue.Downgrade(ctx, w) // no other writer comes in between
+	r, err := catalog.Downgrade(ctx, w) // no other writer enters in between
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = lock.TryDo(ctx, catalogue.Read(), func(context.Context) error {
+	err = lock.TryDo(ctx, catalog.Read(), func(context.Context) error {
 		fmt.Println("two are reading")
 		return nil
 	})
@@ -140,7 +140,7 @@ func Example_readWrite() {
 	// <nil> <nil>
 }
 
-// Several locks, all or none: calls for {a, b} and for {b, a} never wait for each other in a ring.
+// Several locks, all or none. Calls for {a, b} and for {b, a} cannot deadlock.
 func Example_severalLocks() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -160,7 +160,7 @@ func Example_severalLocks() {
 	// <nil>
 }
 
-// A nested call re-enters by the context of the hold, and by nothing else.
+// A nested call re-enters only with the context of the hold.
 func Example_reentry() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -170,7 +170,7 @@ func Example_reentry() {
 	defer c.Close(ctx)
 	account := c.NewLock("account:7")
 
-	deposit := func(ctx context.Context) error { // locks by itself, as its other callers need that
+	deposit := func(ctx context.Context) error { // acquires the lock itself, for its other callers
 		return lock.TryDo(ctx, account, func(context.Context) error { return nil })
 	}
 	err = lock.Do(ctx, account, func(held context.Context) error {
@@ -185,7 +185,7 @@ func Example_reentry() {
 	// <nil>
 }
 
-// The keeper of the data refuses a holder that is late: its token is smaller than one that was seen.
+// The protected resource rejects a stale holder, because it has seen a larger token.
 func Example_fencing() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -203,17 +203,17 @@ func Example_fencing() {
 		defer h.Unlock(ctx)
 		return h.Token()
 	}
-	late, newer := token(), token()
+	stale, newer := token(), token()
 
 	var mark fence.Mark // for data in memory; fencesql and fence.Redis are for data in servers
 	fmt.Println(mark.Check(newer))
-	fmt.Println(errors.Is(mark.Check(late), fence.ErrStale))
+	fmt.Println(errors.Is(mark.Check(stale), fence.ErrStale))
 	// Output:
 	// <nil>
 	// true
 }
 
-// The holder is told when somebody takes the lock away.
+// The holder is notified when an operator force-unlocks the lock.
 func Example_lost() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -227,7 +227,7 @@ func Example_lost() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if _, err := l.ForceUnlock(ctx); err != nil { // as an operator would by: leasehold unlock import
+	if _, err := l.ForceUnlock(ctx); err != nil { // as an operator does with: leasehold unlock import
 		log.Fatal(err)
 	}
 	<-h.Context().Done()
@@ -238,7 +238,7 @@ func Example_lost() {
 	// true
 }
 
-// Two calls in an hour for each user, across all processes.
+// At most two calls per hour for each user, across all processes.
 func Example_rateLimit() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Which locks are held, and by whom?
+// List the held locks and their holders.
 func Example() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -38,8 +38,8 @@ func Example() {
 
 	for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix("orders:"), Kind: admin.Plain}) {
 		var part *admin.IncompleteError
-		if errors.As(err, &part) { // the last of a cluster without one of its primaries
-			fmt.Println("the list lacks what", part.Missing[0].Server, "stores")
+		if errors.As(err, &part) { // a primary of a cluster did not respond
+			fmt.Println("missing: the locks of", part.Missing[0].Server)
 			break
 		}
 		if err != nil {
@@ -88,7 +88,7 @@ func ExampleAdmin_Survey() {
 	// Output: survey:1
 }
 
-// A web page that lists locks asks for one page after the other.
+// List locks page by page, as a web page does.
 func ExampleAdmin_Page() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -126,7 +126,7 @@ func ExampleAdmin_Page() {
 	// Output: pages:1
 }
 
-// How do rate limiters and filters stand?
+// Show the state of rate limiters and filters.
 func ExampleAdmin_Inspect() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -158,20 +158,20 @@ func ExampleAdmin_Inspect() {
 		case err != nil:
 			log.Fatal(err)
 		case l.Limit != nil:
-			fmt.Println(l.Name, "has a full bucket again in", l.Limit.Usage[0].Full.Round(time.Minute))
+			fmt.Println(l.Name, "is refilled in", l.Limit.Usage[0].Full.Round(time.Minute))
 		case l.RedissonLimit != nil:
-			fmt.Println(l.Name, "has", l.RedissonLimit.Left, "of", l.RedissonLimit.Rate, "units left")
+			fmt.Println(l.Name, "has", l.RedissonLimit.Left, "of", l.RedissonLimit.Rate, "permits left")
 		case l.Filter != nil:
 			fmt.Println(l.Name, "has", l.Filter.Elements(), "elements and room for", l.Filter.Expected)
 		}
 	}
 	// Output:
-	// api:alice has a full bucket again in 30m0s
-	// sms has 3 of 10 units left
+	// api:alice is refilled in 30m0s
+	// sms has 3 of 10 permits left
 	// seen has 2 elements and room for 1000
 }
 
-// Which keys of Redis belong to a lock?
+// Show which keys in Redis belong to a lock.
 func ExampleAdmin_Keys() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -206,7 +206,7 @@ func ExampleAdmin_Keys() {
 	// Output: keys:1 hash true
 }
 
-// An operator takes a lock from a holder that is stuck, and from no other.
+// An operator force-unlocks a lock, and removes only the holder that is stuck.
 func ExampleAdmin_ForceUnlock() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -229,7 +229,7 @@ func ExampleAdmin_ForceUnlock() {
 	}
 	defer h.Unlock(ctx)
 
-	unlocked, err := a.ForceUnlock(ctx, "stuck", h.Owner(), "ticket 815") // the owner that Inspect has shown
+	unlocked, err := a.ForceUnlock(ctx, "stuck", h.Owner(), "ticket 815") // the owner that Inspect returned
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func ExampleAdmin_ForceUnlock() {
 	// false alice ticket 815
 }
 
-// What happens to a lock, until the loop ends.
+// Print the events of a lock until it is released.
 func ExampleAdmin_Watch() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})

@@ -182,7 +182,7 @@ func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absen
 		m, known := lost[p.Addr]
 		if !known {
 			a.refresh(ctx, p.Slots[0])
-			m = a.lost(p.Addr, errors.New("it has failed, or is new in the cluster"))
+			m = a.lost(p.Addr, errors.New("node has failed, or is new in the cluster"))
 		}
 		m.slots = p.Slots
 		absent = append(absent, m)

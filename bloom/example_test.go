@@ -52,7 +52,7 @@ func ExampleWithKryo5() {
 	// Output: 1 <nil>
 }
 
-// One filter is made of four, which spread over a cluster.
+// One filter is split into four, which spread over a cluster.
 func ExampleNewSharded() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -71,7 +71,7 @@ func ExampleNewSharded() {
 	// [true false] <nil>
 }
 
-// The parameters of a filter stand in Redis. Another process that wants others is told.
+// The parameters of a filter are stored in Redis. Init fails if a process passes different ones.
 func ExampleConfig() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

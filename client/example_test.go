@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// One client per process makes all locks. Do locks, runs the function, and unlocks.
+// One client per process creates all locks. Do acquires the lock, calls the function, and releases the lock.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -85,7 +85,7 @@ func ExampleParseURL() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var own tls.Certificate // by tls.LoadX509KeyPair
+	var own tls.Certificate // from tls.LoadX509KeyPair
 	option.TLSConfig.Certificates = []tls.Certificate{own}
 	fmt.Println(option.InitAddress, option.Username, option.TLSConfig.ServerName)
 
@@ -102,8 +102,8 @@ func ExampleClient_options() {
 	c, err := client.Open(ctx, "redis://"+addr,
 		client.WithName("billing"),              // leasehold ls shows it
 		client.WithLabel(os.Getenv("POD_NAME")), // and this, with -o wide
-		client.WithOpTimeout(2*time.Second),     // then the outcome of a command counts as unknown
-		client.WithObserver(lock.Observer{ // leaseholdprom and leaseholdotel make one
+		client.WithOpTimeout(2*time.Second),     // after that, the outcome of a command counts as unknown
+		client.WithObserver(lock.Observer{ // leaseholdprom and leaseholdotel create one
 			Acquired: func(_ context.Context, e lock.Event) { fmt.Println("granted", e.Name) },
 		}),
 	)

@@ -27,7 +27,7 @@ func WithLazyConnect() Option {
 }
 
 var (
-	errLazyNew     = errors.New("WithLazyConnect: the rueidis client is connected already; it is an option of Open")
+	errLazyNew     = errors.New("WithLazyConnect: only for Open, because the rueidis client is already connected")
 	errLazyCluster = errors.New("WithLazyConnect: the server is a node of a cluster, which can only be opened without this option")
 )
 

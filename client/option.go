@@ -95,9 +95,9 @@ func WithKeyPrefix(prefix string) Option {
 //
 // The client logs faults that no call returns. It logs a lost lock at Error. It logs a fault at
 // Warn if it can lead to a loss, keeps other owners waiting, or hides the client from operators. It
-// logs nothing else. The same message about one lock is logged at most once in 10 s, and about at
-// most 10 locks in that time. The next message of that kind counts the suppressed ones. No message
-// contains a password or an owner. docs/operate/telemetry.md lists all messages.
+// logs nothing else. It logs each message at most once in 10 s for one lock, and for up to 10 locks
+// in that time. The next message of that kind counts the suppressed ones. No message contains a
+// password or an owner. docs/operate/runbook.md explains each message.
 //
 // With a logger from this option the client also logs at Debug. A logger on [slog.DiscardHandler]
 // silences it.

@@ -69,8 +69,7 @@ func ExampleRedis() {
 	// leasehold: fenced set "stock:7": stale fencing token 1795225388576199: highest token seen is 1795225388576200
 }
 
-// A script of your own sees its own KEYS and ARGV, and runs only with a token that
-// is not stale.
+// Your script gets its own KEYS and ARGV, and runs only if the token is not stale.
 func ExampleRedis_Run() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -135,7 +134,7 @@ func ExampleStaleError() {
 	// Output: true 1795225388576199 1795225388576200
 }
 
-// Registers of keys that come and go do not stay for ever. No holder comes back after three days.
+// The token counters of short-lived keys expire. No holder resumes after three days.
 func ExampleWithHighestTokenExpiry() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})

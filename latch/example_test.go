@@ -122,7 +122,7 @@ func ExampleWaitGroupState() {
 	}
 	fmt.Println(state.Done, "are done")
 	for i, m := range state.Alive {
-		fmt.Println(m.Client, "is at work, and counts as alive for", state.Left[i])
+		fmt.Println(m.Client, "is alive for another", state.Left[i])
 	}
 	for _, m := range state.Lost {
 		fmt.Println(m.Client, "was lost")

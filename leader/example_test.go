@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/leader"
 )
 
-// Each replica of a service stands for election. The leader works, and all replicas can look up its address.
+// Each replica of a service is a candidate. The leader works, and all replicas can look up its address.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Do locks, works and unlocks. The lock is renewed for as long as the work takes.
+// Do acquires the lock, calls the function, and releases the lock. It renews the lock until the function returns.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -21,11 +21,11 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	orders := c.NewLock("orders:42", lock.WithWait(5*time.Second)) // until another process is ready
+	orders := c.NewLock("orders:42", lock.WithWait(5*time.Second)) // waits for another holder
 
 	err = lock.Do(ctx, orders, func(ctx context.Context) error {
 		for _, item := range []string{"tea", "cake"} {
-			if ctx.Err() != nil { // over as soon as the lock is not certainly held
+			if ctx.Err() != nil { // canceled as soon as the lock can no longer be guaranteed
 				return context.Cause(ctx)
 			}
 			fmt.Println("packing", item)
@@ -34,7 +34,7 @@ func Example() {
 	})
 	switch {
 	case errors.Is(err, lock.ErrNotAcquired):
-		fmt.Println("another process has it")
+		fmt.Println("another owner has the lock")
 	case errors.Is(err, lock.ErrUnavailable):
 		fmt.Println("Redis is unavailable")
 	case err != nil:
@@ -45,7 +45,7 @@ func Example() {
 	// packing cake
 }
 
-// Work that is split among goroutines ends as a whole when the lock is lost, or when one of them fails.
+// All goroutines that share the work stop when the lock is lost, or when one of them fails.
 func ExampleDo_errgroup() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -74,7 +74,7 @@ func ExampleDo_errgroup() {
 	// Output: [1 2 3] <nil>
 }
 
-// Code that takes a lock as a parameter depends on this package alone, and works with every kind.
+// Code that takes a lock as a parameter depends on this package alone, and works with every type of lock.
 func Example_parameter() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -90,15 +90,15 @@ func Example_parameter() {
 		})
 	}
 	fmt.Println(report(ctx, c.NewLock("plain", lock.WithWait(time.Second))))
-	fmt.Println(report(ctx, c.NewRWLock("catalogue").Read()))
+	fmt.Println(report(ctx, c.NewRWLock("catalog").Read()))
 	// Output:
 	// reporting under plain
 	// <nil>
-	// reporting under catalogue
+	// reporting under catalog
 	// <nil>
 }
 
-// A hold in the caller's own hands: it says whether it is valid and until when, and is given back once.
+// A hold that the caller manages. It reports whether it is valid and until when, and is released once.
 func ExampleHold() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -112,24 +112,24 @@ func ExampleHold() {
 		log.Fatal(err)
 	}
 	fmt.Println("valid:", h.Err() == nil && h.Context().Err() == nil)
-	fmt.Println("for 25 seconds at least:", time.Until(h.Until()) > 25*time.Second)
+	fmt.Println("for at least 25 seconds:", time.Until(h.Until()) > 25*time.Second)
 	fmt.Println("has a token:", h.Token() > 0)
-	if err := h.Extend(ctx, time.Hour); err != nil { // before a pause that is planned
+	if err := h.Extend(ctx, time.Hour); err != nil { // before a planned pause
 		log.Print(err)
 	}
-	fmt.Println("for 59 minutes at least:", time.Until(h.Until()) > 59*time.Minute)
+	fmt.Println("for at least 59 minutes:", time.Until(h.Until()) > 59*time.Minute)
 	fmt.Println(h.Unlock(ctx))
 	fmt.Println(errors.Is(h.Unlock(ctx), lock.ErrNotHeld), errors.Is(h.Err(), lock.ErrUnlocked))
 	// Output:
 	// valid: true
-	// for 25 seconds at least: true
+	// for at least 25 seconds: true
 	// has a token: true
-	// for 59 minutes at least: true
+	// for at least 59 minutes: true
 	// <nil>
 	// true true
 }
 
-// Each error names the operation and the lock; errors.Is tells the reason.
+// Each error names the operation and the lock. Use errors.Is to find the reason.
 func ExampleError() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -149,7 +149,7 @@ func ExampleError() {
 	// leasehold: trylock: bad lock name: empty
 }
 
-// Who holds a lock, how, and who waits for it.
+// Show who holds a lock, how, and who waits for it.
 func ExampleState() {
 	ctx := context.Background()
 	billing, err := client.Open(ctx, "redis://"+addr, client.WithName("billing"))
@@ -179,21 +179,21 @@ func ExampleState() {
 			log.Fatal(err)
 		}
 		if len(state.Waiters) == 0 || !state.Holders[0].Client.Known() || !state.Waiters[0].Client.Known() {
-			continue // its question, or a client's entry, is on its way
+			continue // its request, or the entry of a client, has not arrived yet
 		}
 		holder, waiter := state.Holders[0], state.Waiters[0]
 		fmt.Println(state.Locked(), state.Mode, state.HoldCount(h.Owner()))
 		fmt.Println("held by", holder.Client.Name, "and this process:", holder.Client.PID == os.Getpid())
-		fmt.Println("since less than a minute:", time.Since(holder.Since) < time.Minute)
-		fmt.Println("waits:", waiter.Client.Name)
+		fmt.Println("requested less than a minute ago:", time.Since(holder.Since) < time.Minute)
+		fmt.Println("waiter:", waiter.Client.Name)
 		break
 	}
 	fmt.Println(h.Unlock(ctx), <-served)
 	// Output:
 	// true exclusive 1
 	// held by billing and this process: true
-	// since less than a minute: true
-	// waits: cron
+	// requested less than a minute ago: true
+	// waiter: cron
 	// <nil> <nil>
 }
 
@@ -212,7 +212,7 @@ func ExampleObserver() {
 	l := c.NewLock("orders:44")
 
 	fmt.Println(lock.Do(ctx, l, func(context.Context) error {
-		_, err := l.TryLock(ctx) // another owner, as ctx is not that of the hold
+		_, err := l.TryLock(ctx) // another owner, because ctx is not the context of the hold
 		return err
 	}))
 	// Output:
@@ -246,7 +246,7 @@ func ExampleOldest() {
 	// <nil> 0s
 }
 
-// Two holds of one owner that do not nest: the first is given back while the second goes on.
+// Two holds of one owner that do not nest. The first is released while the second continues.
 func ExampleContextWithNewOwner() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -272,7 +272,7 @@ func ExampleContextWithNewOwner() {
 	// <nil>
 }
 
-// A job of several replicas that is quick must not run twice within a minute: the lock outlives its Unlock.
+// A quick job must not run twice within a minute in several replicas. The lock stays locked after Unlock.
 func ExampleWithMinHold() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -351,7 +351,7 @@ func ExampleWithAsyncUnlock() {
 	// order 18
 }
 
-// Tokens that grow whatever the server's clock does, for readers as well.
+// Tokens grow even if the clock of the server moves backward. Readers have tokens too.
 func ExampleWithFencing() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -367,7 +367,7 @@ func ExampleWithFencing() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		tokens = append(tokens, h.Token()) // write with it, and refuse what comes with a smaller one: see package fence
+		tokens = append(tokens, h.Token()) // send it with each write, and reject smaller ones: see package fence
 		if err := h.Unlock(ctx); err != nil {
 			log.Fatal(err)
 		}
@@ -376,7 +376,7 @@ func ExampleWithFencing() {
 	// Output: true
 }
 
-// A lock that ends by itself, whatever its holder does. Most callers want no such option.
+// The lock expires after a fixed time, because it is not renewed. Most callers do not need this option.
 func ExampleWithFixedLease() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -385,7 +385,7 @@ func ExampleWithFixedLease() {
 	}
 	defer c.Close(ctx)
 
-	imports := c.NewLock("import", lock.WithFixedLease(200*time.Millisecond)) // yours is a minute, say
+	imports := c.NewLock("import", lock.WithFixedLease(200*time.Millisecond)) // in your program, for example a minute
 	err = lock.Do(ctx, imports, func(ctx context.Context) error {
 		<-ctx.Done() // it is not renewed
 		return context.Cause(ctx)
@@ -394,7 +394,7 @@ func ExampleWithFixedLease() {
 	// Output: true true
 }
 
-// A holder that hangs keeps the others out for no longer than that.
+// A holder that hangs keeps other owners out for at most that time.
 func ExampleWithMaxHold() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -403,7 +403,7 @@ func ExampleWithMaxHold() {
 	}
 	defer c.Close(ctx)
 
-	export := c.NewLock("export", lock.WithMaxHold(200*time.Millisecond)) // yours is an hour, say
+	export := c.NewLock("export", lock.WithMaxHold(200*time.Millisecond)) // in your program, for example an hour
 	err = lock.Do(ctx, export, func(ctx context.Context) error {
 		<-ctx.Done() // it hangs
 		return context.Cause(ctx)
@@ -412,7 +412,7 @@ func ExampleWithMaxHold() {
 	// Output: true true
 }
 
-// A hold whose context has ended is renewed for so long, if nobody unlocks it, and is then lost.
+// A hold that is not unlocked after its context was canceled is renewed for that time, and is then lost.
 func ExampleWithGrace() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr, client.WithWatchdogTimeout(6*time.Second))
@@ -428,14 +428,14 @@ func ExampleWithGrace() {
 		log.Fatal(err)
 	}
 	cancel() // and Unlock is forgotten
-	fmt.Println("the next one:", lock.Do(ctx, upload, func(context.Context) error { return nil }))
+	fmt.Println("next owner:", lock.Do(ctx, upload, func(context.Context) error { return nil }))
 	fmt.Println(errors.Is(h.Unlock(ctx), lock.ErrAbandoned))
 	// Output:
-	// the next one: <nil>
+	// next owner: <nil>
 	// true
 }
 
-// How long the others wait for a waiter of a fair lock whose process died.
+// Set how long a dead waiter of a fair lock delays the waiters behind it.
 func ExampleWithWaiterTimeout() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -446,7 +446,7 @@ func ExampleWithWaiterTimeout() {
 
 	fair := c.NewFairLock("counter", lock.WithWaiterTimeout(2*time.Second))
 	fmt.Println(lock.Do(ctx, fair, func(context.Context) error { return nil }))
-	plain := c.NewLock("plain", lock.WithWaiterTimeout(2*time.Second)) // whose waiters have no place to keep
+	plain := c.NewLock("plain", lock.WithWaiterTimeout(2*time.Second)) // waiters of a plain lock have no queue position to lose
 	_, err = plain.TryLock(ctx)
 	fmt.Println(errors.Is(err, errors.ErrUnsupported))
 	// Output:
@@ -454,7 +454,7 @@ func ExampleWithWaiterTimeout() {
 	// true
 }
 
-// Readers that do not wait behind a writer, for data that is written when nobody reads.
+// Readers do not wait behind a waiting writer. Use it for data that is written when there are no readers.
 func ExampleWithReaderPreference() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -492,7 +492,7 @@ func ExampleWithReaderPreference() {
 	// <nil> <nil> <nil>
 }
 
-// A lock that counts only if a replica has it too. This server has none, so the lock is given back.
+// The lock must be confirmed by a replica. This server has none, so the lock is released.
 func ExampleWithReplicas() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -506,7 +506,7 @@ func ExampleWithReplicas() {
 	// Output: true
 }
 
-// Wait for a moment, hold for as long as the work takes. A deadline on the context would end the hold as well.
+// Limit the wait, but not the hold. A deadline on the context would end the hold too.
 func ExampleWithWait() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -517,7 +517,7 @@ func ExampleWithWait() {
 	report := c.NewLock("report", lock.WithWait(200*time.Millisecond))
 
 	err = lock.Do(ctx, report, func(context.Context) error {
-		_, err := report.Lock(ctx) // another owner, as ctx is not that of the hold
+		_, err := report.Lock(ctx) // another owner, because ctx is not the context of the hold
 		return err
 	})
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired), errors.Is(err, os.ErrDeadlineExceeded))

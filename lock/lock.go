@@ -89,8 +89,8 @@ type Hold interface {
 	// Token returns the fencing token. It is larger than the token of every earlier holder of the
 	// name. It is equal for all re-entries, and for readers with no writer between them. It grows
 	// provided that the clock of the server does not move backward. With [WithFencing] it grows even
-	// then. It is 0 for a read hold without fencing, for a multi-lock, and for a quorum of locks
-	// without fencing.
+	// then. It is 0 for a read hold without fencing, a permit of a semaphore, a worker of a wait group,
+	// a multi-lock, and a quorum of locks without fencing.
 	Token() uint64
 
 	// Owner returns the owner string in Redis, "<client uuid>:<number>", or "" for a multi-lock and a

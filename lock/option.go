@@ -258,9 +258,8 @@ func WithGrace(d time.Duration) Option {
 // is longer, in addition to the current hold. For a waiter of Redisson, the lock is then free for 5 ms.
 // If its request takes longer, it can miss that time while callers of this process keep coming.
 //
-// TryLock of another process waits for the release for at most 250 ms, d or its context, whichever is
-// shortest. It waits for 10 ms if d is shorter. Its error matches [ErrNotAcquired] and says that the
-// lock is in use, or kept, not in use.
+// TryLock of another process waits for the release for at most d (at least 10 ms), and at most 250 ms.
+// Its error matches [ErrNotAcquired] and says that the lock is in use, or kept, not in use.
 //
 // A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
 // notification is on its way.

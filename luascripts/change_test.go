@@ -327,6 +327,16 @@ func TestChangeReentrant_aSlotWithoutANode(t *testing.T) {
 	if batch[0].Err != nil || batch[1].Err == nil || batch[2].Err != nil {
 		t.Errorf("%v, %v, %v", batch[0].Err, batch[1].Err, batch[2].Err)
 	}
+	var renewals []luascripts.Renewal
+	for _, ch := range batch {
+		renewals = append(renewals, luascripts.Renewal{Keys: ch.Keys, Owner: ours, Slot: ch.Slot})
+	}
+	renewed := luascripts.RenewReentrant(t.Context(), rdb, renewals, time.Minute, 64)
+	for i, done := range []bool{true, false, true} {
+		if (renewed[i].Err == nil && renewed[i].Verdict == luascripts.Done) != done {
+			t.Errorf("renewal %d: %+v", i, renewed[i])
+		}
+	}
 }
 
 // A connection that ends within a reply leaves all changes of that call in doubt, and those of

@@ -6,8 +6,9 @@
 --   <grants> <held_since>|<owner> <offer> <since> <retry_at> <deadline>;<owner> …
 --
 -- grants counts the hand-offs since the lock was last free, at the time <held_since>. A zero in front
--- of that number is a mark: a caller that does not join the queue, such as TryLock, was refused since
--- then. Earlier versions do not know the mark. They read the same number, and may drop the zero.
+-- of that number is a mark: a caller that is not in the queue was refused since then. That is a TryLock,
+-- or a process that found the queue full. Earlier versions do not know the mark. They read the same
+-- number, and may drop the zero.
 --
 -- Each entry is a waiting process: the owner string under which it will hold the lock, and the lease
 -- in ms with which a release grants the lock to it. The other three numbers say when the process
@@ -25,8 +26,8 @@
 -- Redisson's scripts check their own owner's field, and ignore the queue. When an owner of Redisson
 -- releases the lock, it deletes the whole hash, and its message makes our waiters retry.
 
--- max_entries returns the maximum number of entries. A process that finds the queue full retries
--- later.
+-- max_entries returns the maximum number of entries. A process that finds the queue full marks it,
+-- and retries later.
 local function max_entries() return 64 end
 
 -- valid_queue returns text if our scripts may have written it, otherwise '', so that it is replaced.
@@ -93,8 +94,14 @@ local function without_dead(queue, channel, counts, now)
   return string.match(queue, '^[^|]*|') .. table.concat(rest), #rest
 end
 
+-- with_mark returns the queue with the mark of a refused caller that is not in it.
+local function with_mark(queue)
+  return (string.gsub(queue, '^(%d+) ([1-9])', '%1 0%2'))
+end
+
 -- enqueue returns the queue with an entry of owner. The entry replaces that of the same process, or
--- comes last. If the queue is full, or the entry would not change, it returns the queue as it was. It
+-- comes last. If the entry would not change, it returns the queue as it was. If the queue is full, it
+-- returns it with the mark, so that the lock becomes free after a turn of each process in the queue. It
 -- also returns whether the process receives messages; nil if that is unknown.
 --
 -- The owner has been waiting for `waited` ms, and retries after `retry` ms. If the server cannot count
@@ -119,13 +126,13 @@ local function enqueue(queue, owner, offer, waited, retry, timeout, channel, cou
     return string.sub(queue, 1, first - 1) .. new .. string.sub(queue, last), receives
   end
   local _, unreachable = string.gsub(queue, ' [1-9]%d* %d+ %d+;', '')
-  if receives == false and unreachable >= max_entries() / 8 then return queue, receives end -- such processes are limited, because each can delay the others
+  if receives == false and unreachable >= max_entries() / 8 then return with_mark(queue), receives end -- such processes are limited, because each can delay the others
   local length = queue_length(queue)
   if length >= max_entries() then
     -- mutant: never: speed
-    if now % 16 ~= 0 then return queue, receives end -- removing dead entries is slow, and many processes may retry
+    if now % 16 ~= 0 then return with_mark(queue), receives end -- removing dead entries is slow, and many processes may retry
     queue, length = without_dead(queue, channel, counts, now)
-    if length >= max_entries() then return queue, receives end
+    if length >= max_entries() then return with_mark(queue), receives end
   end
   local valid_end = string.find(queue, '|', 1, true)
   for _, _, _, _, _, _, last in entries(queue) do valid_end = last end
@@ -156,11 +163,6 @@ local function first_grantable(queue, next_owner, offer, channel, counts, now)
     if alive then kept[#kept + 1] = string.sub(queue, first, last) end
   end
   return nil, nil, table.concat(kept)
-end
-
--- with_mark returns the queue with the mark of a refused caller that does not join it.
-local function with_mark(queue)
-  return (string.gsub(queue, '^(%d+) ([1-9])', '%1 0%2'))
 end
 
 -- without_owner returns the queue without the entry of owner.

@@ -74,8 +74,9 @@ local function release_lock(lock, counter, time, owner, leave, publish, counts, 
     local rest = without_owner(queue, owner)
     if rest ~= queue then
       redis.call('HDEL', lock, 'leasehold_line') -- first, because it needs no memory: then full memory does not stop the rest
-      -- Without an owner in the hash, HSET would create a key without an expiry.
-      if string.find(rest, ';', 1, true) and redis.call('HLEN', lock) > 0 then redis.call('HSET', lock, 'leasehold_line', rest) end
+      -- The number of grants stays: callers outside the queue depend on it. Without an owner in the hash, HSET would
+      -- create a key without an expiry.
+      if not string.find(rest, '^0 %d+|$') and redis.call('HLEN', lock) > 0 then redis.call('HSET', lock, 'leasehold_line', rest) end
     end
     return -2
   end

@@ -5,7 +5,7 @@
 -- a number, the script ends here with an error, before it has changed anything.
 local function latest_token(counter)
   local text = redis.call('GET', counter)
-  if text and (not string.find(text, '^%d+$') or #text > 19) then error('the register of fencing tokens holds something else than a token') end
+  if text and (not string.find(text, '^%d+$') or #text > 19) then error('the fencing token counter is not a number') end
   return text
 end
 
@@ -20,7 +20,7 @@ local function next_token(counter, time, last, spare)
   if counter then
     local latest = tonumber(latest_token(counter))
     -- Above 2^53 a Lua number cannot represent each integer. No clock gets there before 2255.
-    if latest and latest >= 9007199254740991 - spare then error('the register of fencing tokens is at ' .. string.format('%.0f', latest) .. ', which is too large to go on from') end
+    if latest and latest >= 9007199254740991 - spare then error('the fencing token counter is too large to continue: ' .. string.format('%.0f', latest)) end
     if latest and latest >= token then token = latest + 1 end
     redis.call('SET', counter, string.format('%.0f', token + spare))
   end

@@ -441,8 +441,8 @@ func TestQueue_fewWithoutSubscribers(t *testing.T) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if n := len(queue(t, rdb)); n != 8 {
-		t.Errorf("%d are in the queue", n)
+	if line := text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)); len(queue(t, rdb)) != 8 || !strings.HasPrefix(line, "0 0") {
+		t.Errorf("the queue is %q, want 8 processes and the mark", line)
 	}
 }
 
@@ -506,6 +506,37 @@ func TestQueue_isBounded(t *testing.T) {
 	if n := number(t, rdb, "SLOWLOG", "LEN"); n != 0 || number(t, rdb, "EXISTS", keys.Lock) != 0 {
 		t.Errorf("it took longer than a tenth of a second, or is not free")
 	}
+}
+
+// A process that finds the queue full marks it. The lock becomes free after a turn of each process in the queue, even if
+// each of them returns to the queue at once.
+func TestQueue_full(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	owners := []string{holder}
+	for i := range 64 {
+		owners = append(owners, fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i))
+	}
+	defer crowd(t, s, append(owners, second))()
+	hold(t, rdb, owners[1:]...)
+	_, entries, _ := strings.Cut(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), "|")
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("0 %d|%s", now(t, rdb)-1000, entries))
+	for i := range 200 {
+		owner := owners[i%len(owners)]
+		stand(t, rdb, keys, second, time.Second)
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, owner, luascripts.Release{})
+		if err != nil || got.Verdict != luascripts.Done {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if got.Aside {
+			if i != 64 || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+				t.Errorf("freed after %d grants, left %q", i, contents(t, rdb))
+			}
+			return
+		}
+		stand(t, rdb, keys, owner, time.Second)
+	}
+	t.Errorf("it was never freed: %q", contents(t, rdb))
 }
 
 // Listeners that know of no queue get the lock free now and then, and ours are notified to retry
@@ -575,6 +606,37 @@ func TestQueue_yieldsToOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that leaves the queue does not reset the number of grants, after which the lock becomes free for others.
+func TestQueue_grantsAreCountedOn(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	listening(t, s, holder, first)
+	subscribe(t, s, keys.QueueChannel, nil) // a listener there is ours
+	for range 2 {
+		subscribe(t, s, keys.Channel, nil)
+	}
+	hold(t, rdb)
+	owner := holder
+	for i := range 20 {
+		stand(t, rdb, keys, first, time.Second)
+		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, first, 0)
+		check(t, "it leaves", v, luascripts.Gone, err)
+		nextOwner := fmt.Sprintf("00000000-0000-7000-8000-000000000000:%d", i+2)
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, owner, luascripts.Release{NextOwner: nextOwner, Offer: time.Second, WaiterTimeout: time.Minute})
+		if err != nil || got.Verdict != luascripts.Done {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if owner = nextOwner; got.Token != 0 {
+			continue
+		}
+		if i != 4 || !got.Aside || number(t, rdb, "EXISTS", keys.Lock) != 0 {
+			t.Errorf("freed after %d grants: %+v, left %q", i, got, contents(t, rdb))
+		}
+		return
+	}
+	t.Error("it was never freed")
 }
 
 // A waiter that uses the token counter may stand behind a holder that does not, and the other
@@ -1248,6 +1310,6 @@ func TestQueue_transcript(t *testing.T) {
 		HSTRLEN l leasehold_line = 3973
 		HSET l leasehold_line 3~5|<64x$b:001~1000~0~0~@4001;>
 		reentrant_acquire [l] $c:001 1000 1000~0~500~4000 0 = -1
-		HSTRLEN l leasehold_line = 4036
+		HSTRLEN l leasehold_line = 4037
 	`)
 }

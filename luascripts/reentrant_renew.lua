@@ -1,7 +1,7 @@
 -- reentrant_renew: extends the leases of many locks.
 --
 -- KEYS[i]   lock   hash   owner -> hold count; all keys in one cluster slot
--- ARGV[1]   lease  ms     the lease of each lock from now on
+-- ARGV[1]   lease  ms     the lease of each lock from now on; 0 only checks who holds it
 -- ARGV[i+1] owner  text   "<client uuid>:<number>", which must hold KEYS[i]
 --
 -- Returns a list: the number of keys, and two numbers for each lock that was not renewed: its
@@ -14,11 +14,11 @@ local replies = {#KEYS}
 for i, lock in ipairs(KEYS) do
   local owner = ARGV[i + 1]
   local held, problem = redis.pcall('HEXISTS', lock, owner), nil -- one key of another type must not fail the other renewals
-  if held == 1 then
+  if held == 1 and lease > 0 then
     redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease)) -- even if it changes nothing: a replica rejects the write
-  elseif held == 0 then
+  elseif type(held) == 'number' then
     redis.call('HDEL', lock, '') -- deletes nothing; a replica, whose data may be old, rejects it
-    problem = -2
+    if held == 0 then problem = -2 end
   elseif string.find(held.err, 'WRONGTYPE', 1, true) then
     problem = -4
   else

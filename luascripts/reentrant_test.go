@@ -577,6 +577,10 @@ func TestReentrant_transcript(t *testing.T) {
 		PEXPIRE l 1000
 		reentrant_renew [l] 999 $a:001 = [1]
 		PTTL l = 1000
+		PERSIST l
+		reentrant_renew [l missing] 0 $a:001 $a:001 = [2 2 -2]
+		PTTL l = -1
+		PEXPIRE l 1000
 		reentrant_renew [l missing text l] 1001 $a:001 $a:001 $a:001 $b:001 = [4 2 -2 3 -4 4 -2]
 		PTTL l = 1001
 		without HEXISTS

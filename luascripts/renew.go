@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -48,7 +49,10 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 		into := rest[:len(call)]
 		rest = rest[len(call):]
 		err := s.verdicts(reply, into)
-		if _, refused := rueidis.IsRedisErr(err); refused && len(call) > 1 {
+		if len(calls) > 1 && errors.Is(err, rueidis.ErrNoSlot) {
+			// One slot has no node, and the library sent none of the calls.
+			copy(into, s.renew(ctx, rdb, call, lease, perCall))
+		} else if _, refused := rueidis.IsRedisErr(err); refused && len(call) > 1 {
 			copy(into, s.renew(ctx, rdb, call, lease, 1))
 		} else if err != nil {
 			for j := range into {

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]      never   string  a key that never exists (include_rw)
 -- KEYS[i+1]    lock    hash    mode, owner -> read holds, owner:write -> write holds; all keys in one cluster slot
--- ARGV[1]      lease   ms      the lease of each reader from now on
+-- ARGV[1]      lease   ms      the lease of each reader from now on; 0 only checks who reads
 -- ARGV[2*i]    owner   text    "<client uuid>:<number>", which must have a read hold of the i-th lock
 -- ARGV[2*i+1]  prefix  text    what the keys of its read leases begin with
 --
@@ -24,6 +24,7 @@ local function renew(lock, owner, prefix)
   local key = count and lease_key(prefix, owner, count)
   local left = key and redis.call('PTTL', key) or -2
   if left == -2 then return -2 end
+  if lease == 0 then return end -- without an expiry, PTTL is less than 0, too
   if left < lease then redis.call('PEXPIRE', key, lease) end
   if redis.call('PTTL', lock) < lease then redis.call('PEXPIRE', lock, lease) end
 end

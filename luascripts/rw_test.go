@@ -1647,6 +1647,13 @@ func TestRW_transcript(t *testing.T) {
 		rw_read_acquire [l w u n] $a:1 1000 1 '' 0 1 b 0 = 0
 		rw_read_renew [n l] 1000 $a:1 b = [1]
 		sent PEXPIRE = 0
+		PERSIST l
+		PERSIST b:$a:1:rwlock_timeout:1
+		rw_read_renew [n l] 0 $a:1 b = [1]
+		PTTL l = -1
+		PTTL b:$a:1:rwlock_timeout:1 = -1
+		PEXPIRE l 1000
+		PEXPIRE b:$a:1:rwlock_timeout:1 1000
 		rw_read_renew [n l] 1001 $a:1 b = [1]
 		PTTL l = 1001
 		PTTL b:$a:1:rwlock_timeout:1 = 1001

@@ -94,6 +94,6 @@
 // If the lock only avoids duplicate work, use one server and a plain lock. If duplicate work does
 // harm and the protected resource can check a token, use one server and tokens (package fence). Use
 // a quorum when the lock must stay available and exclusive although a server is lost permanently.
-// Add tokens if the resource can check them. docs/guides/quorum.md in the repository discusses the
+// Add tokens if the resource can check them. docs/concepts.md in the repository discusses the
 // published criticism of Redlock.
 package multilock

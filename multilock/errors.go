@@ -211,7 +211,7 @@ type startedRecently struct{ left time.Duration }
 
 // Error reports when the server will have a vote.
 func (e startedRecently) Error() string {
-	return fmt.Sprintf("the server started recently and may have forgotten a lock; it has a vote in %v", e.left.Round(time.Millisecond))
+	return fmt.Sprintf("the server started recently and may have lost a lock; it can vote in %v", e.left.Round(time.Millisecond))
 }
 
 // Is makes it match ErrUnavailable: no other owner was found, and the server will have a vote later.

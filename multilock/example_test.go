@@ -66,13 +66,13 @@ func ExampleQuorum() {
 		defer c.Close(ctx)
 		locks = append(locks, c.NewLock("leader", lock.WithFencing()))
 	}
-	leader := multilock.NewQuorum(locks, multilock.WithDurableServers()) // these forget nothing when they start again
+	leader := multilock.NewQuorum(locks, multilock.WithDurableServers()) // servers that keep their data when they restart
 
 	h, err := leader.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(h.Err(), h.Token() > 0) // a token, as all locks are made with lock.WithFencing
+	fmt.Println(h.Err(), h.Token() > 0) // a token, because all locks use lock.WithFencing
 	fmt.Println(h.Unlock(ctx))
 	// Output:
 	// <nil> true
@@ -109,7 +109,7 @@ func ExampleQuorum_options() {
 	// <nil>
 }
 
-// Servers that write each command to disk before they reply (appendfsync always) forget nothing when they restart, and vote
+// Servers that write each command to disk before they reply (appendfsync always) keep their data when they restart, and vote
 // immediately. Other servers vote only after the longest lease of any process that uses the lock has passed.
 func ExampleWithDurableServers() {
 	ctx := context.Background()

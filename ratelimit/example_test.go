@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The limiter allows each user three calls a minute, in all processes together.
+// The limiter admits at most three calls per minute for each user, across all processes.
 func Example() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -39,8 +39,8 @@ func Example() {
 	// false 0 20s
 }
 
-// A limiter can use a rueidis client of the application. This one has a limit for a second and one for a day.
-// A call that either of them refuses is charged to neither.
+// A limiter can use a rueidis client of the application. This one has a limit per second and one per day.
+// A call that one of them rejects takes permits of neither.
 func ExampleNew() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -62,7 +62,7 @@ func ExampleNew() {
 	// 50 0 24h0m0s <nil>
 }
 
-// A partner accepts ten messages a second, one after the other. Wait makes a queue across all processes.
+// A partner accepts ten messages per second, evenly spaced. Wait queues the callers of all processes.
 func ExampleLimiter_Wait() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -85,7 +85,7 @@ func ExampleLimiter_Wait() {
 	// Output: true
 }
 
-// A caller gives back units that it has not used.
+// A caller returns permits that it has not used.
 func ExampleLimiter_Refund() {
 	ctx := context.Background()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -101,7 +101,7 @@ func ExampleLimiter_Refund() {
 	}
 	if nothingToExport := true; nothingToExport {
 		if err := limiter.Refund(ctx, "ann", d); err != nil {
-			log.Print(err) // the unit counts as used
+			log.Print(err) // the permit counts as used
 		}
 	}
 	d, err = limiter.Peek(ctx, "ann")
@@ -109,7 +109,7 @@ func ExampleLimiter_Refund() {
 	// Output: 5 <nil>
 }
 
-// An operator lets a user begin again.
+// An operator restores the full quota of a user.
 func ExampleLimiter_Reset() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -131,8 +131,8 @@ func ExampleLimiter_Reset() {
 	// true <nil>
 }
 
-// The handler allows two requests a minute from each address. Behind a proxy every connection comes from the proxy, so the key is the address that
-// the proxy writes into a header of its own.
+// The handler admits two requests per minute from each address. Behind a proxy, all connections come from the proxy, so use the address that
+// the proxy writes into a header.
 func ExampleHandler() {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
@@ -142,9 +142,9 @@ func ExampleHandler() {
 	limiter := ratelimit.New(rdb, "http", ratelimit.FailOpen().After(time.Second), ratelimit.PerMinute(2))
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
 	server := httptest.NewServer(ratelimit.Handler(limiter, "per-address", func(r *http.Request) (string, int64) {
-		host, _, err := net.SplitHostPort(r.RemoteAddr) // each connection of a client has another port
+		host, _, err := net.SplitHostPort(r.RemoteAddr) // each connection of a client has a different port
 		if err != nil {
-			host = r.RemoteAddr // such as that of a Unix socket
+			host = r.RemoteAddr // for example, of a Unix socket
 		}
 		return host, 1
 	}, hello, nil))
@@ -188,7 +188,7 @@ func ExampleWithErrorResponse() {
 	// 429 {"error":"rate_limited"}
 }
 
-// A bucket of 20 units that fills by 10 a second, and a window that begins anew each day.
+// A bucket of 20 permits that is refilled with 10 per second, and a window that restarts each day.
 func ExampleLimit() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -200,12 +200,12 @@ func ExampleLimit() {
 		ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 20},
 		ratelimit.Limit{Rate: 1000, Per: 24 * time.Hour, Aligned: true},
 	)
-	d, err := limiter.Take(ctx, "ann", 15) // at once, as the bucket is full
+	d, err := limiter.Take(ctx, "ann", 15) // immediately, because the bucket is full
 	fmt.Println(d.OK, err)
 	// Output: true <nil>
 }
 
-// What is left, and the headers for an HTTP response.
+// Show the remaining permits, and set the headers of an HTTP response.
 func ExampleDecision() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -232,7 +232,7 @@ func ExampleDecision() {
 	// "export";q=2;w=3600 true
 }
 
-// A caller that would wait for longer than it can learns at once when to come again.
+// A call that would wait past its deadline fails immediately, and reports when to retry.
 func ExampleLimitedError() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -253,7 +253,7 @@ func ExampleLimitedError() {
 	// Output: true true
 }
 
-// Units for later: the caller does something else until they are there, or gives them back.
+// Reserve a permit for later. The caller does something else until then, or cancels the reservation.
 func ExampleReservation() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -278,7 +278,7 @@ func ExampleReservation() {
 	// <nil>
 }
 
-// A limiter that Java services have a part in. The rate stands in Redis.
+// A limiter that Java services share. Its rate is stored in Redis.
 func ExampleRedissonLimiter() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -300,7 +300,7 @@ func ExampleRedissonLimiter() {
 	// false <nil>
 }
 
-// Another process has set another rate, and keeps it.
+// Init fails if another process has set a different rate.
 func ExampleRateError() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -166,7 +166,7 @@ func (l *Limiter) enter(key string, n int64) (bucketID, error) {
 		return bucketID{}, l.bad
 	}
 	if n < 0 || n > maxUnits {
-		return bucketID{}, fmt.Errorf("%d units: must be from 0 to %d", n, int64(maxUnits))
+		return bucketID{}, fmt.Errorf("%d permits: must be from 0 to %d", n, int64(maxUnits))
 	}
 	full, err := keys.Limiter(l.desk.send.Prefix, l.name, key)
 	return bucketID{full, l.id}, err

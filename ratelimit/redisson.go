@@ -57,8 +57,8 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 //
 // A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. If the
 // clock of a client is ahead by d, its calls count for d longer here. For that client the calls of
-// others end d sooner. Permits that Redisson releases can be taken again immediately. They are not
-// returned again when their interval ends, but with 1,000 calls or more in an interval they can be.
+// others end d sooner. Permits that Redisson releases can be taken again immediately. With 1,000
+// calls or more in an interval, they can be returned a second time when the interval ends.
 //
 // A RedissonLimiter has no policy. While Redis is unavailable, calls retry for the operation
 // timeout of the client, or until their context is canceled. Then they fail with
@@ -289,7 +289,7 @@ func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 // check returns an error if a call for n units is not valid.
 func (w *RedissonLimiter) check(n int64) error {
 	if w.bad == nil && (n < 0 || n > maxWindow) {
-		return fmt.Errorf("%d units: must be from 0 to %d", n, int64(maxWindow))
+		return fmt.Errorf("%d permits: must be from 0 to %d", n, int64(maxWindow))
 	}
 	return w.bad
 }

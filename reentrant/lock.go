@@ -97,9 +97,9 @@ func (l *Lock) Ahead() error { return l.session.Ahead(l.spec) }
 // After a transient reply, such as one about full memory, Lock retries. docs/reference/errors.md
 // lists all replies.
 //
-// After an error, nothing of this call is left in Redis. If the server does not reply, this holds
-// one round trip after it replies again, or when the lease expires at the latest. Lock requires one
-// round trip if the lock is free.
+// After an error, nothing of this call is left in Redis. If the server did not reply, cleaning up can
+// take two operation timeouts after it replies again, and at most the lease. Lock requires one round
+// trip if the lock is free.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
@@ -125,7 +125,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // notifies the waiters. It is for operators.
 //
 // A holder of this client detects the loss immediately. A holder of another client also does if
-// that client is subscribed (see admin.Admin.Unlock). Any other holder detects it with its next
+// that client is subscribed (see admin.Admin.ForceUnlock). Any other holder detects it with its next
 // renewal. Until then, two owners may both act as the holder. The cause of the loss matches
 // lock.ErrForceUnlocked.
 //

@@ -18,9 +18,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	catalogue := c.NewRWLock("catalogue")
+	catalog := c.NewRWLock("catalog")
 
-	err = lock.Do(ctx, catalogue.Write(), func(ctx context.Context) error {
+	err = lock.Do(ctx, catalog.Write(), func(ctx context.Context) error {
 		fmt.Println("writing") // ctx is canceled as soon as the lock can no longer be guaranteed
 		return ctx.Err()
 	})
@@ -30,7 +30,7 @@ func Example() {
 	var readers sync.WaitGroup
 	for range 2 {
 		readers.Go(func() {
-			err := lock.Do(ctx, catalogue.Read(), func(context.Context) error {
+			err := lock.Do(ctx, catalog.Read(), func(context.Context) error {
 				fmt.Println("reading")
 				return nil
 			})

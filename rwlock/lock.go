@@ -26,8 +26,8 @@
 // [lock.WithReaderPreference] turns off the preference of writers for one handle.
 //
 // Writer preference costs reads only while writers come. In a measurement, 16 readers each read for
-// 1 ms without a pause. One writer that returns immediately reduced the reads to 0.6, and increased
-// the writes by a factor of 40. Four of these writers reduced the reads to 0.65.
+// 1 ms without a pause. One writer that returns immediately reduced the reads to 60 %, and increased
+// the writes by a factor of 40. Four of these writers reduced the reads to 65 %.
 //
 // An owner must not request the write lock while it reads. It would wait for itself, so the call
 // fails with [lock.ErrUpgrade] immediately. The other order is allowed. [Lock.Downgrade] turns a
@@ -185,7 +185,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // waiters. ForceUnlock is for operators.
 //
 // Holders of this client detect the loss immediately. Holders of other clients also do if they are
-// subscribed (see admin.Admin.Unlock), up to 64 readers. Other holders detect it with their next
+// subscribed (see admin.Admin.ForceUnlock), up to 64 readers. Other holders detect it with their next
 // renewal, and may act as holders until then. The cause of the loss matches lock.ErrForceUnlocked.
 //
 // The command is sent once. If its outcome is unknown, check with Inspect. More than about 50

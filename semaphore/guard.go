@@ -63,8 +63,8 @@ type Slot struct {
 //
 // A permit receives the lowest free number when Slots is called for the first time, and keeps it.
 // The numbers are below the total number of permits, except after a Resize to fewer permits than
-// are held. Permits of Redisson have no slots. The token grows with the clock of the server, like
-// the token of a plain lock. It also grows with the hash of slots, which stays in Redis.
+// are held. Permits of Redisson have no slots. Redis stores the latest token of each slot, so tokens
+// grow even if the clock of the server moves backward.
 //
 // If the server does not have the permits of h as held, the error matches lock.ErrLost. The command
 // is retried within the operation timeout. It takes the server about 1 µs per slot that was ever

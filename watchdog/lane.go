@@ -22,7 +22,7 @@ type Group struct {
 type lane struct {
 	group    Group         // set once
 	interval time.Duration // set once: the time from one renewal to the next
-	slack    time.Duration // set once: a lease that is due within it goes with the next batch
+	slack    time.Duration // set once: a lease that is due within it goes with the next batch. It is less than retryPause
 	ahead    time.Duration // set once: how early or late a renewal may be
 
 	// Guarded by the watchdog's mu.
@@ -199,7 +199,7 @@ func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notificatio
 			notifications = append(notifications, l.loseLocked(n, err))
 		case err != nil:
 			l.err = err
-			l.renewAt = n.add(min(max(w.lease/24, 5*time.Millisecond), time.Second))
+			l.renewAt = n.add(w.retryPause())
 			w.placeLocked(l)
 			notifications = append(notifications, func() { subject.Unrenewed(err, left) })
 		default:

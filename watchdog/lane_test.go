@@ -309,6 +309,31 @@ func TestLane_doesNotUseABatchInFlight(t *testing.T) {
 	})
 }
 
+// The server rejects the renewals of long leases immediately. They are retried once per second, however long a lease is.
+func TestLane_pausesAfterAFailure(t *testing.T) {
+	const long = 20 * lease
+	for _, many := range []int{1, 3 * most} {
+		synctest.Test(t, func(t *testing.T) {
+			var sent atomic.Int64
+			w := watchdog.New(long, most, func(_ context.Context, batch []watchdog.Subject) []error {
+				sent.Add(int64(len(batch)))
+				time.Sleep(time.Millisecond)
+				return slices.Repeat([]error{errNoReply}, len(batch))
+			})
+			defer w.Close()
+			for range many {
+				w.Watch(&subject{}, time.Now(), long, true)
+			}
+			time.Sleep(long/3 + time.Second)
+			before := sent.Load()
+			time.Sleep(10 * time.Second)
+			if n := (sent.Load() - before) / int64(many); n < 9 || n > 11 {
+				t.Errorf("%d renewals of each of %d leases in 10 s, want one per second", n, many)
+			}
+		})
+	}
+}
+
 // A lease whose group changes, for example because a shard takes over, is renewed with the new group
 // from the next renewal on.
 func TestLane_leaseChangesItsGroup(t *testing.T) {

@@ -107,10 +107,15 @@ func (w *Watchdog) laneLocked(g Group) *lane {
 		if g.Within > 0 {
 			interval = min(interval, g.Within)
 		}
-		ln = &lane{group: g, interval: interval, slack: interval / sliceCount / 2, ahead: interval / 4}
+		ln = &lane{group: g, interval: interval, slack: min(interval/sliceCount, w.retryPause()) / 2, ahead: interval / 4}
 		w.lanes[g] = ln
 	}
 	return ln
+}
+
+// retryPause returns the time from a failed renewal to the next one.
+func (w *Watchdog) retryPause() time.Duration {
+	return min(max(w.lease/24, 5*time.Millisecond), time.Second)
 }
 
 // Close ends every watch without calling a subject, and waits for the goroutines.
@@ -194,6 +199,9 @@ func (w *Watchdog) turn() time.Duration {
 	}
 	if sleep == never && w.loop.watched {
 		sleep = w.lease / 3 // most leases end before their first renewal, so the next Watch need not wake run
+	}
+	if sleep < never { // a timer stops while the machine sleeps, so only the wall clock shows what is due after that
+		sleep = min(sleep, w.lease/12, 5*time.Second)
 	}
 	w.loop.watched = false
 	w.loop.wakesAt, w.loop.asleep = n.add(sleep), true

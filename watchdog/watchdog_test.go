@@ -503,6 +503,25 @@ func TestLease_usesTheLaterClock(t *testing.T) {
 	})
 }
 
+// The machine slept. Soon after that, a lease that Redis still has is renewed, and the loss of one that has expired is
+// reported, although the timers stopped in the meantime.
+func TestWatchdog_afterASleep(t *testing.T) {
+	for slept, lost := range map[time.Duration]bool{lease - 5*time.Second: false, lease: true} {
+		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+			skew := watchdog.NewSkew()
+			defer skew.Restore()
+			sub, _ := s.watch(w, lease, true)
+			time.Sleep(time.Second)
+			skew.Set(slept)
+			time.Sleep(3 * time.Second)
+			synctest.Wait()
+			if _, cause := sub.lost(); errors.Is(cause, watchdog.ErrExpired) != lost || s.renewals() == 0 != lost {
+				t.Errorf("slept for %v: %d renewals, lost by %v", slept, s.renewals(), cause)
+			}
+		})
+	}
+}
+
 // Without a renewal, Until returns the same end every time, on the real clocks. After a renewal it
 // returns the end that the subject was notified of.
 func TestLease_untilIsStable(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The pages behind a check of yours, which knows the operator.
+// Serve the pages behind your own authentication, which names the operator.
 func ExampleHandler() {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	operator := func(r *http.Request) string { // as your check has noted it
+	operator := func(r *http.Request) string { // as your authentication has set it
 		user, _, _ := r.BasicAuth()
 		return user
 	}

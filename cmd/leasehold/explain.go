@@ -10,10 +10,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// explain returns the text of err, and advice if there is any.
+// explain returns the text of err, with advice if there is any. The library may have added the same advice.
 func explain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "leasehold: ")
-	if do := advice(err); do != "" {
+	if do := advice(err); do != "" && !strings.Contains(text, do) {
 		text += "; " + do
 	}
 	return text
@@ -39,12 +39,14 @@ func advice(err error) string {
 
 // adviceOnReply returns what to do about an error reply of Redis.
 func adviceOnReply(reply string) string {
+	// Without --role, doctor does not check what the commands of operators need.
+	const denied = "the user lacks a permission: run leasehold doctor --role operator, or --role application for leasehold run"
 	for code, do := range map[string]string{
 		"NOAUTH":                        "set the password in the URL or in REDISCLI_AUTH",
 		"WRONGPASS":                     "check the user and the password",
-		"NOPERM":                        "the user lacks a permission: run leasehold doctor",
-		"The user executing the script": "the user lacks a permission: run leasehold doctor", // Redis before 7.2, without a code
-		"ACL failure in script":         "the user lacks a permission: run leasehold doctor", // later servers, without a code
+		"NOPERM":                        denied,
+		"The user executing the script": denied, // Redis before 7.2, without a code
+		"ACL failure in script":         denied, // later servers, without a code
 		"READONLY":                      "this is a replica: connect to the primary, or via Sentinel (?master_set=NAME)",
 		"OOM":                           "the server is out of memory: raise maxmemory",
 		"CLUSTERDOWN":                   "a primary of the cluster does not respond: restart it, or fail over; with cluster-require-full-coverage no, the others continue to serve",

@@ -135,7 +135,7 @@ func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name strin
 
 // nothing says that a name without a trace on the server may be the wrong one.
 func (c *connection) nothing(name string) string {
-	text := fmt.Sprintf("no key for %s on %s: free, or the name, server or database is wrong; leasehold ls lists the held locks", shown(name), c.server())
+	text := fmt.Sprintf("no key for %s on %s: free, or the name, its key prefix, the server or the database is wrong; leasehold ls lists the held locks", shown(name), c.server())
 	if strings.ContainsAny(name, "*?[") {
 		text = fmt.Sprintf("no key for %s on %s: inspect takes a name; use leasehold ls for a pattern", shown(name), c.server())
 	}

@@ -391,6 +391,15 @@ func TestWatch(t *testing.T) {
 	says(t, on(t, s, "watch", "a{b"), 2, "bad lock name")
 }
 
+// The advice about a wrong password appears once, although the library gives it too.
+func TestAdvice_once(t *testing.T) {
+	c := prepare(t, nil, "ls", "--url", "redis://jobs:mistake@"+redistest.Start(t).Addr()).start()
+	c.ends(1)
+	if n := strings.Count(c.stderr.String(), "check the user and the password"); n != 1 {
+		t.Errorf("%d times: %s", n, c.stderr)
+	}
+}
+
 // The words for a missing right depend on the server's version, and on whether a script asked.
 func TestAdvice_denied(t *testing.T) {
 	for _, reply := range []string{

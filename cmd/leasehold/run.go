@@ -40,9 +40,9 @@ func runCommand() *cobra.Command {
 
 run waits for the lock, starts the command, and releases the lock when the command
 ends. The lock is plain unless a flag selects another type. All users of a name must
-use the same type. After two seconds of waiting, run prints who holds the lock. With
---wait, the server need not be up yet. Without it, an unreachable server is an error
-at once.
+use the same type. NAME includes the key prefix of applications that share the lock.
+After two seconds of waiting, run prints who holds the lock. With --wait, the server
+need not be up yet. Without it, an unreachable server is an error at once.
 
 The command is found and started as by env(1) and timeout(1); a script without #! runs
 in /bin/sh. It has its own process group, and the terminal if there is one. run passes

@@ -50,7 +50,8 @@ Permissions: see leasehold doctor --print-acl operator.
 
 Exit codes:
   0  unlocked
-  1  the lock has no such holder, you declined, or Redis is unavailable
+  1  the lock has no such holder, you declined, Redis is unavailable, or the audit record
+     was not written
   2  wrong arguments, or no terminal and no --yes
 
 ` + connectionHelp,

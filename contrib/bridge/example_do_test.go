@@ -20,7 +20,7 @@ func ship(ctx context.Context, rs *redsync.Redsync, c *client.Client, work func(
 	return bridge.Do(ctx, old, c.NewLock("orders:42"), work)
 }
 
-// A process in the middle of the rollout waits for those that have redsync alone, and for those that have leasehold alone.
+// In the middle of the rollout, a process waits for processes that use only redsync, and for processes that use only leasehold.
 func ExampleDo() {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
@@ -36,7 +36,7 @@ func ExampleDo() {
 		fmt.Println("redsync has it:", rs.NewMutex("orders:42").TryLockContext(ctx) == nil)
 		_, err := c.NewLock("orders:42").TryLock(context.Background()) // another owner
 		fmt.Println("leasehold has it:", err == nil)
-		return ctx.Err() // over as soon as one of the two is not certainly held
+		return ctx.Err() // canceled as soon as one of the two locks can no longer be guaranteed
 	})
 	fmt.Println(err)
 	// Output:

@@ -21,7 +21,7 @@ func invoices(ctx context.Context, rs *redsync.Redsync, c *client.Client, job fu
 	return bridge.TryDo(ctx, old, c.NewLock("cron:invoices"), bridge.MinHold(50*time.Second, job))
 }
 
-// A job that runs once a minute in one process, in the middle of the rollout. Another process has the old lock.
+// In the middle of the rollout, a job runs in one process per minute. Another process has the old lock.
 func ExampleTryDo() {
 	ctx := context.Background()
 	rdb := redis.NewClient(&redis.Options{Addr: addr})

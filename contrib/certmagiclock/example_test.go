@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Certificates in a directory that all servers share, and locks in Redis.
+// The certificates are in a directory that all servers share, and the locks are in Redis.
 func ExampleStorage() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -20,7 +20,7 @@ func ExampleStorage() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	dir, err := os.MkdirTemp("", "certificates") // yours is on a shared disk
+	dir, err := os.MkdirTemp("", "certificates") // in your program, on a shared disk
 	if err != nil {
 		log.Fatal(err)
 	}

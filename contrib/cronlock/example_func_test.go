@@ -20,7 +20,7 @@ func invoices(s *cron.Cron, c *client.Client, job func(ctx context.Context) erro
 	return err
 }
 
-// A job with a context, which ends when the lock is lost. The second process skips the run.
+// The context of the job is canceled when the lock is lost. The second process skips the run.
 func ExampleFunc() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -37,7 +37,7 @@ func ExampleFunc() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		s.Entries()[0].Job.Run() // as s.Start has it run at the full minute
+		s.Entries()[0].Job.Run() // as s.Start does at the full minute
 	}
 	// Output: writing invoices
 }

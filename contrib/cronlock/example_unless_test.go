@@ -10,7 +10,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// A job that is there already is wrapped. It has no context, so it does not hear of a loss.
+// Wrap an existing job. It has no context, so it is not notified of a loss.
 func ExampleSkipIfLocked() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -20,8 +20,8 @@ func ExampleSkipIfLocked() {
 	defer c.Close(ctx)
 
 	job := cron.FuncJob(func() { fmt.Println("writing a report") })
-	failed := func(err error) { log.Print("cron:report: ", err) } // no answer from Redis, or a loss
+	failed := func(err error) { log.Print("cron:report: ", err) } // Redis is unavailable, or the lock was lost
 	one := cronlock.SkipIfLocked(c.NewLock("cron:report"), failed)
-	cron.NewChain(one).Then(job).Run() // as a schedule has it run
+	cron.NewChain(one).Then(job).Run() // as the schedule does
 	// Output: writing a report
 }

@@ -20,8 +20,8 @@ func ExampleElector() {
 	}
 	defer c.Close(ctx)
 	elector := gocronlock.NewElector(c.NewLock("cron:leader"))
-	defer elector.Close()              // gives the lock back; another process is the leader then
-	for elector.IsLeader(ctx) != nil { // a job that is due before that is skipped; so this waits
+	defer elector.Close()              // releases the lock, so that another process becomes the leader
+	for elector.IsLeader(ctx) != nil { // wait, because a job that is due before that is skipped
 		time.Sleep(10 * time.Millisecond)
 	}
 

@@ -28,7 +28,7 @@ func everyMinute(c *client.Client, job func()) (gocron.Scheduler, error) {
 	return s, nil
 }
 
-// Each run of a job belongs to the process that is first.
+// The process that acquires the lock first runs the job.
 func ExampleNewLocker() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -16,11 +16,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// What happens to the locks of a client becomes spans and metrics.
+// Create spans and metrics from the events of the locks of a client.
 func Example() {
 	ctx := context.Background()
 
-	// The providers of the application. Without the options the observer takes the global ones.
+	// The providers of the application. Without the options, the observer uses the global ones.
 	spans, metrics := tracetest.NewSpanRecorder(), metric.NewManualReader()
 	tracers := trace.NewTracerProvider(trace.WithSpanProcessor(spans))
 	observer, err := leaseholdotel.NewObserver(
@@ -62,7 +62,7 @@ func Example() {
 	// metric leasehold.lock.hold.duration of 1 plain lock
 }
 
-// Names that say little may be attributes: here the part before the first colon.
+// Use a part of the name with few values as an attribute, here the part before the first colon.
 func ExampleWithNameAttribute() {
 	ctx := context.Background()
 	spans := tracetest.NewSpanRecorder()

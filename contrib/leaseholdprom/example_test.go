@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// What happens to the locks of a client becomes metrics, which Prometheus reads from a page of the process.
+// Create metrics from the events of the locks of a client, and serve them to Prometheus.
 func Example() {
 	ctx := context.Background()
 
@@ -49,7 +49,7 @@ func Example() {
 	// leasehold_lock_hold_duration_seconds_count{leasehold_lock_kind="plain",leasehold_lock_release_reason="unlocked"} 1
 }
 
-// Names that say little may be labels: here the part before the first colon.
+// Use a part of the name with few values as a label, here the part before the first colon.
 func ExampleWithNameLabel() {
 	ctx := context.Background()
 	metrics, err := leaseholdprom.New(leaseholdprom.WithNameLabel(func(name string) string {

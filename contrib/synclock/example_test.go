@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/contrib/synclock"
 )
 
-// A store that wants a sync.Locker gets one that all processes share.
+// A package that requires a sync.Locker gets one that all processes share.
 func ExampleLocker() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)
@@ -19,7 +19,7 @@ func ExampleLocker() {
 	}
 	defer c.Close(ctx)
 
-	save := func(mu sync.Locker) { // as a package that knows nothing of leasehold has it
+	save := func(mu sync.Locker) { // in a package that does not depend on leasehold
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Println("saved")

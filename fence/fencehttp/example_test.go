@@ -12,15 +12,15 @@ import (
 	"github.com/leasehold-go/leasehold/fence/fencehttp"
 )
 
-// A service that remembers the largest token of each account, and a client of it.
+// A service stores the largest token of each account, and its client sends a token.
 func ExampleHandler() {
 	var marks fence.Marks
 	mux := http.NewServeMux()
 	mux.Handle("PUT /accounts/{id}", fencehttp.Handler(
 		func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) },
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			// Between the check and this point a newer holder may have come: write in one
-			// step with a second check.
+			// A newer holder may have written since the check: check again in the same step as
+			// the write.
 			err := marks.Of(r.PathValue("id")).Do(fencehttp.FromContext(r.Context()), func() error { return nil })
 			if !fencehttp.WriteError(w, err) {
 				fmt.Fprint(w, "saved")

@@ -9,8 +9,8 @@ import (
 	"github.com/leasehold-go/leasehold/fence/fencesql"
 )
 
-// A transaction calls Advance first, whatever it writes. The table is made once, by the
-// statement that Schema returns.
+// A transaction calls Advance before it writes. Create the table once, with the statement that
+// Schema returns.
 func ExampleGuard() {
 	guard, err := fencesql.New(fencesql.PostgreSQL, "")
 	if err != nil {
@@ -23,7 +23,7 @@ func ExampleGuard() {
 		}
 		defer tx.Rollback() // does nothing after a Commit
 		if err := guard.Advance(ctx, tx, "accounts", token); err != nil {
-			return err // matches fence.ErrStale when a newer holder was here
+			return err // matches fence.ErrStale if a newer holder has written
 		}
 		if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 1"); err != nil {
 			return err
@@ -39,7 +39,7 @@ func ExampleGuard() {
 	// CREATE TABLE IF NOT EXISTS leasehold_fence (resource text PRIMARY KEY, token bigint NOT NULL)
 }
 
-// A row can have its fence in a column, and then one statement checks and writes.
+// A row can store the highest token in a column, so that one statement checks and writes.
 func ExampleUnchanged() {
 	set := func(ctx context.Context, db *sql.DB, token uint64, id, balance int) error {
 		n, err := fencesql.Int64(token)

@@ -79,7 +79,7 @@ func Refusal(addr, user string, err error) error {
 	advice := `grant the permissions that docs/operate/security.md lists under "Permissions"`
 	switch text := err.Error(); {
 	case strings.Contains(text, "NOAUTH"):
-		advice = "the server wants a password, and none was given, as in redis://user:password@host:port"
+		advice = "the server requires a password: set one, as in redis://user:password@host:port"
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"):
 		advice = "check the user and the password"
 	}

@@ -83,7 +83,7 @@ func TestExplain(t *testing.T) {
 		{&luascripts.WaitError{Reply: "no"}, lock.ErrReplicas, "WAIT"},
 		{refusal(t, "NOPERM User me has no permissions"), nil, `"Permissions"`},
 		{refusal(t, "WRONGPASS invalid username-password pair"), nil, "check the user"},
-		{refusal(t, "NOAUTH Authentication required."), nil, "wants a password"},
+		{refusal(t, "NOAUTH Authentication required."), nil, "requires a password"},
 		{refusal(t, "ERR Error running script: -READONLY You can't write"), lock.ErrUnavailable, "read-only replica"},
 		{refusal(t, "LOADING Redis is loading the dataset"), lock.ErrUnavailable, "LOADING"},
 		{refusal(t, "OOM command not allowed"), lock.ErrUnavailable, "OOM"},

@@ -294,7 +294,7 @@ func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, clos
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-passed:
-		return NoReply{After: s.Timeout} // limit may be the remainder of the timeout
+		return NoReply{After: max(limit, s.Timeout)} // limit may be the remainder of the timeout
 	case <-closing:
 		return lock.ErrClosed
 	}

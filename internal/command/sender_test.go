@@ -114,6 +114,20 @@ func TestSend_callersLeave(t *testing.T) {
 	}
 }
 
+// A command that waits for replicas has a longer limit than others. Its error says how long it waited.
+func TestSend_longLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, err := Send[int](t.Context(), newSender(t), 2*timeout, sent{send: func(context.Context) (int, error) {
+			time.Sleep(3 * timeout)
+			return 0, nil
+		}})
+		if want := (NoReply{After: 2 * timeout}); err != want {
+			t.Errorf("%v, want %v", err, want)
+		}
+		time.Sleep(timeout)
+	})
+}
+
 // A goroutine that has sent a command is reused for the next one. Only a few wait for that.
 func TestSend_reusesGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

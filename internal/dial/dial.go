@@ -71,7 +71,11 @@ func (w *Way) dial(ctx context.Context, addr string, dialer *net.Dialer, config 
 		w.at(addr, shaking)
 		conn, err = shakeHands(ctx, conn, addr, dialer, config)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case w.option.ConnLifetime > 0:
+		return nil, err // rueidis may have sent the command before, on the previous connection
+	default:
 		return nil, retry.Undialled{Err: err}
 	}
 	w.at(addr, connected)

@@ -67,6 +67,7 @@ type ledger struct {
 	traced        bool          // it was queued, or named as the next owner, so Redis may have an entry for it
 	maybeReleased bool          // reconciling may have released it
 	writes        bool          // a reader's owner held the write lock when it sent the request, and was admitted for that reason
+	reads         bool          // a writer's owner has also requested to read: the lock expires with the longer of the two leases
 	taken         bool          // its waiter took the lock through another acquisition, whose release removes this one from the queue
 	changes       *changes      // nil before the first of them
 }
@@ -119,6 +120,10 @@ func (t *Acquisition) Uncertain() bool { return t.uncertain }
 
 // MaybeReleased reports whether reconciling may have released t. A release then may find no hold.
 func (t *Acquisition) MaybeReleased() bool { return t.maybeReleased }
+
+// Reads reports whether the owner of t, a writer, has also requested to read. The lock then expires with the longer
+// of the two leases, even if the reader has left.
+func (t *Acquisition) Reads() bool { return t.reads }
 
 // Raise records that the token counter is about to be raised to token. The next owner then needs a
 // token from Redis, so the lock is not handed off locally.

@@ -304,9 +304,6 @@ func (o *Owner) Sibling() *Acquisition {
 	return nil
 }
 
-// OnBothSides reports whether a call or a hold needs the same owner on the other side of the lock.
-func (o *Owner) OnBothSides() bool { return o.other() != nil }
-
 // other returns the same owner on the other side of the lock, or nil if there is none.
 func (o *Owner) other() *Owner {
 	p := o.side.p

@@ -69,8 +69,9 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	}
 	if ready {
 		w.retryAt, w.sentAt = time.Time{}, now
-		if w.queue != nil {
-			w.queue.outage.sent(now)
+		if l := w.queue; l != nil {
+			w.handled = l.heartbeat.handled
+			l.outage.sent(now)
 		}
 	}
 	return ready, due
@@ -83,7 +84,7 @@ func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
 	}
 	if sibling != nil {
-		step.Acquisition.writes = true
+		step.Acquisition.writes, sibling.reads = true, true
 	}
 	return step
 }

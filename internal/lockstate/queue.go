@@ -65,6 +65,7 @@ type sending struct {
 	reason  bool      // it must send a request now
 	retryAt time.Time // it retries then; zero means that no retry is due
 	sentAt  time.Time // when its latest request was sent
+	handled int       // the number of notifications that its queue had handled by then
 }
 
 // queue returns the queue for waiters with these terms, or nil if there is none.

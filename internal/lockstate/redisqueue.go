@@ -25,15 +25,15 @@ const EntryPause = 2 * time.Millisecond
 
 // heartbeat is the state of a queue's heartbeats and entries.
 type heartbeat struct {
-	on       bool      // a goroutine of the session sends them
-	flying   int       // heartbeats without a reply
-	missed   bool      // there was a notification while a heartbeat was in flight
-	notified time.Time // when the queue handled its latest notification
-	early    string    // the owner string of a notification that came before the reply to that waiter's entry
-	entries  int       // entries without a reply
-	entered  time.Time // when the latest entry was sent
-	stand    int       // the number of waiters in the Redis queue
-	coming   []*Waiter // waiters for the next entry
+	on      bool      // a goroutine of the session sends them
+	flying  int       // heartbeats without a reply
+	missed  bool      // there was a notification while a heartbeat was in flight
+	handled int       // the number of notifications that the queue has handled
+	early   string    // the owner string of a notification that came before the reply to that waiter's entry
+	entries int       // entries without a reply
+	entered time.Time // when the latest entry was sent
+	stand   int       // the number of waiters in the Redis queue
+	coming  []*Waiter // waiters for the next entry
 }
 
 // queued is a waiter's state in the Redis queue.
@@ -75,7 +75,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 		switch {
 		case l.heartbeat.early == w.Acquisition.Name:
 			p.Wakeup(w)
-		case r.Sent.Before(l.heartbeat.notified):
+		case w.handled != l.heartbeat.handled:
 			l.Notify() // w was not in the heartbeat that a notification triggered after w's request was sent
 		}
 	}
@@ -133,7 +133,8 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	ready := !now.Before(l.when.sendAt)
 	retryBefore := now.Add(-l.when.pace) // an earlier entry without a reply is sent again
 	if l.when.notified {
-		l.when.notified, l.heartbeat.notified = false, now
+		l.when.notified = false
+		l.heartbeat.handled++
 		l.heartbeat.missed = l.heartbeat.flying > 0
 		ready = ready || !l.heartbeat.missed
 	}
@@ -159,7 +160,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 			continue // it has left, or sent its own request
 		}
 		w.queued.sent, r.enters = true, true
-		w.sentAt = now
+		w.sentAt, w.handled = now, l.heartbeat.handled
 		l.side.p.WillSend(w.Acquisition, max(w.Terms.Lease, l.side.p.rules.Lease), w.Terms.WaiterTimeout)
 		r.Waiters = append(r.Waiters, Queuing{w, w.Acquisition, true})
 	}

@@ -76,23 +76,21 @@ func TestNextHeartbeat(t *testing.T) {
 
 // Redis notifies a waiter of its turn before the queue is subscribed, and the subscription is
 // confirmed before the reply to the waiter arrives. The heartbeat that the confirmation triggers does
-// not include the waiter yet, so the reply triggers another one.
+// not include the waiter yet, so the reply triggers another one. All of this can happen between two
+// readings of a coarse clock.
 func TestNextHeartbeat_notifiedSinceTheRequest(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
 	second.reason = true
 	asked := s.asks(second)
-	sent := s.now
-	s.pass(stepTime)
 	s.queues(first, Refusal{Left: -1})
 	first.queue.nextBeat(s.now)
-	s.pass(stepTime)
 	first.queue.Notify() // the confirmation
 	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{first}) {
 		t.Fatalf("%d waiters", len(all))
 	}
 	s.done()
-	s.Refused(second, asked, Refusal{Sent: sent, Left: -1, Trace: true}, s.now)
+	s.Refused(second, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	if !s.did(Heartbeat) {
 		t.Fatal("it waits for the next poll")
 	}
@@ -101,11 +99,10 @@ func TestNextHeartbeat_notifiedSinceTheRequest(t *testing.T) {
 		t.Errorf("%d waiters", len(all))
 	}
 	s.done()
-	s.pass(stepTime)
 	third := s.stand(&fairTerms, 3)
 	s.queues(third, Refusal{Left: -1})
 	if s.did(Heartbeat) {
-		t.Error("a waiter that asked after the hint leads to a heartbeat")
+		t.Error("a waiter whose request was sent after the notification leads to a heartbeat")
 	}
 }
 
@@ -921,6 +918,11 @@ func TestEntry_together(t *testing.T) {
 	}
 	if s.inFlight != 0 || one.Queued() != one.Acquisition || three.Queued() != three.Acquisition {
 		t.Error("they do not stand in the queue")
+	}
+	if _, r := l.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{first, one, two, three}) {
+		t.Errorf("two requests were sent before the notification, and no heartbeat follows: %+v", r)
+	} else {
+		l.HeartbeatDone(r, nil)
 	}
 	s.done()
 

@@ -2,14 +2,16 @@ package pubsub
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
 // Sharded reports whether rdb must use sharded Pub/Sub, as Redisson does: rdb is connected to a
-// cluster that supports it. Any node can tell; if the first has no connection, the others are
-// queried. Without a cluster, no command is sent.
+// cluster that supports it. Any node can tell. While one has not replied for a part of timeout, the
+// next is queried, too. Without a cluster, no command is sent.
 //
 // An error reply means no: the server is too old, or denies the command. No reply within timeout, or
 // before ctx is canceled, is an error, because a wrong guess would cost every waiter its
@@ -20,25 +22,28 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	answer := make(chan error, 1)
-	go func() { // a client that is dialing ignores ctx
-		err := rdb.Do(ctx, rdb.B().PubsubShardnumsub().Build()).Error()
-		for _, n := range rdb.Nodes() {
-			if _, replied := rueidis.IsRedisErr(err); err == nil || replied {
-				break
-			}
-			err = n.Do(ctx, n.B().PubsubShardnumsub().Build()).Error()
-		}
-		answer <- err
-	}()
+	nodes := slices.Collect(maps.Values(rdb.Nodes()))
+	replies := make(chan error, len(nodes))
+	next := time.NewTicker(timeout/time.Duration(len(nodes)+1) + 1)
+	defer next.Stop()
 	var err error
-	select {
-	case err = <-answer:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if _, refused := rueidis.IsRedisErr(err); err == nil || refused {
-		return err == nil, nil
+	for queried, failed := 0, 0; failed < len(nodes); {
+		if queried < len(nodes) {
+			n := nodes[queried]
+			queried++
+			go func() { replies <- n.Do(ctx, n.B().PubsubShardnumsub().Build()).Error() }() // a client that is dialing ignores ctx
+		}
+		select {
+		case err = <-replies:
+			failed++
+		case <-next.C:
+			continue
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+		if _, refused := rueidis.IsRedisErr(err); err == nil || refused {
+			return err == nil, nil
+		}
 	}
 	return false, err
 }

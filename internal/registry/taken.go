@@ -30,7 +30,7 @@ func ParseTaken(message string) (number, by string, ok bool) {
 	number, by, _ = strings.Cut(rest, " ")
 	by = bounded(strings.Map(printable, by))
 	if by == "" {
-		by = "somebody"
+		by = "an operator"
 	}
 	return number, by, number != ""
 }
@@ -71,7 +71,8 @@ func SetNote(rdb rueidis.Client, key, by string, owners []string) rueidis.Comple
 
 // ReadNote returns the audit record at key. It returns an error if there is none.
 func ReadNote(ctx context.Context, rdb rueidis.Client, key string) (n Note, err error) {
-	replies := rdb.DoMulti(ctx, rdb.B().Get().Key(key).Build(), rdb.B().Pttl().Key(key).Build())
+	// Arbitrary commands, because rueidis would repeat a command that it knows as a read until the server replies.
+	replies := rdb.DoMulti(ctx, rdb.B().Arbitrary("GET").Keys(key).Build(), rdb.B().Arbitrary("PTTL").Keys(key).Build())
 	text, err := replies[0].ToString()
 	if err != nil {
 		return n, err
@@ -100,7 +101,7 @@ func (n Note) Operator() string {
 		by += ": " + n.Reason
 	}
 	if by = bounded(strings.Map(printable, by)); by == "" {
-		return "somebody"
+		return "an operator"
 	}
 	return by
 }

@@ -57,11 +57,9 @@ func (t *acquisition) turn(o *lockstate.Owner) chan struct{} {
 }
 
 // endsByItself reports whether Redis expires the lock no later than the fixed lease of t. That is not guaranteed after
-// an unconfirmed extension or an offer with a longer lease. A writer whose owner also reads stays in Redis as long
-// as the reader. The caller holds the mutex of the state.
-func (t *acquisition) endsByItself() bool {
-	return !t.MayLast(t.spec.terms.Lease) && (t.spec.Mode != lock.Write || !t.Acquisition.Owner().OnBothSides())
-}
+// an unconfirmed extension or an offer with a longer lease, nor for a writer whose owner also reads or has read. The
+// caller holds the mutex of the state.
+func (t *acquisition) endsByItself() bool { return !t.MayLast(t.spec.terms.Lease) && !t.Reads() }
 
 // watch returns the lease of t. It needs the mutex because the watchdog may renew the lease before the goroutine that
 // set it has unlocked the state.

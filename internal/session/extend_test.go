@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -418,19 +419,28 @@ func TestFixedLease_afterAReentry(t *testing.T) {
 }
 
 // A writer with a fixed lease whose owner also reads stops writing when that lease expires, although the reader
-// continues.
+// continues, or had a longer lease.
 func TestFixedLease_ofAWriterThatReads(t *testing.T) {
-	inBubble(t, func(w *world) {
-		write := w.take(w.a, writing, w.Context(), lock.WithFixedLease(2*time.Second))
-		owner := context.WithoutCancel(write.Context())
-		read := w.take(w.a, reading, owner)
-		<-write.Context().Done()
-		time.Sleep(time.Second)
-		other, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil))
-		if err != nil {
-			w.Fatalf("another reader after the fixed lease: %v", err)
-		}
-		w.unlock(other)
-		w.unlock(read)
-	})
+	for _, leaves := range []bool{false, true} {
+		t.Run(fmt.Sprintf("leaves %t", leaves), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				write := w.take(w.a, writing, w.Context(), lock.WithFixedLease(2*time.Second))
+				owner := context.WithoutCancel(write.Context())
+				read := w.take(w.a, reading, owner, lock.WithFixedLease(time.Hour))
+				if leaves {
+					w.unlock(read)
+				}
+				<-write.Context().Done()
+				time.Sleep(time.Second)
+				other, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil))
+				if err != nil {
+					w.Fatalf("another reader after the fixed lease: %v", err)
+				}
+				w.unlock(other)
+				if !leaves {
+					w.unlock(read)
+				}
+			})
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,12 +57,13 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 		return nil
 	}
 	k := spec.Keys
+	// Arbitrary commands, because rueidis would repeat a command that it knows as a read until the server replies.
 	fields, _, err := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
 		if k.Intent == "" { // a plain or fair lock has one owner
-			all, err := s.rdb.Do(ctx, s.rdb.B().Hgetall().Key(k.Lock).Build()).AsStrMap()
+			all, err := s.rdb.Do(ctx, s.rdb.B().Arbitrary("HGETALL").Keys(k.Lock).Build()).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
 		}
-		part, err := s.rdb.Do(ctx, s.rdb.B().Hscan().Key(k.Lock).Cursor(0).Count(tellMost).Build()).AsScanEntry()
+		part, err := s.rdb.Do(ctx, s.rdb.B().Arbitrary("HSCAN").Keys(k.Lock).Args("0", "COUNT", strconv.Itoa(tellMost)).Build()).AsScanEntry()
 		var fields []string
 		for i := 0; i < len(part.Elements); i += 2 {
 			fields = append(fields, part.Elements[i])
@@ -216,9 +218,9 @@ func (s *Session) ask(batch []*acquisition, by string) {
 	for i, t := range batch {
 		requests[i] = locked(t.at, t.renewal)
 	}
-	// A renewal never shortens a lease, so this one changes nothing.
+	// A renewal with a lease of 0 changes nothing, even if an operator removed the expiry of a key.
 	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
-		return batch[0].spec.Renew(ctx, s.rdb, requests, time.Millisecond, batchSize), nil
+		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
 	}))
 	if err != nil {
 		return

@@ -64,6 +64,70 @@ func TestForce_notifiesTheHolder(t *testing.T) {
 	})
 }
 
+// A force-unlock fails because Redis is unavailable. After that no command is in flight, so Close need not wait.
+func TestForce_unavailable(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for name, kind := range map[string]*Kind{"plain": plain, "read/write": reading} {
+			s := w.withForceUnlocks()
+			w.wire.Refuse(true)
+			w.wire.CutAll()
+			if _, err := s.Force(w.Context(), s.NewSpec(kind, "orders", nil), luascripts.ForceReentrant); !errors.Is(err, lock.ErrUnavailable) {
+				w.Errorf("%s: %v", name, err)
+			}
+			w.close(s)
+			w.wire.Refuse(false)
+		}
+	})
+}
+
+// Redis becomes unavailable when the session reads the audit record of a lost lock. Close need not wait for it.
+func TestGone_unavailable(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.mini.Del("orders")
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "GET" {
+				w.wire.Refuse(true)
+				return redistest.Action{DropRequest: true}
+			}
+			return redistest.Action{}
+		})
+		time.Sleep(leaseTime / 2)
+		if err := h.Err(); !errors.Is(err, lock.ErrGone) {
+			w.Error(err)
+		}
+		w.close(w.a)
+	})
+}
+
+// An operator removed the expiry of the keys. A message that makes the client check its hold does not end the hold.
+func TestForce_checkChangesNothing(t *testing.T) {
+	for name, k := range map[string]*Kind{"plain": plain, "read": reading, "write": writing} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s := w.withForceUnlocks()
+				h := w.lockListening(s, k)
+				for _, key := range w.mini.Keys() {
+					if err := w.a.rdb.Do(w.Context(), w.a.rdb.B().Persist().Key(key).Build()).Error(); err != nil {
+						w.Fatal(err)
+					}
+				}
+				w.mini.Publish(registry.Taken(h.Owner(), "eve"))
+				time.Sleep(100 * time.Millisecond)
+				other := k
+				if k == reading {
+					other = writing
+				}
+				if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(other, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
+					w.Errorf("another owner: %v", err)
+				}
+				w.unlock(h)
+				w.close(s)
+			})
+		})
+	}
+}
+
 // A force-unlock by the holder's own process ends the hold with the cause.
 func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -17,9 +17,10 @@ var _ lockimpl.Fenced = (*hold)(nil)
 // RaiseToken raises the token counter of the lock to token, provided that the acquisition of h holds the lock.
 func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 	t := h.acquisition()
-	holder := t.Name
+	holder, minimum := t.Name, token
 	if t.spec.Mode == lock.Write {
 		holder += luascripts.Writing
+		minimum++ // the token of the readers until the next writer
 	}
 	_, err := once(ctx, t.at.s, t.spec, "raise token", func() (luascripts.Verdict, error) {
 		if t.spec.Keys.TokenCounter == "" {
@@ -30,7 +31,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		t.Raise(token)
 		t.at.unlock()
 		o := command.SendWithRetry[luascripts.Verdict](ctx, t.at.s.sender, time.Now(), t.at.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
-			return luascripts.RaiseToken(ctx, t.at.s.rdb, t.spec.Keys, holder, token)
+			return luascripts.RaiseToken(ctx, t.at.s.rdb, t.spec.Keys, holder, minimum)
 		}))
 		switch {
 		case o.Err == nil && o.Value == luascripts.Gone:

@@ -32,6 +32,24 @@ func TestRaise(t *testing.T) {
 	}
 }
 
+// The readers after a writer have a larger token than the one that the writer raised.
+func TestRaise_byAWriter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context(), lock.WithFencing())
+		raised := h.Token() + 1000
+		if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), raised); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+		reader := w.take(w.b, reading, w.Context(), lock.WithFencing())
+		if reader.Token() <= raised {
+			w.Errorf("the reader has the token %d, the writer raised its token to %d", reader.Token(), raised)
+		}
+		w.unlock(reader)
+		w.mini.Del(tokenCounter)
+	})
+}
+
 // Only the holder can raise a token counter, and a lock without fencing has none.
 func TestRaise_fails(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -86,7 +86,7 @@ func (t *Table) Refresh(ctx context.Context, rdb rueidis.Client) error {
 	return err
 }
 
-var errReply = errors.New("not an answer to CLUSTER SLOTS")
+var errReply = errors.New("unexpected reply to CLUSTER SLOTS")
 
 // parse reads the answer to CLUSTER SLOTS. A slot that is in no range is with its
 // neighbours.

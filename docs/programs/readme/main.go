@@ -34,7 +34,7 @@ func main() {
 		return nil
 	})
 	if err != nil {
-		log.Fatal(err) // the lock was lost, or Redis is unavailable
+		log.Fatal(err) // the lock was lost, Redis is unavailable, or Ctrl-C
 	}
 	fmt.Println("done, lock released")
 }
