@@ -255,8 +255,9 @@ func WithGrace(d time.Duration) Option {
 //
 // If another process is refused, the lock is released immediately, or at the next Unlock if it is in
 // use. From its first refusal, a waiter of another process waits for at most d or one second, whichever
-// is longer, in addition to the current hold. For a waiter of Redisson, the lock is then free for 5 ms.
-// If its request takes longer, it can miss that time while callers of this process keep coming.
+// is longer, in addition to the current hold. For a waiter of Redisson or of a write lock, the lock is
+// then free for 5 ms. If its request takes longer, it can miss that time while callers of this process
+// keep coming.
 //
 // TryLock of another process waits for the release for at most d (at least 10 ms), and at most 250 ms.
 // Its error matches [ErrNotAcquired] and says that the lock is in use, or kept, not in use.
