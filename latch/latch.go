@@ -38,7 +38,7 @@ const MaxCount = 1<<53 - 1
 const (
 	keptCalls   = time.Hour      // how long Redis remembers a call, so that a delayed duplicate has no effect
 	keptTraces  = 24 * time.Hour // how long the extra keys of a latch or a wait group live
-	keptLost    = time.Minute    // how long a client remembers a lost worker that is not unlocked; must exceed the clock skew
+	keptLost    = time.Minute    // how long a client remembers the mark of a worker after its lease; must exceed the clock skew
 	maxPartName = 256            // maximum size of a part name in bytes
 )
 

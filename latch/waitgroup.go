@@ -86,7 +86,7 @@ func (all *Latches) forget(owner string) {
 // Redis no longer counts the worker as alive, because a release then sets no mark. A worker is still renewed if only the
 // caller's context is canceled.
 func (all *Latches) forgetLost(h lock.Hold) {
-	left := time.Until(h.Until())
+	left := time.Until(h.Until()) + all.session.MayLive(h)
 	if left < -keptLost {
 		all.forget(h.Owner())
 		return
@@ -114,15 +114,19 @@ type Worker struct {
 // command changes nothing. Only [WaitGroup.Delete], and the expiry of the key, remove the workers.
 func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	h, err := c.all.session.Lock(ctx, c.spec)
-	if err != nil {
-		var e *lock.Error
-		if errors.As(err, &e) && e.Op == "lock" {
-			err = &lock.Error{Op: "add", Name: e.Name, Err: e.Err}
+	if err == nil {
+		c.all.setMark(h.Owner(), luascripts.WorkerLost) // the mark until Unlock, for example for Close
+		if time.Now().Before(h.Until()) {
+			return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 		}
-		return nil, err
+		c.all.forgetLost(h) // it has ended, perhaps with the mark of a worker that never started
+		err = h.Err()
 	}
-	c.all.setMark(h.Owner(), luascripts.WorkerLost) // the mark until Unlock, for example for Close
-	return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
+	var e *lock.Error
+	if errors.As(err, &e) && (e.Op == "lock" || e.Op == "hold") {
+		err = &lock.Error{Op: "add", Name: e.Name, Err: e.Err}
+	}
+	return nil, err
 }
 
 // Do adds a worker, calls fn, and reports the worker as done if fn returns nil. If fn returns an

@@ -323,6 +323,54 @@ func TestWaitGroup_reportsOnce(t *testing.T) {
 	}
 }
 
+// A worker that reports its end while Redis is unavailable is done or lost as it says, however long Redis is unavailable, provided
+// that its lease lasts.
+func TestWaitGroup_reportsInALongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		waitGroup := s.Client(t).NewWaitGroup("import", lock.WithFixedLease(10*time.Minute))
+		done, failed := join(t, waitGroup), join(t, waitGroup)
+		s.Down()
+		for _, end := range []func(context.Context) error{done.Done, failed.Fail} {
+			if err := end(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+				t.Error(err)
+			}
+		}
+		time.Sleep(3 * time.Minute)
+		s.Up()
+		time.Sleep(time.Minute)
+		wantWorkers(t, waitGroup, 1, 0, 1)
+		time.Sleep(10 * time.Minute)
+		if n := waitGroup.Known(); n != 0 {
+			t.Errorf("%d are known after their leases", n)
+		}
+	})
+}
+
+// A worker that Close ends before Add returns has not started, so Add fails.
+func TestWaitGroup_closedBeforeAddReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		sees := s.Client(t).NewWaitGroup("import")
+		closed := make(chan error, 1)
+		var c *client.Client
+		c = s.Client(t, client.WithObserver(lock.Observer{Acquired: func(context.Context, lock.Event) {
+			go func() { closed <- c.Close(context.Background()) }()
+			waitFor(t, "Close has ended the worker", func() bool {
+				state, err := sees.Inspect(t.Context())
+				return err == nil && len(state.Alive) == 0
+			})
+		}}))
+		if m, err := c.NewWaitGroup("import").Add(t.Context()); !errors.Is(err, lock.ErrClosed) || m != nil {
+			t.Errorf("%v, %v", m, err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		wantWorkers(t, sees, 0, 0, 0)
+	})
+}
+
 // A caller whose context is canceled still reports the result of its worker, once: the cancellation alone ends no
 // worker.
 func TestWaitGroup_reportsAfterTheCancellation(t *testing.T) {

@@ -94,7 +94,8 @@ type Hold interface {
 	Token() uint64
 
 	// Owner returns the owner string in Redis, "<client uuid>:<number>", or "" for a multi-lock and a
-	// quorum. Holds of several readers of one client can share an owner string.
+	// quorum. For a semaphore, ":<permits>" follows. Holds of several readers of one client can share an
+	// owner string.
 	Owner() string
 }
 

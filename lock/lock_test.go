@@ -253,6 +253,22 @@ func TestDo_canceledWhileItWaits(t *testing.T) {
 	})
 }
 
+// The cause of the caller's context may be the error of another call. The error of the wait does not match that.
+func TestUntilUnlock_causeOfAnotherCall(t *testing.T) {
+	why := errors.New("shutting down")
+	for _, other := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		l := &under{lock: func(context.Context) {
+			cancel(&lock.Error{Op: "lock", Name: "bills", Err: fmt.Errorf("%w: %w", other, why)})
+		}}
+		_, err := lock.UntilUnlock(l).TryLock(ctx)
+		var e *lock.Error
+		if errors.Is(err, other) || !errors.Is(err, context.Canceled) || !errors.Is(err, why) || !errors.As(err, &e) || e.Name != "orders" {
+			t.Error(err)
+		}
+	}
+}
+
 // The context of a Lock that panics does not follow the caller's any more.
 func TestUntilUnlock_panics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

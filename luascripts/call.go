@@ -210,6 +210,7 @@ type Waiter struct {
 	Owner         string
 	WaiterTimeout time.Duration // the time after which it counts as dead without a heartbeat; NoExpiry if it is alive while it listens
 	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it is in it
+	Total         int           // semaphore, of a heartbeat: the required total; 0 accepts any
 }
 
 // remaining returns a PTTL reply as a duration.

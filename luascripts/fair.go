@@ -150,13 +150,16 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 	})
 }
 
-// keep sends a heartbeat with the script s, up to keepAtOnce waiters in each call, in one pipeline. The arguments of a
+// keep sends a heartbeat with the script s, up to keepAtOnce waiters of one total in each call, in one pipeline. The arguments of a
 // call are those that head returns, followed by the timeout and the owner of each waiter.
 func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
 	kept := Kept{MustRetry: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
 	var parts [][]Waiter
 	for first := true; first || len(waiting) > 0; first = false {
 		n := min(len(waiting), keepAtOnce)
+		if i := slices.IndexFunc(waiting[:n], func(w Waiter) bool { return w.Total != waiting[0].Total }); i > 0 { // mutant: border: the first waiter has its own total
+			n = i
+		}
 		parts, waiting = append(parts, waiting[:n]), waiting[n:]
 	}
 	replies := execAll(ctx, rdb, len(parts), func(i int, w *words) *script {

@@ -11,7 +11,8 @@
 --   gap       a reservation that was refunded while later ones were waiting: "~<after>~<cost>~<cost>...", with the time
 --             from `last` until it would have been due, and for each limit the usage that is still to be refunded
 --
--- Usage is a duration, not a time, so a clock that moves backward does not lengthen it. There may be more states than the
+-- Usage is a duration, not a time, so a clock that moves backward does not lengthen it: the next call writes the text again,
+-- even if it takes nothing, so that usage decreases by the new time. There may be more states than the
 -- caller has limits, from callers with more limits. They are kept.
 
 -- limit_args returns rate, per and burst of the i-th limit. The limits begin with the second argument. An aligned limit has
@@ -34,10 +35,10 @@ local function read_limits(n, args)
 end
 
 -- read_state sets the state of each limit from the text of the key, as of now. It returns `reserved`, the states of further
--- limits, and the gaps in the order in which they would have been due. If the key has the wrong type, or a command failed, it
--- returns nil and the reply of the script.
+-- limits, the gaps in the order in which they would have been due, and whether the clock has moved backward since `last`. If
+-- the key has the wrong type, or a command failed, it returns nil and the reply of the script.
 local function read_state(limits, text, now)
-  local reserved, other_states, gaps, i = 0, {}, {}, 0
+  local reserved, other_states, gaps, i, set_back = 0, {}, {}, 0, false
   if type(text) == 'table' then
     if string.find(text.err, 'WRONGTYPE', 1, true) then return nil, -4 end
     return nil, text
@@ -46,6 +47,7 @@ local function read_state(limits, text, now)
     local last, stored_reserved, states, gap_texts = string.match(text, '^gcra (%d+) (%S+)([^~]*)(.*)$')
     if not tonumber(stored_reserved) then return nil, -4 end
     local elapsed = math.max(0, now - last)
+    set_back = now < tonumber(last) -- mutant: border: speed
     reserved = math.max(0, stored_reserved - elapsed)
     for gap in string.gmatch(gap_texts, '%S+') do
       local gap_numbers = {}
@@ -83,7 +85,7 @@ local function read_state(limits, text, now)
       end
     end
   end
-  return reserved, other_states, gaps
+  return reserved, other_states, gaps, set_back
 end
 
 -- write_state writes the state. The key expires when no usage is left.

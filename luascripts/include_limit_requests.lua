@@ -6,7 +6,7 @@
 -- it returns that error.
 local function serve_requests(replies, key, text, now, args, request, first, last)
   local limits = read_limits(tonumber(args[1]), args)
-  local reserved, other_states, gaps = read_state(limits, text, now)
+  local reserved, other_states, gaps, changed = read_state(limits, text, now)
   if not reserved then
     if other_states ~= -4 then return other_states end
     replies[#replies + 1] = -4
@@ -98,7 +98,6 @@ local function serve_requests(replies, key, text, now, args, request, first, las
     if limit.max_permits < max_permits then max_permits, smallest_limit = limit.max_permits, i end
   end
 
-  local changed = false
   for at = first, last, 4 do
     local permits, times, least, wait = request(at)
     local taken, delay, retry, remaining, which = 0, 0, 0, 0, nil

@@ -237,6 +237,22 @@ func TestLimit_clockGoesBack(t *testing.T) {
 	if _, r := takeUnits(t, rdb, "k", rules, want(0)); r[0].Remaining != 8 {
 		t.Errorf("a day later: %+v, want 8 left", r[0])
 	}
+
+	// A key without permits is refilled by the new time, although a refused call takes nothing.
+	for name, rule := range map[string]luascripts.LimitRule{"bucket": hourly, "windows": {Rate: 10, Per: time.Hour, Aligned: true}} {
+		rules := luascripts.NewLimitRules(rule)
+		at(noon)
+		takeUnits(t, rdb, name, rules, want(10))
+		for _, step := range []struct {
+			after time.Duration
+			taken int64
+		}{{0, 0}, {time.Minute, 0}, {time.Hour, 1}} {
+			at(noon.Add(step.after - 24*time.Hour))
+			if _, r := takeUnits(t, rdb, name, rules, want(1)); r[0].Taken != step.taken || r[0].Retry > time.Hour {
+				t.Errorf("%s, %v after the clock was set back: %+v, want %d taken", name, step.after, r[0], step.taken)
+			}
+		}
+	}
 }
 
 func TestLimit_foreign(t *testing.T) {

@@ -172,11 +172,16 @@ func RenewSemaphore(ctx context.Context, rdb rueidis.Client, batch []Renewal, le
 }
 
 // KeepSemaphore is the heartbeat of the waiting owners of one process. Each keeps its queue
-// position for its waiter timeout from now on. If there are many, several scripts in one pipeline
-// keep them. Only the last script reclaims permits and removes dead waiters.
+// position for its waiter timeout from now on. If there are many, or they require different totals,
+// several scripts in one pipeline keep them. Only the last script reclaims permits and removes dead
+// waiters.
 func KeepSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter) (Kept, error) {
-	return semaphoreKeep.keep(ctx, rdb, k.semaphore(), waiting, func(_ []Waiter, last bool) []string {
-		return []string{k.Channel, k.Change, k.Publish, strconv.Itoa(k.Total), bit(last)}
+	return semaphoreKeep.keep(ctx, rdb, k.semaphore(), waiting, func(part []Waiter, last bool) []string {
+		total := 0
+		if len(part) > 0 {
+			total = part[0].Total
+		}
+		return []string{k.Channel, k.Change, k.Publish, strconv.Itoa(total), bit(last)}
 	})
 }
 

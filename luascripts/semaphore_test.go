@@ -537,9 +537,21 @@ func TestSemaphore_keepsNoneInVain(t *testing.T) {
 			take(t, rdb, k, taker(1, 2), time.Minute)
 			take(t, rdb, k, waiter, time.Minute)
 			c.change()
-			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, WaiterTimeout: time.Minute}}); err != nil || kept.MustRetry[0] != c.asks {
+			if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, c.k, []luascripts.Waiter{{Owner: waiter, WaiterTimeout: time.Minute, Total: c.k.Total}}); err != nil || kept.MustRetry[0] != c.asks {
 				t.Errorf("%s: %+v, %v", what, kept, err)
 			}
+		}
+
+		do(t, rdb, "FLUSHALL")
+		take(t, rdb, k, taker(1, 2), time.Minute)
+		var waiters []luascripts.Waiter
+		for i, total := range []int{0, 3, 4, 4, 3} {
+			owner := taker(2+i, 2)
+			take(t, rdb, k, owner, time.Minute)
+			waiters = append(waiters, luascripts.Waiter{Owner: owner, WaiterTimeout: time.Minute, Total: total})
+		}
+		if kept, err := luascripts.KeepSemaphore(t.Context(), rdb, k, waiters); err != nil || !slices.Equal(kept.MustRetry, []bool{false, false, true, true, false}) {
+			t.Errorf("several totals: %+v, %v", kept, err)
 		}
 	})
 }

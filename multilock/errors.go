@@ -156,10 +156,11 @@ func (e *majorityError) Unwrap() (all []error) {
 	return all
 }
 
-// reasonOf returns reason so that it does not match ErrNotAcquired, the errors of not, or a context
-// error, because the canceled context was not the caller's.
+// reasonOf returns reason so that it does not match ErrNotAcquired, ErrNotHeld, the errors of not, or a
+// context error. The quorum can be held although one server does not have the lock, and the canceled
+// context was not the caller's.
 func reasonOf(reason error, not ...error) error {
-	return without{reason, append(not, lock.ErrNotAcquired, context.Canceled, context.DeadlineExceeded)}
+	return without{reason, append(not, lock.ErrNotAcquired, lock.ErrNotHeld, context.Canceled, context.DeadlineExceeded)}
 }
 
 // without is an error that does not match some of the errors that it wraps.

@@ -105,3 +105,39 @@ func TestMinHold(t *testing.T) {
 		}
 	}
 }
+
+// A server that started recently has no vote, so its reply does not extend the quorum.
+func TestQuorum_extendWithoutAMajority(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].restart()
+		h := w.lock(multilock.NewQuorum(w.locks("one"), with(nil)...))
+		w.wantHeld("1 2 3")
+		w.sites[1].pause()
+		err := h.Extend(w.Context(), lease)
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, lock.ErrNotHeld)
+		w.sites[1].resume()
+		if err := h.Extend(w.Context(), lease); err != nil {
+			t.Error(err)
+		}
+		w.unlock(h)
+	})
+}
+
+// One server has lost the lock, and another does not respond. Extend fails, but the quorum is still held.
+func TestQuorum_extendAfterOneLoss(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		h := w.lock(multilock.NewQuorum(w.locks("one"), with(nil)...))
+		w.wantHeld("1 2 3")
+		w.sites[0].forget()
+		w.sites[1].pause()
+		err := h.Extend(w.Context(), lease)
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, lock.ErrNotHeld, lock.ErrLost)
+		if err := h.Err(); err != nil {
+			t.Errorf("the hold ended: %v", err)
+		}
+		w.sites[1].resume()
+		w.unlock(h)
+	})
+}

@@ -53,11 +53,12 @@ var _ lock.Hold = (*quorumHold)(nil)
 
 // serverState is the state of one server in a quorumHold.
 type serverState struct {
-	hold      lock.Hold // nil if the lock is not held there
-	id        string    // the server's run ID; "" if it is not known
-	holder    string    // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
-	votesFrom time.Time // the hold counts as a vote from then on
-	err       error     // why there is no hold
+	hold      lock.Hold          // nil if the lock is not held there
+	cancel    context.CancelFunc // frees the context of hold
+	id        string             // the server's run ID; "" if it is not known
+	holder    string             // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
+	votesFrom time.Time          // the hold counts as a vote from then on
+	err       error              // why there is no hold
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
@@ -122,14 +123,17 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	}
 }
 
-// wait waits at server i until the lock is granted there, which is the server's vote, and reports
-// whether it was. It waits for about the longest pause between two polls. The server wakes a waiter
-// when the lock is free, and serves its waiters one after the other. Polls of all servers at the
-// same time would block each other instead.
-func (h *quorumHold) wait(waiting context.Context, i int) bool {
+// wait waits at server i until the lock is granted there, which is the server's vote. It waits for
+// about the longest pause between two polls, and reports whether it returned before that: after a
+// grant, or because the lock of that server limits its waits. The server wakes a waiter when the lock
+// is free, and serves its waiters one after the other. Polls of all servers at the same time would
+// block each other instead.
+func (h *quorumHold) wait(waiting context.Context, i int) (early bool) {
 	defer context.AfterFunc(waiting, h.stop)() // the poll that follows detects the cancellation
-	h.attempt(i, h.q.locks[i].Lock, jitter(maxPause))
-	return h.snapshot()[i].hold != nil
+	within := jitter(maxPause)
+	end := time.Now().Add(within)
+	h.attempt(i, h.q.locks[i].Lock, within)
+	return time.Now().Before(end)
 }
 
 // serverToWaitAt returns the first server that replied, or -1 if none did. The order is fixed so that
@@ -147,7 +151,7 @@ func (h *quorumHold) snapshot() []serverState {
 	return h.servers
 }
 
-// startLocked runs f in a goroutine. After h has ended, only end may call it.
+// startLocked runs f in a goroutine. After h has ended, only end and the goroutines of h may call it.
 func (h *quorumHold) startLocked(f func()) {
 	h.running++
 	go func() {
@@ -249,6 +253,9 @@ func (h *quorumHold) releaseDuplicate(i int, duplicate lock.Hold) {
 // removeEnded removes the ended hold of server i and starts its repair. Before the poll no repair is
 // needed, because the poll makes an attempt there.
 func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
+	if h.base.Err() != nil {
+		return // the hold is not lost, but its context is canceled: the end of h releases it
+	}
 	err := gone.Err()
 	if errors.Is(err, lock.ErrMaxHold) && h.hasWon() {
 		h.lose(fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrMaxHold)) // otherwise repair would extend the hold indefinitely
@@ -256,6 +263,7 @@ func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 	}
 	h.mu.Lock()
 	if !h.ended && h.servers[i].hold == gone {
+		defer h.servers[i].cancel()
 		h.servers = slices.Clone(h.servers)
 		h.servers[i] = serverState{err: err}
 		if !h.began.IsZero() {
@@ -274,6 +282,7 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	q, l := h.q, h.q.locks[i]
 	// The member's hold has this context, so it must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
+	s.cancel = cancel
 	end := time.Now().Add(within)
 	timer := time.AfterFunc(within, cancel)
 	s.hold, s.err = acquire(ctx)
@@ -298,12 +307,28 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	}
 	if s.err != nil {
 		if s.hold != nil {
-			q.release(i, s.hold)
+			h.releaseUnused(i, s.hold)
 		}
 		cancel()
 		return serverState{id: s.id, holder: s.holder, err: s.err}
 	}
 	return s
+}
+
+// releaseUnused releases a hold of server i that is not used as a vote. It waits for that, because the
+// next attempt would be refused, but not after the attempt is canceled: Lock must then return.
+func (h *quorumHold) releaseUnused(i int, unused lock.Hold) {
+	released := make(chan struct{})
+	h.mu.Lock()
+	h.startLocked(func() {
+		defer close(released)
+		h.q.release(i, unused)
+	})
+	h.mu.Unlock()
+	select {
+	case <-released:
+	case <-h.base.Done():
+	}
 }
 
 // holderAt returns the owner that holds l, or "" if that is not known.
@@ -632,7 +657,7 @@ func (h *quorumHold) holds() []lock.Hold {
 	return slices.DeleteFunc(holdsOf(h.snapshot()), func(h lock.Hold) bool { return h == nil })
 }
 
-// Extend extends the leases on all servers, at the same time, and succeeds when a majority has
+// Extend extends the leases on all servers, at the same time, and succeeds when a majority of votes has
 // confirmed it within the timeout of one server.
 func (h *quorumHold) Extend(ctx context.Context, d time.Duration) error {
 	if err := h.extend(ctx, d); err != nil {
@@ -653,6 +678,8 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	}
 	began := time.Now()
 	servers := h.snapshot()
+	e := h.majorityError(nil, servers)
+	e.did, e.votes = "extended", 0
 	type reply struct {
 		i   int
 		err error
@@ -660,27 +687,27 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
 	for i, s := range servers {
-		if s.hold != nil && !h.ended {
-			pending++
-			h.startLocked(func() {
-				within, cancel := context.WithTimeout(h.base, h.q.timeout)
-				defer cancel()
-				err := s.hold.Extend(within, d)
-				if err != nil && within.Err() != nil {
-					err = noVote{h.q.timeout, err} // the deadline is not the caller's
-				}
-				replies <- reply{i, err}
-			})
+		if s.hold == nil || h.ended {
+			continue
 		}
-	}
-	h.mu.Unlock()
-	e := h.majorityError(nil, servers)
-	e.did, e.votes = "extended", 0
-	for i, s := range servers {
-		if s.hold != nil {
+		votes := e.reasons[i] == nil // only votes count; a server without one may have it later
+		if votes {
+			pending++
 			e.reasons[i] = errNotNeeded
 		}
+		h.startLocked(func() {
+			within, cancel := context.WithTimeout(h.base, h.q.timeout)
+			defer cancel()
+			err := s.hold.Extend(within, d)
+			if err != nil && within.Err() != nil {
+				err = noVote{h.q.timeout, err} // the deadline is not the caller's
+			}
+			if votes {
+				replies <- reply{i, err}
+			}
+		})
 	}
+	h.mu.Unlock()
 	for ; e.votes < h.q.majority; pending-- {
 		if e.votes+pending < h.q.majority {
 			if err := h.notHeld(); err != nil {
@@ -767,12 +794,15 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 		err error
 	}
 	replies, pending := make(chan reply, len(servers)), 0
-	free, gone := 0, 0
+	free, gone := 0, 0 // on how many servers the lock is free, and how many did not vote until the release
+	now := time.Now()
 	e := &majorityError{did: "released", majority: h.q.majority, reasons: make([]error, len(servers))}
 	for i, s := range servers {
+		if s.hold == nil || now.Before(s.votesFrom) {
+			gone++
+		}
 		if s.hold == nil {
 			free++
-			gone++
 			continue
 		}
 		pending++
@@ -789,7 +819,9 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 				free++
 			case errors.Is(r.err, lock.ErrNotHeld):
 				free++
-				gone++
+				if !now.Before(servers[r.i].votesFrom) {
+					gone++
+				}
 			default:
 				e.reasons[r.i] = r.err
 			}
@@ -802,7 +834,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	}
 	switch {
 	case len(servers)-gone < h.q.majority:
-		return fmt.Errorf("%w: %w: lock no longer held on %d of %d servers", lock.ErrNotHeld, lock.ErrLost, gone, len(servers))
+		return fmt.Errorf("%w: %w: lock no longer held by a majority: %d of %d votes", lock.ErrNotHeld, lock.ErrLost, len(servers)-gone, len(servers))
 	case free >= h.q.majority:
 		return nil
 	}

@@ -195,7 +195,7 @@ type acquisition struct {
 	op    string
 	holds []lock.Hold // of each lock; nil where there is none
 	lost  []int       // how often the hold of each was lost
-	last  error       // the refusal of the latest attempt; nil if that had another result
+	last  error       // why the latest attempt, out of order, failed; nil if it had another result
 }
 
 // maxBatches is how often a call waits for one of its locks, and then finds that another owner has
@@ -234,10 +234,12 @@ func (t *acquisition) acquireBatch(ctx context.Context) error {
 // order of the names.
 func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 	for _, i := range t.m.order {
-		if t.holds[i] == nil {
-			if err := t.m.locks[i].(lockimpl.Batched).Ahead(); err != nil {
-				return i, err
-			}
+		if t.holds[i] != nil || t.m.locks[i].(lockimpl.Batched).Ahead() == nil {
+			continue
+		}
+		// An owner that holds the lock re-enters. For any other owner, TryLock sends no command.
+		if t.holds[i], err = t.m.locks[i].TryLock(ctx); err != nil {
+			return i, err
 		}
 	}
 	errs := make([]error, len(t.holds))
@@ -367,9 +369,10 @@ func (t *acquisition) acquireOne(ctx context.Context, i int, outOfOrder bool) (l
 }
 
 // failedByOrder reports whether err, of an attempt out of order, may not occur in order. Both sides
-// of a read/write lock can be held if the write side is acquired first.
+// of a read/write lock can be held if the write side is acquired first. In order, Lock waits for
+// another owner, and while Redis is unavailable.
 func (t *acquisition) failedByOrder(err error) bool {
-	return errors.Is(err, lock.ErrUpgrade) || t.op == "lock" && errors.Is(err, lock.ErrNotAcquired)
+	return errors.Is(err, lock.ErrUpgrade) || t.op == "lock" && (errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable))
 }
 
 // sleep sleeps for d. It reports false if ctx is canceled first.

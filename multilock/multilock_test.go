@@ -12,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/kindtest"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/locktest"
@@ -624,7 +627,12 @@ func TestMultiLock_togetherHoldsNothingWhileItWaits(t *testing.T) {
 func TestMultiLock_togetherBehindLocalWaiters(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		behind := hookedLock{Locker: b, ahead: true}
+		behind := hookedLock{Locker: b, ahead: true, before: func(_ context.Context, op string) error {
+			if op == "trylock" {
+				return &lock.Error{Op: op, Name: "b", Err: lock.ErrNotAcquired}
+			}
+			return nil
+		}}
 		m := oneBatch(a, behind, c)
 		s.set(func() { s.commands = nil })
 		_, err := m.TryLock(t.Context())
@@ -1154,4 +1162,47 @@ func TestMultiLock_unlocksConcurrently(t *testing.T) {
 			w.Errorf("it took %v, want one round trip of %v", took, rtt)
 		}
 	})
+}
+
+// A lock that is tried out of order is unavailable. Lock then waits for it in order, as it does for another owner.
+func TestMultiLock_unavailableOutOfOrder(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		locks := w.locks("one") // of one name
+		locks[1] = hookedLock{Locker: locks[1], before: func(_ context.Context, op string) error {
+			if op == "trylock" {
+				return lock.ErrUnavailable
+			}
+			return nil
+		}}
+		m := multilock.New(locks...)
+		_, err := m.TryLock(w.Context())
+		want(t, err, lock.ErrUnavailable)
+		h := must(w.T)(m.Lock(w.Context()))
+		w.unlock(h)
+		w.wantHeld("")
+	})
+}
+
+// Other calls of the process wait for the locks of a multi-lock. Under its hold, TryLock re-enters anyway.
+func TestMultiLock_reentryAheadOfLocalWaiters(t *testing.T) {
+	t.Parallel()
+	waiting := &waiters{n: make(map[string]int)}
+	c := newUserWith(t, []*redistest.Server{redistest.Start(t)}, append([]client.Option{client.WithObserver(waiting.observer())}, kindtest.Fast...)...)[0]
+	a, b := c.NewLock("a"), c.NewLock("a:b")
+	m := multilock.New(a, b)
+	h := kindtest.MustLock(t, m)
+	first, second := kindtest.Go(t.Context(), a), kindtest.Go(t.Context(), b)
+	kindtest.WaitFor(t, "both locks have waiters", func() bool {
+		n, _ := waiting.count(t.Context(), "a")
+		return n == 2
+	})
+	if _, err := m.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("TryLock of another owner: %v", err)
+	}
+	again, err := m.TryLock(h.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kindtest.MustUnlock(t, again, h)
+	kindtest.MustUnlock(t, first.Hold(t), second.Hold(t))
 }

@@ -59,7 +59,7 @@ func WithMaxLease(d time.Duration) Option {
 }
 
 // WithMinValidity sets how much of the lease must remain for an attempt to succeed. The default is
-// 10 % of the lease.
+// 10 % of the lease. It must be at most the longest lease (see [WithMaxLease]).
 func WithMinValidity(d time.Duration) Option {
 	return option(func(c *config) { c.set(&c.minValidity, "WithMinValidity", d, time.Millisecond) })
 }
@@ -107,6 +107,8 @@ func configure(opts []Option) (config, error) {
 		return c, errors.Join(c.errs...)
 	case c.maxHold > 0 && c.minValidity > c.maxHold:
 		return c, fmt.Errorf("WithMinValidity(%v): must be at most WithMaxHold(%v)", c.minValidity, c.maxHold)
+	case c.minValidity > c.maxLease && !c.durable: // no hold has a longer lease
+		return c, fmt.Errorf("WithMinValidity(%v): must be at most the maximum lease (%v); see WithMaxLease", c.minValidity, c.maxLease)
 	case c.timeout > c.maxLease/4:
 		return c, fmt.Errorf("WithServerTimeout(%v): must be at most a quarter of the maximum lease (%v)", c.timeout, c.maxLease)
 	}

@@ -150,8 +150,9 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 //   - lock.ErrUnavailable otherwise. Servers did not respond, started too recently to vote, or
 //     voted too late, or no majority confirmed the token.
 //
-// TryLock takes at most the timeout of one server, and as long again to release. If ctx is
-// canceled, it returns immediately and releases in the background.
+// TryLock takes at most the timeout of one server, and as long again to confirm a token. If it
+// fails, it takes up to 200 ms to release. If ctx is canceled, it returns immediately and releases
+// in the background.
 func (q *Quorum) TryLock(ctx context.Context) (lock.Hold, error) {
 	h, err := q.try(ctx)
 	if err != nil {
@@ -186,7 +187,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 	pause, server, faults := time.Duration(0), -1, 0
 	for waiting.Err() == nil {
 		h := newQuorumHold(ctx, q)
-		granted := server >= 0 && h.wait(waiting, server)
+		early := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
 		q.setLatest(err)
@@ -204,7 +205,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			faults = 0
 		}
 		last = err
-		if server = h.serverToWaitAt(); granted || server < 0 {
+		if server = h.serverToWaitAt(); early || server < 0 {
 			server = -1
 			pause = min(max(2*pause, 10*time.Since(began)), maxPause)
 			sleep(waiting, jitter(pause))

@@ -748,6 +748,10 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 				w.Errorf("got %v, want %q in it", err, text)
 			}
 		}
+		_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(lease), multilock.WithMinValidity(2*lease)).TryLock(w.Context())
+		if text := "WithMinValidity(2s): must be at most the maximum lease (1s)"; err == nil || !strings.Contains(err.Error(), text) {
+			w.Errorf("got %v, want %q in it", err, text)
+		}
 		w.wantHeld("")
 	})
 }
@@ -2152,5 +2156,132 @@ func TestQuorum_sendsNothingWhenCanceled(t *testing.T) {
 				w.Errorf("server %d got %q", i, commands)
 			}
 		}
+	})
+}
+
+// The first server grants the lock to a waiter, and then does not respond. The call returns when its context is canceled,
+// and the grant is released in the background.
+func TestQuorum_canceledAfterTheFirstGrant(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		other := w.lock(w.quorum("two"))
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		done := make(chan error)
+		go func() {
+			_, err := w.quorum("one").Lock(ctx)
+			done <- err
+		}()
+		time.Sleep(20 * time.Millisecond)
+		w.unlock(other)
+		for !w.sites[0].has("q") {
+			time.Sleep(rtt / 8)
+		}
+		w.sites[0].pause()
+		time.Sleep(2 * rtt) // the call waits for the reply to its second command
+		start := time.Now()
+		cancel()
+		want(t, <-done, context.Canceled)
+		if took := time.Since(start); took != 0 {
+			w.Errorf("the call returned %v after its context was canceled", took)
+		}
+		w.sites[0].resume()
+		time.Sleep(lease / 10)
+		w.wantHeld("")
+	})
+}
+
+// cancelingHold is a hold whose caller is canceled when its context is used for the first time.
+type cancelingHold struct {
+	lock.Hold
+	cancel context.CancelFunc
+}
+
+func (h *cancelingHold) Context() context.Context {
+	h.cancel()
+	<-h.Hold.Context().Done()
+	return h.Hold.Context()
+}
+
+// The context of a call is canceled when the first server has just granted the lock. The grant is released.
+func TestQuorum_canceledAsTheFirstServerGrants(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for i := range 200 {
+			ctx, cancel := context.WithCancel(w.Context())
+			locks := w.locks(fmt.Sprint("one", i))
+			locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold { return &cancelingHold{h, cancel} }}, locks[0].(lockimpl.Witness)}
+			other := w.lock(w.quorum("two"))
+			done := make(chan error)
+			go func() {
+				_, err := multilock.NewQuorum(locks, with(nil)...).Lock(ctx)
+				done <- err
+			}()
+			time.Sleep(20 * time.Millisecond)
+			w.unlock(other)
+			want(t, <-done, context.Canceled)
+			time.Sleep(lease / 10)
+			if w.wantHeld(""); t.Failed() {
+				return
+			}
+		}
+	})
+}
+
+// The lock of the first server limits its waits, as with lock.WithWait. A waiter then pauses between its attempts.
+func TestQuorum_pausesIfTheFirstServerDoesNotWait(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		for _, s := range w.sites {
+			s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
+		}
+		locks := w.locks("one")
+		locks[0] = triesOnce{locks[0].(*fake)}
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		_, err := multilock.NewQuorum(locks, with(nil)...).Lock(ctx)
+		want(t, err, context.DeadlineExceeded, lock.ErrNotAcquired)
+		if n := len(w.sites[0].received()); n > 300 {
+			w.Errorf("the first server got %d commands in ten seconds", n)
+		}
+	})
+}
+
+// triesOnce is a lock with lock.WithWait(0).
+type triesOnce struct{ *fake }
+
+func (l triesOnce) Lock(ctx context.Context) (lock.Hold, error) { return l.TryLock(ctx) }
+
+// A server that started recently has no vote. If another server has lost the lock, there was no majority, and Unlock reports
+// the loss.
+func TestQuorum_unlockWithoutAMajority(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].restart()
+		h := w.lock(w.quorum("one"))
+		w.wantHeld("1 2 3")
+		w.sites[1].forget()
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+		w.wantHeld("")
+
+		w.unlock(w.lock(w.quorum("two"))) // with two votes
+		w.wantHeld("")
+	})
+}
+
+// A hold of a quorum that outlives many losses of one server keeps nothing of them.
+func TestQuorum_repairFreesTheContext(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		var used []context.Context
+		locks := w.locks("one")
+		locks[0] = witness{hookedLock{Locker: locks[0], before: func(ctx context.Context, _ string) error {
+			used = append(used, ctx)
+			return nil
+		}}, locks[0].(lockimpl.Witness)}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		w.wantHeld("1 2 3")
+		w.sites[0].forget()
+		time.Sleep(lease) // the loss is detected, and the lock is acquired again
+		w.wantHeld("1 2 3")
+		if used[0].Err() == nil || used[len(used)-1].Err() != nil {
+			w.Errorf("the context of the lost hold: %v; of the next: %v", used[0].Err(), used[len(used)-1].Err())
+		}
+		w.unlock(h)
 	})
 }

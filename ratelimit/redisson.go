@@ -59,6 +59,7 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // clock of a client is ahead by d, its calls count for d longer here. For that client the calls of
 // others end d sooner. Permits that Redisson releases can be taken again immediately. With 1,000
 // calls or more in an interval, they can be returned a second time when the interval ends.
+// If the clock of the server moves backward by d, calls before that count for d longer.
 //
 // A RedissonLimiter has no policy. While Redis is unavailable, calls retry for the operation
 // timeout of the client, or until their context is canceled. Then they fail with

@@ -385,6 +385,30 @@ func TestResize(t *testing.T) {
 	wantState(t, s, "new", "2", 0)
 }
 
+// A waiter whose total is no longer that of the semaphore gets an error, even if a handle with another total came before it in the
+// same client.
+func TestResize_behindAnotherTotal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
+	sem := a.NewSemaphore("gpus", 1)
+	h := kindtest.MustLock(t, sem)
+	open := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 0))
+	waiting(t, s, "gpus", 1)
+	named := kindtest.Go(t.Context(), b.NewSemaphore("gpus", 1))
+	waiting(t, s, "gpus", 2)
+	if err := sem.Resize(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	second := open.Hold(t)
+	if err := named.Err(t); !errors.Is(err, semaphore.ErrPermitCount) {
+		t.Errorf("the handle with 1 permit: %v", err)
+	}
+	kindtest.MustUnlock(t, h)
+	kindtest.MustUnlock(t, second)
+	wantState(t, s, "gpus", "2", 0)
+}
+
 // Waiting callers of a handle that resizes the semaphore use the new number.
 func TestResize_ownWaiters(t *testing.T) {
 	t.Parallel()

@@ -35,7 +35,7 @@ func Passed(t time.Time) bool { return at(t).passed(now()) }
 func (i instant) add(d time.Duration) instant { return instant{i.mono + d, i.wall + int64(d)} }
 
 // passed reports whether n is not before i, by either clock.
-func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i.wall }
+func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i.wall } // mutant: border 2: a nanosecond by the wall clock
 
 // before orders instants by the monotonic clock, which timers use.
 func (i instant) before(j instant) bool { return i.mono < j.mono }

@@ -68,13 +68,13 @@ func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	}
 	if l := ln.due.first(); l != nil {
 		left := l.renewAt.left(n)
-		d = min(d, left)
+		d = min(d, left) // mutant: operand 1: turn reads the clocks often enough
 		// mutant: border: speed
 		if ln.front == nil && ln.due.size > w.most { // more than one batch: spread the renewals
-			d = min(d, max(left-ln.ahead, ln.next.left(n)))
+			d = min(d, max(left-ln.ahead, ln.next.left(n))) // mutant: operand 1, operand 3: speed
 		}
 	}
-	return max(d, 0)
+	return max(d, 0) // mutant: operand 2: a timer of a negative time fires at once, too
 }
 
 // startLocked returns the first batch of a slice, or nil if it is too early. A slice starts when a
@@ -86,7 +86,7 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 	total := ln.due.size + len(ln.waiting)
 	slice := (total/sliceCount/w.most + 1) * w.most // whole batches
 	ln.next = n.add(ln.interval / time.Duration(total) * time.Duration(slice))
-	ln.early = 0
+	ln.early = 0 // mutant: removed: speed
 	if len(ln.waiting) == 0 {
 		ln.early = slice
 	}
@@ -96,11 +96,12 @@ func (ln *lane) startLocked(w *Watchdog, n instant) *batch {
 // nextLocked returns the batch after b. It returns nil if no lease is waiting or due soon, and the
 // slice is done.
 func (ln *lane) nextLocked(w *Watchdog, n instant, b *batch) *batch {
-	if ln.front == b {
+	if ln.front == b { // mutant: always: speed
 		ln.front = nil
 	}
-	if ln.front == nil {
+	if ln.front == nil { // mutant: always: speed
 		l := ln.due.first()
+		// mutant: operand 1, operand 6, border 3: speed
 		if len(ln.waiting) > 0 || l != nil && (ln.early > 0 || l.renewAt.left(n) <= ln.slack) {
 			return ln.fillLocked(w, n)
 		}
@@ -116,16 +117,16 @@ func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
 	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {
 		most *= pipelined
 	}
-	for len(b.leases) < most && len(ln.waiting) > 0 {
+	for len(b.leases) < most && len(ln.waiting) > 0 { // mutant: operand 1, border 1: speed
 		l := ln.waiting[0]
-		ln.waiting[0] = nil
+		ln.waiting[0] = nil // mutant: removed: memory
 		ln.waiting = ln.waiting[1:]
 		l.waiting = false
 		w.takeLocked(ln, b, l)
 	}
 	for len(b.leases) < most {
 		l := ln.due.first()
-		if l == nil || l.renewAt.left(n) > ln.ahead {
+		if l == nil || l.renewAt.left(n) > ln.ahead { // mutant: border: speed
 			break
 		}
 		w.takeLocked(ln, b, l)
@@ -171,7 +172,7 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 
 		w.mu.Lock()
 		n := now()
-		if b = ln.nextLocked(w, n, b); b == nil {
+		if b = ln.nextLocked(w, n, b); b == nil { // mutant: always: speed
 			w.wakeLocked(n.add(ln.sleepLocked(w, n)))
 		}
 		w.mu.Unlock()
@@ -192,7 +193,7 @@ func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notificatio
 		}
 		subject, left := l.subject, l.until.load().left(n)
 		switch {
-		case left <= 0:
+		case left <= 0: // mutant: border: at this nanosecond, either is right
 			l.err = err
 			notifications = append(notifications, l.loseLocked(n, l.expiredLocked()))
 		case errors.Is(err, ErrGone):

@@ -83,7 +83,7 @@ func (l *Lease) Check() error { return l.CheckAt(time.Now()) }
 
 // CheckAt is Check at t, which must be a current time.Now.
 func (l *Lease) CheckAt(t time.Time) error {
-	if l.IsTrusted(t) {
+	if l.IsTrusted(t) { // mutant: never: speed
 		return nil
 	}
 	n := of(t)
@@ -133,7 +133,7 @@ func (l *Lease) Answered(sent time.Time, err error) {
 	default:
 		l.err = nil
 		start, left := at(sent), l.until.load().left(n)
-		if next := start.add(l.lane.interval); l.renewAt.before(next) {
+		if next := start.add(l.lane.interval); l.renewAt.before(next) { // mutant: always: speed
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
@@ -176,7 +176,7 @@ func (l *Lease) CallAt(t time.Time) {
 func (l *Lease) Hand(s Subject, atLeast time.Duration) bool {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if l.ended.Load() || !l.alive || l.until.load().left(now()) < atLeast {
+	if l.ended.Load() || !l.alive || l.until.load().left(now()) < atLeast { // mutant: border: a nanosecond
 		return false
 	}
 	l.subject = s

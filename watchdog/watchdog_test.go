@@ -1,6 +1,7 @@
 package watchdog_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -424,6 +425,33 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
+// The renewals of a lease are turned off while it waits for the batch before it. It is not renewed.
+func TestKeepAlive_offWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := make(map[watchdog.Subject]*watchdog.Lease)
+		sent := make(map[watchdog.Subject]int)
+		w := watchdog.New(lease, 1, func(_ context.Context, batch []watchdog.Subject) []error {
+			if sent[batch[0]]++; len(sent) == 1 {
+				for sub, l := range leases {
+					l.KeepAlive(sub == batch[0])
+				}
+			}
+			time.Sleep(time.Millisecond)
+			return nil
+		})
+		defer w.Close()
+		for range 2 {
+			sub := &subject{}
+			leases[sub] = w.Watch(sub, time.Now(), lease, true)
+		}
+		time.Sleep(2 * lease)
+		synctest.Wait()
+		if len(sent) != 1 || w.Len() != 1 {
+			t.Errorf("%d leases were renewed, and %d are left; want the first", len(sent), w.Len())
+		}
+	})
+}
+
 // A lease whose group has changed leaves the former group when its renewals are turned off.
 func TestKeepAlive_changedGroup(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
@@ -472,6 +500,9 @@ func TestLose_isFinalAndNotifiedOnce(t *testing.T) {
 		}
 		if l.Stop(t.Context()) {
 			t.Error("Stop reports that the lease was still watched")
+		}
+		if err := l.Check(); !errors.Is(err, why) {
+			t.Errorf("after Stop, the cause is %v", err)
 		}
 	})
 }
@@ -623,24 +654,30 @@ func TestWatchdog_slowRenewalCountsFromItsSend(t *testing.T) {
 }
 
 // The trust expired while a renewal was in flight, and no call has detected it yet: the confirmation
-// still comes too late.
-func TestWatchdog_confirmationAfterTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
-		w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
-			skew.Set(time.Hour) // the machine sleeps, and wakes before the reply is read
-			return s.renew(ctx, batch)
+// still comes too late. So does an error, which the cause includes.
+func TestWatchdog_replyAfterTheEnd(t *testing.T) {
+	for _, reply := range []error{nil, errNoReply} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer()
+			s.fail = func(int) error { return reply }
+			skew := watchdog.NewSkew()
+			defer skew.Restore()
+			w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
+				skew.Set(time.Hour) // the machine sleeps, and wakes before the reply is read
+				return s.renew(ctx, batch)
+			})
+			defer w.Close()
+			sub, l := s.watch(w, lease, true)
+			time.Sleep(lease/3 + 1)
+			synctest.Wait()
+			if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || sub.renewed != 0 || !errors.Is(cause, cmp.Or(reply, watchdog.ErrExpired)) {
+				t.Errorf("reply %v: cause %v, renewed %d times", reply, cause, sub.renewed)
+			}
+			if ago := time.Since(l.Until()); ago < time.Hour-lease {
+				t.Errorf("reply %v: Until is %v ago, want about an hour", reply, ago)
+			}
 		})
-		defer w.Close()
-		sub, _ := s.watch(w, lease, true)
-		time.Sleep(lease/3 + 1)
-		synctest.Wait()
-		if _, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || sub.renewed != 0 {
-			t.Errorf("cause %v, renewed %d times", cause, sub.renewed)
-		}
-	})
+	}
 }
 
 // The renew function returns before the server has replied. A later reply still counts, from the send

@@ -74,9 +74,8 @@ func (l *locking) check(servers int) error {
 // tries reports whether run asks for the lock only once.
 func (l *locking) tries() bool { return l.noWait || l.waits && l.wait == 0 }
 
-// lockOf returns the lock called name on c, for a call of Lock that waits until deadline, and what reads its state.
-func (l *locking) lockOf(c *client.Client, name string, deadline time.Time) (lockimpl.Witness, inspector) {
-	var opts []lock.Option
+// lockOptions returns the options of a lock, for a call of Lock that waits until deadline.
+func (l *locking) lockOptions(deadline time.Time) (opts []lock.Option) {
 	if l.noRenew {
 		opts = append(opts, lock.WithFixedLease(l.lease))
 	}
@@ -86,6 +85,12 @@ func (l *locking) lockOf(c *client.Client, name string, deadline time.Time) (loc
 	if l.fencing {
 		opts = append(opts, lock.WithFencing())
 	}
+	return opts
+}
+
+// lockOf returns the lock called name on c, for a call of Lock that waits until deadline, and what reads its state.
+func (l *locking) lockOf(c *client.Client, name string, deadline time.Time) (lockimpl.Witness, inspector) {
+	opts := l.lockOptions(deadline)
 	switch {
 	case l.shared, l.exclusive:
 		both := c.NewRWLock(name, opts...)
@@ -189,8 +194,10 @@ func (w *wait) open(ctx context.Context, addresses []string, deadline time.Time)
 		case <-dialing.Done():
 		}
 	}
+	config, _ := lockimpl.NewConfig("a lock", lockimpl.All, w.lockOptions(deadline)...) // the locks report invalid options
 	var locks []lock.Locker
 	for _, v := range o.voters {
+		v.config = config
 		locks = append(locks, v)
 	}
 	for _, err := range errs {
@@ -254,7 +261,7 @@ func (w *wait) openVoter(ctx context.Context, address string, deadline time.Time
 		s.Holders = slices.DeleteFunc(s.Holders, func(h lock.Holder) bool { return clientOf(h.Owner) == c.ID() }) // a vote that is not enough
 		return s, err
 	}
-	return &voter{Witness: l, inspect: others, name: w.name}
+	return &voter{Witness: l, inspect: others, name: w.name, client: c.ID()}
 }
 
 // observer returns an observer of when the wait for another owner begins.
@@ -287,8 +294,13 @@ type voter struct {
 	lockimpl.Witness // nil if the server could not be reached at the start
 	inspect          inspector
 	name             string
+	client           string // its UUID
 	absent           error
+	config           lockimpl.Config // set by open
 }
+
+// Config returns the options of the lock, even of a server that could not be reached: a quorum compares them.
+func (v *voter) Config() lockimpl.Config { return v.config }
 
 // Name returns the name of the lock.
 func (v *voter) Name() string { return v.name }

@@ -15,34 +15,47 @@ import (
 )
 
 // heldVariable is the variable of the environment with the holds under which the command runs, the outermost first: "OWNER,…=TOKEN", separated by
-// spaces, with an owner for each server. The names of the locks are not needed, because an owner has one lock.
+// spaces, with an owner for each server. For a server of a quorum that has not granted the lock yet, it has the client instead, the first part of the
+// owner. The names of the locks are not needed, because an owner has one lock.
 const heldVariable = "LEASEHOLD_HELD"
 
 // ancestor is the hold of a run whose command has started this run.
 type ancestor struct {
-	owners []string // more than one only of a quorum
-	token  uint64
+	owners  []string // more than one only of a quorum
+	clients []string // of a quorum: the clients on the other servers, which may grant the lock later
+	token   uint64
 }
 
 // ancestors returns the holds in the environment.
 func ancestors() (above []ancestor) {
 	for _, entry := range strings.Fields(os.Getenv(heldVariable)) {
 		owners, token, _ := strings.Cut(entry, "=")
-		n, _ := strconv.ParseUint(token, 10, 64) // without one it is 0
-		above = append(above, ancestor{strings.Split(owners, ","), n})
+		var a ancestor
+		a.token, _ = strconv.ParseUint(token, 10, 64) // without one it is 0
+		for _, owner := range strings.Split(owners, ",") {
+			if clientOf(owner) == owner {
+				a.clients = append(a.clients, owner)
+			} else {
+				a.owners = append(a.owners, owner)
+			}
+		}
+		above = append(above, a)
 	}
 	return above
 }
 
 // String returns the entry of the hold in the environment.
 func (a ancestor) String() string {
-	return strings.Join(a.owners, ",") + "=" + strconv.FormatUint(a.token, 10)
+	return strings.Join(slices.Concat(a.owners, a.clients), ",") + "=" + strconv.FormatUint(a.token, 10)
 }
 
 // holds reports whether h is one of the ancestor's. It compares clients: a run has one for each server, and the owners of a semaphore are written
 // in several ways.
-func (a ancestor) holds(h lock.Holder) bool {
-	return slices.ContainsFunc(a.owners, func(owner string) bool { return clientOf(owner) == clientOf(h.Owner) })
+func (a ancestor) holds(h lock.Holder) bool { return a.has(clientOf(h.Owner)) }
+
+// has reports whether client is one of the ancestor's.
+func (a ancestor) has(client string) bool {
+	return slices.Contains(a.clients, client) || slices.ContainsFunc(a.owners, func(owner string) bool { return clientOf(owner) == client })
 }
 
 // clientOf returns the uuid of an owner's client.

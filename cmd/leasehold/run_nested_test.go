@@ -5,6 +5,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
@@ -119,4 +120,37 @@ func TestRun_reenterLost(t *testing.T) {
 			c.ends(exitLost)
 		})
 	}
+}
+
+// A server grants the lock to the outer run only after its command has started, and another server dies. The outer run has a
+// majority all the time, so the inner run goes on.
+func TestRun_reenterQuorumThatChanges(t *testing.T) {
+	t.Parallel()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers, _ := startServers(t, 3)
+	last := redistest.NewProxy(t, servers[2].Addr())
+	grants := make(chan struct{})
+	last.OnRequest(func(req [][]byte) redistest.Action {
+		if strings.EqualFold(string(req[0]), "EVALSHA") {
+			return redistest.Action{HoldRequest: grants}
+		}
+		return redistest.Action{}
+	})
+	env := []string{"LEASEHOLD_REDIS_URL=" + strings.Join([]string{servers[0].URL(), servers[1].URL(), "redis://" + last.Addr()}, " ")}
+	lock := lockName(t)
+	args := append(quorumArgs[:len(quorumArgs):len(quorumArgs)], lock, "--", "sh", "-c", `echo ready; read line; exec "$@"`, "sh", path)
+	args = append(append(args, quorumArgs...), "--reenter", lock, "--", "sh", "-c", "echo inner; sleep 5") // several leases
+	c := prepare(t, env, args...).start()
+	c.stdout.await(t, "ready")
+	close(grants)
+	for !held(t, servers[2], lock) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	c.say("")
+	c.stdout.await(t, "inner")
+	servers[1].Kill(t)
+	c.ends(0)
 }

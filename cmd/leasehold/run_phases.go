@@ -189,6 +189,11 @@ func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
 	for _, one := range multilock.Holds(h) {
 		a.owners = append(a.owners, one.Owner())
 	}
+	for _, v := range o.voters {
+		if v.absent == nil && !a.has(v.client) {
+			a.clients = append(a.clients, v.client)
+		}
+	}
 	return &under{h, a}, nil
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,4 +121,23 @@ func TestRun_quorumRefusedWithAServerDown(t *testing.T) {
 	prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
 	holder.say("")
 	holder.ends(0)
+}
+
+// With --fencing a quorum has a token, which grows from holder to holder, even if one server is dead from the start.
+func TestRun_quorumFencing(t *testing.T) {
+	t.Parallel()
+	servers, env := startServers(t, 3)
+	lock := lockName(t)
+	var tokens []int
+	for i := range 3 {
+		c := prepare(t, env, append(quorumArgs, "--fencing", lock, "--", "sh", "-c", `echo "$LEASEHOLD_FENCING_TOKEN"`)...).start()
+		c.ends(0)
+		token, err := strconv.Atoi(strings.TrimSpace(c.stdout.String()))
+		if err != nil || i > 0 && token <= tokens[i-1] {
+			t.Fatalf("got the token %q after %d", c.stdout.String(), tokens)
+		}
+		if tokens = append(tokens, token); i == 1 {
+			servers[0].Kill(t)
+		}
+	}
 }

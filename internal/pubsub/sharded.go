@@ -25,7 +25,7 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 	nodes := slices.Collect(maps.Values(rdb.Nodes()))
 	replies := make(chan error, len(nodes))
 	next := time.NewTicker(timeout/time.Duration(len(nodes)+1) + 1)
-	defer next.Stop()
+	defer next.Stop() // mutant: removed: memory
 	var err error
 	for queried, failed := 0, 0; failed < len(nodes); {
 		if queried < len(nodes) {

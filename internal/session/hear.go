@@ -36,6 +36,12 @@ func (s *Session) Share(ctx context.Context, key string, f func(rueidis.Dedicate
 	return s.hub.Share(ctx, key, f)
 }
 
+// MayLive returns how long a command that was sent for h, a hold of s, can keep it in Redis.
+func (s *Session) MayLive(h lock.Hold) time.Duration {
+	t := h.(*hold).acquisition()
+	return locked(t.at, t.MayLive)
+}
+
 // Clients adds the clients of the holders to state, if Redis replies in time.
 func (s *Session) Clients(ctx context.Context, state *lock.State) { s.name(ctx, state) }
 

@@ -40,7 +40,7 @@ func (e *subscriptions) sendHeartbeats(spec *Spec) {
 		due, round := e.queue.NextHeartbeat(sent)
 		queued := make([]luascripts.Waiter, len(round.Waiters))
 		for i, q := range round.Waiters {
-			queued[i] = luascripts.Waiter{Owner: q.As.Name, WaiterTimeout: q.As.Terms.WaiterTimeout, Enters: q.Enters}
+			queued[i] = luascripts.Waiter{Owner: q.As.Name, WaiterTimeout: q.As.Terms.WaiterTimeout, Enters: q.Enters, Total: specOf(q.As.Terms).Keys.Total}
 		}
 		e.at.unlock()
 		if len(queued) > 0 {

@@ -9,6 +9,7 @@
 //	Witness     reports which server has the lock, and when that server started
 //	Fenced      lets a quorum agree on one token
 //	Batched     lets a multi-lock acquire several locks at once
+//	Counted     reports that several owners can hold the lock at once
 //
 // Package locktest has conformance tests.
 package lockimpl
@@ -128,7 +129,7 @@ type Batched interface {
 	Batch() any
 
 	// Ahead returns the error that TryLock returns, without sending a command, if another call of this
-	// process waits for the lock. Otherwise it returns nil.
+	// process waits for the lock and the owner does not hold it. Otherwise it returns nil.
 	Ahead() error
 }
 
