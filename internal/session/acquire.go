@@ -218,7 +218,9 @@ func (a *attempt) first() (*hold, error) {
 	if a.h != nil {
 		return a.h, nil
 	}
-	a.follow()
+	if len(a.releasing) > 0 {
+		a.follow()
+	}
 	if err := a.steps(); err != nil {
 		return nil, err
 	}
