@@ -60,6 +60,7 @@ func TestMayKeep(t *testing.T) {
 		"without the option":           {terms: &plainTerms, change: none},
 		"it cannot be told":            {noPubSub: true, change: none},
 		"it was refused before":        {requests: 2, change: none},
+		"after very many requests":     {requests: 257, change: none},
 		"a release named it":           {traced: true, change: none},
 		"another client waits":         {change: func(s *stage, _ *Acquisition) { s.Wanted(false) }},
 		"another client tries":         {change: func(s *stage, _ *Acquisition) { s.Wanted(true) }},
