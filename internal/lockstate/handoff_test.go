@@ -1,6 +1,7 @@
 package lockstate
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -412,16 +413,18 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("%d, asked %v, %+v", out, ticket.Came, ticket.Terms)
 		}
 	})
-	t.Run("offered before", func(t *testing.T) {
-		s, ticket, w := scene(t)
-		s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)
-		if out := grant(s, w, ticket, true); out != Holds || ticket.Token() != 200 || ticket.phase != Held || len(ticket.holds) != 1 {
-			t.Errorf("%d, %+v", out, ticket)
-		}
-		if len(s.Offered()) > 0 {
-			t.Error("it is offered still")
-		}
-	})
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("offered before, late %t", late), func(t *testing.T) {
+			s, ticket, w := scene(t)
+			s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)
+			if out := grant(s, w, ticket, late); out != Holds || ticket.Token() != 200 || ticket.phase != Held || len(ticket.holds) != 1 || ticket.owners != 1 {
+				t.Errorf("%d, %+v", out, ticket)
+			}
+			if len(s.Offered()) > 0 {
+				t.Error("it is offered still")
+			}
+		})
+	}
 	t.Run("offered before, and lost", func(t *testing.T) {
 		s, ticket, w := scene(t)
 		s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now)

@@ -113,7 +113,7 @@ type Refusal struct {
 // Refused records that Redis refused a request of w for t, because other owners have the lock.
 func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
 	p.answered(w, t, sharedResult{refused: true, left: r.Left, kept: r.Kept})
-	t.traced = t.traced || r.Trace
+	t.traced = t.traced || r.Trace // mutant: operand 1: all requests of t leave an entry, or none does
 	if !t.Lives() {
 		p.release(t) // the request may have queued t again after t was reconciled
 	}
@@ -154,7 +154,7 @@ func (p *Lock) RolledBack(w *Waiter, t *Acquisition, confirmed bool, err error) 
 // Abandoned records that the call of w no longer waits for the reply to its request for t. LateReply
 // receives the reply. Readers that joined the request send their own.
 func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
-	if t.Terms.Reads {
+	if t.Terms.Reads { // mutant: always: another acquisition has no such request
 		p.finishRequest(w, t, sharedResult{})
 	}
 }
@@ -222,7 +222,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 		if t.grant.lingering != nil {
 			t.grant.lingering.linger = t.Terms.Linger
 		}
-		if t.Terms.Sided && !t.Terms.Reads {
+		if t.Terms.Sided && !t.Terms.Reads { // mutant: always, operand 1, operand 2: speed
 			p.wakeReader(t)
 		}
 		if t.Terms.HandsOff {
@@ -230,10 +230,10 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 		}
 	}
 	added := p.Add(t, o, h)
-	if !added && !known {
+	if !added && !known { // mutant: operand 2: another release does no harm
 		t.MarkUncertain() // the grant is released when t ends
 	}
-	if t.Terms.Reads {
+	if t.Terms.Reads { // mutant: always: another acquisition has no such request
 		p.finishRequest(w, t, sharedResult{granted: added})
 	}
 	switch {
@@ -261,7 +261,7 @@ func (p *Lock) GrantedAfterCancel(w *Waiter, t *Acquisition) {
 func (p *Lock) answered(w *Waiter, t *Acquisition, how sharedResult) {
 	t.pending--
 	p.inFlight--
-	if t.Terms.Reads {
+	if t.Terms.Reads { // mutant: always: speed
 		p.finishRequest(w, t, how)
 	}
 }
