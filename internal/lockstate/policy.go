@@ -73,7 +73,7 @@ func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.
 			l.when.sendAt = l.when.yieldUntil // never postpone a request that is due earlier
 		}
 	}
-	ready = l.when.notified || l.hand.offered != nil || l.when.sendAt.IsZero() || !now.Before(l.when.sendAt)
+	ready = l.when.notified || l.hand.offered != nil || !now.Before(l.when.sendAt)
 	l.when.notified = false // one request answers all earlier notifications
 	return ready, l.when.sendAt
 }
@@ -178,7 +178,7 @@ func (l *Queue) nextPollWithoutPubSub(now time.Time) time.Duration {
 		w.pollWithoutPubSub = w.pace // after this long a wait, a release grants it the lock for at least one interval
 		return w.pace
 	}
-	if w.pollWithoutPubSub = 2 * pause; w.pollWithoutPubSub > w.pace {
+	if w.pollWithoutPubSub = 2 * pause; w.pollWithoutPubSub > w.pace { // mutant: border: one pause more or less
 		w.pollWithoutPubSub = NoPubSubPause
 	}
 	return pause

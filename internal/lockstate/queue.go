@@ -173,7 +173,7 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	if l == nil {
 		return
 	}
-	if w.queued.as != nil || w.queued.own {
+	if w.queued.as != nil { // mutant: always: speed
 		l.dequeued(w)
 	}
 	if w.Owner.waiter == w {
@@ -213,7 +213,7 @@ func (l *Queue) end() {
 	if l.heartbeat.on {
 		s.p.emit(Effect{Kind: Heartbeat, Queue: l}) // so that the heartbeat ends
 	}
-	if l.hand != (hand{}) {
+	if l.hand != (hand{}) { // mutant: always: speed
 		l.refuse()
 	}
 	// A request in flight and the session's subscriptions may refer to the queue and its waiter.
