@@ -238,6 +238,27 @@ func TestReduce_detectsALoss(t *testing.T) {
 	})
 }
 
+// One of two holds is released, and Redis has none. A renewal detects that at the same time. The Unlock reports the loss.
+func TestReduce_lossDetectedMeanwhile(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var outer lock.Hold
+		k := reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+			w.mini.Del("orders")
+			v, err := send()
+			outer.(*hold).acquisition().lease.Lose(watchdog.ErrGone)
+			return v, err
+		})
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer = w.take(w.a, k, ctx)
+		inner := w.take(w.a, k, ctx)
+		w.wantEvents("granted", "granted")
+		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock: %v", err)
+		}
+		w.wantEvents("lost", "lost")
+	})
+}
+
 // A waiter of the same process, which receives no messages, acquires the lock as soon as it is released. This includes
 // kinds without hand-off.
 func TestUnlock_wakesLocalWaiters(t *testing.T) {
