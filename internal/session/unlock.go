@@ -359,7 +359,7 @@ func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner) error {
 	turn := t.turn(o)
 	began := time.Now()
-	if err := s.takeTurn(ctx, turn, s.OpTimeout); err != nil {
+	if err := s.takeTurn(ctx, turn, s.OpTimeout, locked(t.at, t.Ended)); err != nil {
 		if phase := locked(t.at, t.Phase); !phase.Lives() {
 			return reducedAfter(phase)
 		}
