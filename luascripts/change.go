@@ -23,6 +23,10 @@ type Change struct {
 	Acquired Acquired // of a request
 	Released Released // of a release
 	Err      error
+
+	// Rejected is the error reply to a call with other changes, after which this change was sent alone; nil if there was
+	// none. A proxy can send such a reply after the server executed the call.
+	Rejected error
 }
 
 func (c *Change) slot() uint16 { return c.Slot }
@@ -34,7 +38,7 @@ func (c *Change) slot() uint16 { return c.Slot }
 //
 // A call of several changes that the server rejects is repeated for each change alone. The server
 // may be a cluster that appears as one server, or a slot may be partly migrated. One denied lock
-// must not fail the others. A rejected call has executed nothing.
+// must not fail the others. See Change.Rejected.
 func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Change, perCall int) {
 	if len(batch) == 1 {
 		w := unusedWords.Get().(*words)
@@ -150,6 +154,9 @@ func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply r
 		err = &ReplyError{reentrantChange.name, "list of " + strconv.Itoa(len(all))}
 	}
 	if _, refused := rueidis.IsRedisErr(err); refused {
+		for _, c := range call {
+			c.Rejected = err
+		}
 		ChangeReentrant(ctx, rdb, call, 1)
 		return
 	}

@@ -176,31 +176,39 @@ func (s *Sender) Close(ctx context.Context) error {
 // The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
 // before Wait.
 func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
+	o := SendOnce[T](ctx, s, limit, c)
+	return o.Value, o.Answered, o.Err
+}
+
+// SendOnce is Send, and also reports whether the outcome is that of a second copy: see [luascripts.Change].
+func SendOnce[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (o Outcome[T]) {
 	r := s.unused.requests.Get().(*request[luascripts.Change])
 	reply := c.Batch(&r.R)
 	if reply == nil {
 		s.unused.requests.Put(r)
-		return sendAlone[T](ctx, s, limit, nil, c)
+		o.Value, o.Answered, o.Err = sendAlone[T](ctx, s, limit, nil, c)
+		return o
 	}
 	if r.limit = 0; limit > s.Timeout/2 {
 		r.limit, limit = limit, 0
 	}
 	s.batcherOf(r.R.Slot).add(r)
-	err = r.await(ctx, s, limit, nil)
+	err := r.await(ctx, s, limit, nil)
 	if err == nil && r.overdue.Load() {
 		err = NoReply{After: s.Timeout}
 	}
-	if err != nil {
-		if leaves[T](r, c, reply) {
-			return value, false, err
-		}
-		return reply(&r.R), true, r.R.Err // it came at the same time
+	if err != nil && leaves[T](r, c, reply) {
+		o.Err = err
+		return o
 	}
-	value, err = reply(&r.R), r.R.Err
+	o = Outcome[T]{Value: reply(&r.R), Err: r.R.Err, Answered: true, Repeated: r.R.Rejected != nil && retry.FaultOf(r.R.Rejected).MayHaveRun()}
+	if err != nil {
+		return o // the reply came at the same time: r may get another token
+	}
 	r.R = luascripts.Change{}
 	r.over.Store(false)
 	s.unused.requests.Put(r)
-	return value, true, err
+	return o
 }
 
 // leaves makes the caller of r leave. It reports false if the reply came first. In Send itself, its
@@ -364,8 +372,9 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 	limit, sent := within, began
 	var before error
 	for {
-		o.Value, o.Answered, o.Err = Send[T](ctx, s, limit, c)
-		o.Repeated = o.Repeated || Resent(time.Since(sent))
+		repeated := o.Repeated
+		o = SendOnce[T](ctx, s, limit, c)
+		o.Repeated = o.Repeated || repeated || Resent(time.Since(sent))
 		if !o.Answered && before != nil { // the last copy may have had only a few milliseconds
 			if late, ok := o.Err.(NoReply); ok {
 				late.before = before

@@ -78,6 +78,8 @@ type changes struct {
 	unconfirmed int       // the number of reentries and extensions that Redis may have executed without confirming
 	counting    time.Time // when the first command was due that changes the number of holds and has no reply; zero if there is none
 	raised      uint64    // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
+
+	ended chan struct{} // closed when the acquisition ends; nil before Ended is called
 }
 
 // change returns the record of the changes of t, and makes it if necessary.
@@ -135,6 +137,18 @@ func (t *Acquisition) Raised() uint64 {
 		return 0
 	}
 	return t.changes.raised
+}
+
+// Ended returns a channel that is closed when t ends.
+func (t *Acquisition) Ended() <-chan struct{} {
+	c := t.change()
+	if c.ended == nil {
+		c.ended = make(chan struct{})
+		if !t.Lives() {
+			close(c.ended)
+		}
+	}
+	return c.ended
 }
 
 // MayLive returns how long a command that was sent for t can keep the lock or an entry in Redis.
@@ -321,6 +335,9 @@ func (p *Lock) End(t *Acquisition, how Phase) (ended []*Hold, before Phase) {
 // end ends t. The caller removes the holds.
 func (p *Lock) end(t *Acquisition, how Phase) {
 	t.phase = how
+	if t.changes != nil && t.changes.ended != nil {
+		close(t.changes.ended)
+	}
 	if t.owner != nil && t.owner.acquisition == t {
 		t.owner.acquisition = nil
 	}

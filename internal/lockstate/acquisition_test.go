@@ -129,6 +129,29 @@ func TestWillChange(t *testing.T) {
 	}
 }
 
+// The channel of an acquisition is closed when it ends, and closed from the start if it has ended.
+func TestEnded(t *testing.T) {
+	for _, early := range []bool{true, false} {
+		s := newStage(t)
+		held, h := s.take(&plainTerms, 1)
+		closed := func() bool {
+			select {
+			case <-held.Ended():
+				return true
+			default:
+				return false
+			}
+		}
+		if early && closed() {
+			t.Error("it has not ended")
+		}
+		s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })
+		if !closed() {
+			t.Error("it has ended")
+		}
+	}
+}
+
 // Reconciling keeps the holds of an acquisition. If it has none, reconciling may have released the
 // acquisition.
 func TestReconciling(t *testing.T) {

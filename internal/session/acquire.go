@@ -186,7 +186,7 @@ func (a *attempt) inTurn() (*hold, error) {
 
 // oneTurn is one iteration of inTurn. It gives the turn back even if an observer panics.
 func (a *attempt) oneTurn() (h *hold, err error) {
-	err = a.s.takeTurn(a.waiting, a.owner.Turn, a.timeLeft())
+	err = a.s.takeTurn(a.waiting, a.owner.Turn, a.timeLeft(), nil)
 	a.now = time.Now()
 	if err != nil {
 		return nil, a.ended(err)
@@ -373,7 +373,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	turn := a.owner.Turn
 	lease, endTurn := a.spec.terms.Lease, func() { <-turn }
 	if t.Turn != nil {
-		if err := s.takeTurn(a.waiting, t.Turn, a.timeLeft()); err != nil {
+		if err := s.takeTurn(a.waiting, t.Turn, a.timeLeft(), nil); err != nil {
 			return nil, false, a.ended(err)
 		}
 		defer func() {

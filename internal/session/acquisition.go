@@ -154,8 +154,9 @@ func (s *Session) mayBeFree(spec *Spec) {
 	at.state.Free(&spec.terms)
 }
 
-// takeTurn waits for a turn until ctx is canceled, the session closes or limit has passed. A limit of 0 means none.
-func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time.Duration) error {
+// takeTurn waits for a turn until ctx is canceled, the session closes, limit has passed or ended is closed. A limit of 0
+// means none.
+func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time.Duration, ended <-chan struct{}) error {
 	select {
 	case turn <- struct{}{}:
 		return nil
@@ -176,6 +177,8 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 		return lock.ErrClosed
 	case <-timeout:
 		return command.NoReply{After: s.OpTimeout}
+	case <-ended:
+		return errReleased
 	}
 }
 

@@ -101,14 +101,15 @@ func (a *attempt) send() error {
 	if a.limit > 0 {
 		limit = a.timeLeft()
 	}
-	reply, answered, err := command.Send[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
+	o := command.SendOnce[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
+	reply, err := o.Value, o.Err
 	a.now = time.Now()
-	resent := answered && q.resent(a.now)
+	resent := o.Repeated || o.Answered && q.resent(a.now)
 	if resent {
 		locked(a.at, a.t.MarkUncertain)
 	}
 	switch {
-	case !answered:
+	case !o.Answered:
 		a.at.lock()
 		a.at.state.Abandoned(a.w, &a.t.Acquisition) // Late receives the reply
 		a.at.unlock()

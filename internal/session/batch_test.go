@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -151,5 +152,67 @@ func TestBatch_unavailableNode(t *testing.T) {
 	paused.Thaw(t)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A call with two releases and a request is rejected, and each is sent again alone. If the reply says that the server may
+// have executed the call, as that of a proxy does, the second copy of a release finds no lock: that is not a loss. The first
+// copy of the request may still be executed.
+func TestBatch_rejected(t *testing.T) {
+	for reply, executed := range map[string]bool{"upstream failure": true, "CROSSSLOT Keys in request don't hash to the same slot": false} {
+		t.Run(reply, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var holds []lock.Hold
+				for n := range 4 {
+					h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders-", n), nil))
+					if err != nil {
+						w.Fatal(err)
+					}
+					holds = append(holds, h)
+				}
+				near := make(chan struct{})
+				rejected := 0
+				w.wire.OnRequest(func(req [][]byte) (act redistest.Action) {
+					switch {
+					case len(req) < 3 || string(req[2]) == "1":
+						act.HoldReply = near
+					case string(req[0]) == "EVAL" && string(req[2]) == "3":
+						rejected++
+						act.Refuse, act.Execute = reply, executed
+					}
+					return act
+				})
+				var all sync.WaitGroup
+				unlock := func(h lock.Hold) {
+					all.Go(func() {
+						if err := h.Unlock(w.Context()); errors.Is(err, lock.ErrLost) != (h == holds[3] && !executed) {
+							w.Errorf("Unlock: %v", err)
+						}
+					})
+				}
+				for _, h := range holds[:2] { // these are in flight while the others wait for the next batch
+					unlock(h)
+					synctest.Wait()
+				}
+				if !executed {
+					w.mini.Del("orders-3")
+				}
+				unlock(holds[2])
+				unlock(holds[3])
+				all.Go(func() {
+					h := w.take(w.a, plain, w.Context())
+					if got := h.(*hold).acquisition(); locked(got.at, got.Uncertain) != executed {
+						w.Errorf("uncertain: %t", !executed)
+					}
+					w.unlock(h)
+				})
+				time.Sleep(time.Millisecond)
+				close(near)
+				all.Wait()
+				if rejected != 1 {
+					w.Errorf("%d calls were rejected", rejected)
+				}
+			})
+		})
 	}
 }

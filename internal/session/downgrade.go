@@ -12,7 +12,7 @@ import (
 )
 
 // Downgrade replaces the write hold w by a read hold of the same owner. spec is the read side of the same lock. The
-// read hold has the parent context of w; ctx is for the call only.
+// read hold has the parent context of w, and lasts until Unlock if w does; ctx is for the call only.
 //
 // The owner first acquires the read side and then releases the write side, so no other owner can write in between. If
 // the first step fails, w is unchanged.
@@ -56,7 +56,11 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if s.Observer != nil {
 		c = s.observe(h.parent, spec)
 	}
-	a := &attempt{s: s, spec: spec, at: at, caller: newCaller(h.parent, h.By.Number, c), owner: at.enter(spec, h.By.Number), waiting: ctx, timing: startNow(s.OpTimeout)}
+	by := caller{ctx: h.parent, number: h.By.Number, call: c}
+	if l := h.limits.Load(); l != nil {
+		by.until = l.caller
+	}
+	a := &attempt{s: s, spec: spec, at: at, caller: by, owner: at.enter(spec, h.By.Number), waiting: ctx, timing: startNow(s.OpTimeout)}
 	defer at.exit(a.owner)
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // Redis never refuses a read to the writer, so the write hold is lost

@@ -417,3 +417,26 @@ func TestDowngrade_livesForHours(t *testing.T) {
 		served()
 	})
 }
+
+// The caller's context is canceled under a read hold that lasts until Unlock, as the write hold before it. That its work is
+// still running is reported.
+func TestDowngrade_lastsUntilUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx, cancel := context.WithCancel(w.Context())
+		write, err := lock.UntilUnlock(w.locker(w.a, writing)).Lock(ctx)
+		if err != nil {
+			w.Fatal(err)
+		}
+		read := w.downgrade(w.a, w.Context(), write)
+		cancel()
+		time.Sleep(10 * leaseTime)
+		if err := read.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(read)
+		if len(n.draining) != 1 || len(n.running) != 1 || len(n.abandoned) != 0 {
+			w.Errorf("got %d Draining, %d StillRunning, %d abandoned holds", len(n.draining), len(n.running), len(n.abandoned))
+		}
+	})
+}

@@ -28,7 +28,8 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	end := time.Now().Add(s.OpTimeout) // for all three commands together
 	others := s.others(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
-		v, _, err := command.Send[luascripts.Verdict](ctx, s.sender, time.Until(end), command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		limit := max(time.Until(end), s.OpTimeout/3) // this process may have been paused
+		v, _, err := command.Send[luascripts.Verdict](ctx, s.sender, limit, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
 		}))
 		return v, command.Foreign(v, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -331,5 +332,37 @@ func TestForce_publishes(t *testing.T) {
 			w.Errorf("got commands %v", requests)
 		}
 		w.close(s)
+	})
+}
+
+// doneHook is a context that calls f before the first Done.
+type doneHook struct {
+	context.Context
+	once sync.Once
+	f    func()
+}
+
+func (c *doneHook) Done() <-chan struct{} {
+	c.once.Do(c.f)
+	return c.Context.Done()
+}
+
+// The process of an operator is paused between the two commands of a force-unlock, and then Redis does not respond. The
+// call fails in time.
+func TestForce_paused(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.withForceUnlocks()
+		defer w.close(s)
+		var resumed time.Time
+		ctx := &doneHook{Context: w.Context(), f: func() {
+			time.Sleep(2 * opTime)
+			w.wire.Freeze(true)
+			resumed = time.Now()
+		}}
+		_, err := s.Force(ctx, s.NewSpec(plain, "orders", nil), luascripts.ForceReentrant)
+		if took := time.Since(resumed); !errors.Is(err, lock.ErrUnavailable) || took > opTime {
+			w.Errorf("%v after %v", err, took)
+		}
+		w.resume()
 	})
 }

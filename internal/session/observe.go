@@ -105,6 +105,8 @@ func (c *call) tellFailed(err error) {
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):
 		f = o.Unavailable
+	case errors.Is(err, context.Canceled) && c.ctx.Err() == context.Canceled: // even if the cause of the cancellation is a timeout
+		f = o.Canceled
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		f = o.TimedOut
 	case errors.Is(err, context.Canceled):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -185,6 +186,12 @@ func TestObserver_callsThatFail(t *testing.T) {
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		}, "canceled", context.Canceled},
+		"canceled by a timeout": {func(w *world) error {
+			ctx, cancel := context.WithCancelCause(w.Context())
+			time.AfterFunc(time.Second, func() { cancel(os.ErrDeadlineExceeded) })
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		}, "waiting, canceled", os.ErrDeadlineExceeded},
 		"no reply to TryLock": {func(w *world) error {
 			w.wire.Freeze(true)
 			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))

@@ -359,7 +359,7 @@ func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner) error {
 	turn := t.turn(o)
 	began := time.Now()
-	if err := s.takeTurn(ctx, turn, s.OpTimeout); err != nil {
+	if err := s.takeTurn(ctx, turn, s.OpTimeout, locked(t.at, t.Ended)); err != nil {
 		if phase := locked(t.at, t.Phase); !phase.Lives() {
 			return reducedAfter(phase)
 		}
@@ -389,15 +389,16 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 		t.Count(holds)
 		t.at.unlock()
 		return nil
-	case !locked(t.at, t.Lives):
-		return nil
+	}
+	if phase := locked(t.at, t.Phase); !phase.Lives() {
+		return reducedAfter(phase)
 	}
 	cause := s.gone(t, luascripts.Gone)
 	t.lease.Lose(cause)
 	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
 }
 
-// reducedAfter returns the error of an Unlock whose acquisition ended before the command was sent. The end released all
+// reducedAfter returns the error of an Unlock whose acquisition ended before its command was executed. The end released all
 // holds, so the Unlock failed only if the acquisition was lost.
 func reducedAfter(phase lockstate.Phase) error {
 	if phase == lockstate.Lost {

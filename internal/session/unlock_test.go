@@ -238,6 +238,56 @@ func TestReduce_detectsALoss(t *testing.T) {
 	})
 }
 
+// One of two holds is released, and Redis has none. A renewal detects that at the same time. The Unlock reports the loss.
+func TestReduce_lossDetectedMeanwhile(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var outer lock.Hold
+		k := reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+			w.mini.Del("orders")
+			v, err := send()
+			outer.(*hold).acquisition().lease.Lose(watchdog.ErrGone)
+			return v, err
+		})
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer = w.take(w.a, k, ctx)
+		inner := w.take(w.a, k, ctx)
+		w.wantEvents("granted", "granted")
+		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock: %v", err)
+		}
+		w.wantEvents("lost", "lost")
+	})
+}
+
+// Both holds of an owner are released. The first release waits for the turn, which another call of the owner gets before it,
+// and keeps while it waits for the lock. Both calls of Unlock return immediately.
+func TestReduce_releasedMeanwhile(t *testing.T) {
+	inBubble(t, func(w *world) {
+		owner := lock.ContextWithNewOwner(w.Context())
+		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
+		turn := outer.(*hold).By.Turn
+		turn <- struct{}{}
+		next := w.waitingFor(w.a, owner, w.a.NewSpec(plain, "orders", nil))
+		reply := make(chan error, 1)
+		go func() { reply <- inner.Unlock(w.Context()) }()
+		synctest.Wait()
+		w.unlock(outer)
+		other := w.lock(w.b, w.Context())
+		<-turn
+		synctest.Wait()
+		select {
+		case err := <-reply:
+			if err != nil {
+				w.Error(err)
+			}
+		default:
+			w.Error("Unlock waits for another call")
+		}
+		w.unlock(other)
+		w.unlock(w.next(next))
+	})
+}
+
 // A waiter of the same process, which receives no messages, acquires the lock as soon as it is released. This includes
 // kinds without hand-off.
 func TestUnlock_wakesLocalWaiters(t *testing.T) {
