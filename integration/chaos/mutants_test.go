@@ -53,7 +53,7 @@ var mutants = []mutant{
 	},
 	{
 		"a renewal does not ask who has the lock", "luascripts/reentrant_renew.lua",
-		"  if held == 1 then\n", "  if type(held) == 'number' then\n", "standalone", saysAnything,
+		"  if held == 1 and lease > 0 then\n", "  if type(held) == 'number' and lease > 0 then\n", "standalone", saysAnything,
 	},
 	{
 		"a fair lock goes to whoever asks first", "luascripts/fair_acquire.lua",
