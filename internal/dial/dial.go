@@ -48,8 +48,7 @@ const (
 
 // NewWay returns a Way, and option with it as the way to its servers.
 func NewWay(option rueidis.ClientOption) (*Way, rueidis.ClientOption) {
-	//lint:ignore SA1019 rueidis still supports it, and DialCtxFn would replace it
-	if given := option.DialFn; given != nil && option.DialCtxFn == nil {
+	if given := option.DialFn; given != nil && option.DialCtxFn == nil { // deprecated, and rueidis still supports it
 		option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 			return given(addr, d, config)
 		}

@@ -37,7 +37,6 @@ func TestWay_dialerOfTheApplication(t *testing.T) {
 			got = c
 			return conn, nil
 		}},
-		//lint:ignore SA1019 rueidis still supports it
 		"DialFn": {DialFn: func(_ string, _ *net.Dialer, c *tls.Config) (net.Conn, error) { got = c; return conn, nil }},
 	} {
 		got = nil
