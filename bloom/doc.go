@@ -11,7 +11,8 @@
 //
 // # Guarantees
 //
-// There are no false negatives while both keys exist. Contains finds every element that was added.
+// There are no false negatives while both keys exist and the primary replies (see below). Contains
+// finds every element that was added.
 // The parameters are stored next to the bits, and each call compares them. If they differ from
 // those of the handle, the call reads them again or fails. It never returns false because of them.
 //
@@ -41,7 +42,9 @@
 // per command. More than 65,536 elements are sent in several pipelines. While a pipeline is in
 // flight, the calls of other goroutines are collected and sent with the next one. If reading the
 // whole filter is cheaper than the lookups, Contains reads it with GETRANGE. Both calls use the
-// primary, because a replica can miss the latest elements.
+// primary, because a replica can miss the latest elements. A demoted primary whose connection stays
+// open, as after a REPLICAOF by hand, replies as a replica. Contains can then miss the latest
+// elements until the client reconnects.
 //
 // # Elements
 //

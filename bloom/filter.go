@@ -215,7 +215,7 @@ func (f *Filter) Add(ctx context.Context, elements ...[]byte) (added int, err er
 }
 
 // Contains reports for each element whether it is probably present. An element for which it reports
-// false was never added.
+// false was never added, provided that the primary replied.
 func (f *Filter) Contains(ctx context.Context, elements ...[]byte) ([]bool, error) {
 	return f.all(ctx, "contains", elements, false)
 }

@@ -137,8 +137,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 }
 
 // OpenWithOption connects as [Open] does, with options that a URL cannot express. Examples are the
-// password of the Sentinels, a client certificate, and a dialer. OpenWithOption sets zero fields of
-// option that matter to locks, as [ParseURL] does.
+// password of the Sentinels, a client certificate, and a dialer. As for rueidis.NewClient, a dialer
+// also makes the TLS handshake. OpenWithOption sets zero fields of option that matter to locks, as
+// [ParseURL] does.
 func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Option) (*Client, error) {
 	config, err := configure(opts)
 	if err != nil {

@@ -143,6 +143,10 @@ func check(text string) error {
 			return errEncoding
 		case !known:
 			return unknownParameter(name)
+		case len(given[name]) > 1 && name != "addr": // rueidis uses the first
+			return fmt.Errorf("the URL parameter %s is given %d times, want 1", name, len(given[name]))
+		case name == "db" && u.Scheme != "unix" && u.Path != "": // rueidis ignores the path
+			return errors.New("the URL names a database in its path and in the parameter db: omit one of them")
 		case name == "skip_verify" && u.Scheme != "rediss" && u.Scheme != "valkeys":
 			return errors.New("the URL parameter skip_verify is for TLS only: want rediss://host:port")
 		case parameter.fits != nil && slices.ContainsFunc(given[name], func(v string) bool { return !parameter.fits(v) }):

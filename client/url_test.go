@@ -35,6 +35,8 @@ func TestParseURL_errors(t *testing.T) {
 		"redis://127.0.0.1:6379?max_retries=3":    "max_retries must be 0",
 		"redis://127.0.0.1:26379?master_set=":     "master_set must be",
 		"unix://run/redis.sock":                   "three slashes",
+		"redis://127.0.0.1:6379?db=1&db=2":        "parameter db is given 2 times",
+		"redis://127.0.0.1:6379/1?db=2":           "omit one of them",
 	} {
 		_, err := client.ParseURL(url)
 		if err == nil || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "sec") {

@@ -22,10 +22,14 @@
 //	<name>                     hash  the lock; with NewElection, a fair lock
 //	leasehold_leader:{<name>}  hash  token, value, number, by, since; expires with the lease of the leader
 //
-// An observer that misses the notification of a change detects the change within a second. A value
-// is rejected if a leader with a larger token has published one. A leader that was paused therefore
-// does not overwrite the value of its successor. docs/reference/redis-keys.md in the repository
-// describes the keys.
+// An observer that misses the notification of a change detects the change within a second, provided
+// that the primary replies. A demoted primary whose connection stays open, as after a REPLICAOF by
+// hand, replies as a replica. [Election.Leader] and [Election.Observe] can then return an earlier
+// leader until the client reconnects. Leadership itself does not depend on these replies.
+//
+// A value is rejected if a leader with a larger token has published one. A leader that was paused
+// therefore does not overwrite the value of its successor. docs/reference/redis-keys.md in the
+// repository describes the keys.
 //
 // A lock without tokens, such as a multi-lock, does not order two leaders. A leader that was paused
 // while it published can then overwrite the value of its successor. The successor publishes its

@@ -139,12 +139,22 @@ func (s *Server) Deny(commands ...string) {
 // owners can acquire the lock immediately. Lose reports whether there was anything.
 func (s *Server) Lose(name string) bool {
 	lost := s.mini.Del(name)
+	tagged := keys.ReadWrite(name).LeasePrefix
 	for _, key := range s.mini.Keys() {
-		if strings.Contains(key, "{"+name+"}") && key != keys.Tokens(name) {
+		prefix, suffix, found := strings.Cut(key, tagged)
+		ours := strings.HasPrefix(prefix, "leasehold_") || strings.HasPrefix(prefix, "redisson_")
+		if found && (ours && strings.Trim(suffix, ":") == "" || prefix == "" && isLease(suffix)) && key != keys.Tokens(name) {
 			lost = s.mini.Del(key) || lost
 		}
 	}
 	return lost
+}
+
+// isLease reports whether suffix is what a key with leases has after the name: ":timeout" for a semaphore, and
+// ":<uuid>:<number>:rwlock_timeout:<n>" for a read/write lock.
+func isLease(suffix string) bool {
+	parts := strings.Split(suffix, ":")
+	return suffix == ":timeout" || len(parts) == 5 && parts[0] == "" && parts[3] == "rwlock_timeout"
 }
 
 // Expire makes the leases of the lock called name expire on the server now, as if its holders had
@@ -154,13 +164,13 @@ func (s *Server) Expire(name string) bool {
 	switch s.mini.Type(name) {
 	case "hash":
 		for _, key := range s.mini.Keys() {
-			if strings.HasPrefix(key, "{"+name+"}:") && strings.Contains(key, ":rwlock_timeout:") {
+			if suffix, ok := strings.CutPrefix(key, keys.ReadWrite(name).LeasePrefix); ok && isLease(suffix) {
 				s.mini.Del(key)
 			}
 		}
 		return s.mini.Del(name)
 	case "string": // a semaphore
-		leases := "{" + name + "}:timeout"
+		leases := keys.Semaphore(name).Leases
 		permits, err := s.mini.ZMembers(leases)
 		past := float64(time.Now().UnixMilli() - 1)
 		for _, permit := range permits {

@@ -164,11 +164,11 @@ func TestServer_Lose(t *testing.T) {
 		}
 		other := s.Client(t, client.WithoutRegistry())
 		locks := func(c *client.Client) []lock.Locker {
-			return []lock.Locker{c.NewLock("plain"), c.NewFairLock("fair"), c.NewRWLock("write").Write(), c.NewRWLock("read").Read(), c.NewSemaphore("permit", 1)}
+			return []lock.Locker{c.NewLock("plain"), c.NewFairLock("fair"), c.NewRWLock("write").Write(), c.NewRWLock("read").Read(), c.NewSemaphore("permit", 1), c.NewRWLock("{tag}:read").Read(), c.NewSemaphore("{tag}:permit", 1)}
 		}
 		exclusive := func(c *client.Client) []lock.Locker {
 			all := locks(c)
-			all[3] = c.NewRWLock("read").Write()
+			all[3], all[5] = c.NewRWLock("read").Write(), c.NewRWLock("{tag}:read").Write()
 			return all
 		}(other)
 		for what, lose := range map[string]func(string) bool{"Lose": s.Lose, "Expire": s.Expire} {
@@ -200,29 +200,49 @@ func TestServer_Lose(t *testing.T) {
 // A waiter in the queue of a fair lock is lost with the lock, and is kept if only the lease expires.
 func TestServer_Lose_waiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
-		for _, queued := range []int{1, 0} {
-			h := must(t, c.NewFairLock("fair"))
+		for name, queued := range map[string]int{"expires": 1, "lost": 0, "{tag}:expires": 1, "{tag}:lost": 0} {
+			h := must(t, c.NewFairLock(name))
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan struct{})
 			go func() {
-				if h, err := s.Client(t, client.WithoutRegistry()).NewFairLock("fair").Lock(ctx); err == nil {
+				if h, err := s.Client(t, client.WithoutRegistry()).NewFairLock(name).Lock(ctx); err == nil {
 					_ = h.Unlock(t.Context())
 				}
 				close(ended)
 			}()
 			synctest.Wait()
 			if queued == 1 {
-				s.Expire("fair")
+				s.Expire(name)
 			} else {
-				s.Lose("fair")
+				s.Lose(name)
 			}
-			state, err := c.NewFairLock("fair").Inspect(t.Context())
+			state, err := c.NewFairLock(name).Inspect(t.Context())
 			if err != nil || len(state.Holders) != 0 || len(state.Waiters) != queued {
-				t.Errorf("%+v, %v: want %d waiters", state, err, queued)
+				t.Errorf("%s: %+v, %v: want %d waiters", name, state, err, queued)
 			}
 			<-h.Context().Done()
 			cancel()
 			<-ended
+		}
+	})
+}
+
+// The loss of a lock does not affect locks whose names contain its name in braces.
+func TestServer_Lose_others(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
+		others := []lock.Locker{c.NewLock("{orders}:42"), c.NewRWLock("{orders}:43").Read(), c.NewLock("all:{orders}")}
+		for _, l := range others {
+			h := must(t, l)
+			defer h.Unlock(context.Background())
+		}
+		if s.Lose("orders") || s.Expire("orders") {
+			t.Error("another lock was lost")
+		}
+		others[1] = c.NewRWLock("{orders}:43").Write()
+		for _, l := range others {
+			if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+				t.Errorf("%s: %v", l.Name(), err)
+			}
 		}
 	})
 }

@@ -127,6 +127,9 @@ func (l *Limiter) take(ctx context.Context, op, key string, n, least int64) (Dec
 // return permits that were refilled already, or that Redis has not counted. While callers of Wait
 // or Reserve are queued, the permits are available again when all of them have left. Do not repeat
 // the call, because a second Refund would return the permits twice.
+//
+// Refund works even after ctx is canceled. If ctx is canceled during the call, Refund returns early
+// and the refund continues in the background.
 func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	const op = "refund"
 	id, err := l.enter(key, d.Taken)
@@ -156,8 +159,16 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 
 // refund gives back units that would have been used at the server's time at.
 func (l *Limiter) refund(ctx context.Context, id bucketID, units, at int64) error {
-	_, err := l.desk.ask(ctx, l, id, luascripts.RefundRequest(units, at))
+	_, err := l.desk.ask(deferred(ctx), l, id, luascripts.RefundRequest(units, at))
 	return err
+}
+
+// deferred returns the context of a refund whose caller has ctx. A deferred refund is sent even if ctx is already canceled.
+func deferred(ctx context.Context) context.Context {
+	if ctx.Err() != nil {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
 }
 
 // enter checks what a caller asks for, and returns its lane.

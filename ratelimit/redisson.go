@@ -236,13 +236,14 @@ func (w *RedissonLimiter) Delete(ctx context.Context) error {
 	return w.wrap(op, err)
 }
 
-// Refund returns the unused permits of d, the result of a Take or TakeUpTo. It can be repeated.
+// Refund returns the unused permits of d, the result of a Take or TakeUpTo. It can be repeated. It
+// works even after ctx is canceled.
 func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 	const op = "refund"
 	if err := w.check(d.Taken); err != nil || d.Taken == 0 || d.id == "" {
 		return w.wrap(op, err)
 	}
-	v, err := persist(ctx, w, false, func(ctx context.Context) (luascripts.Verdict, error) {
+	v, err := persist(deferred(ctx), w, false, func(ctx context.Context) (luascripts.Verdict, error) {
 		return luascripts.RefundWindow(ctx, w.send.Redis, w.keys, d.Taken, d.id)
 	}, nil)
 	if err == nil && v != luascripts.Free {

@@ -116,7 +116,8 @@ func (r *Reservation) Err() error { return r.err }
 
 // Cancel returns the permits, except those that were refilled already. While later callers are
 // queued, the permits are available again when all of them have left. Do not use the permits
-// afterward. Only the first call has an effect.
+// afterward. Only the first call has an effect. Cancel works even after ctx is canceled, like
+// [Limiter.Refund].
 func (r *Reservation) Cancel(ctx context.Context) error {
 	r.cancelled.Do(func() {
 		r.leave()

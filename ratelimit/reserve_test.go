@@ -228,6 +228,29 @@ func TestTake_behindARefund(t *testing.T) {
 	})
 }
 
+// A deferred refund is sent even if its context is already canceled.
+func TestRefund_canceledBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb := redistest.NewMini(t).Client(t)
+		l, w := ratelimit.New(rdb, "api", closed, ratelimit.PerHour(4)), newWindow(t, rdb, "w", 4, time.Hour)
+		d, own := take(t, l, "k", 1), takeOf(t, w, 4)
+		r, err := l.Reserve(t.Context(), "k", 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for op, err := range map[string]error{"refund": l.Refund(ctx, "k", d), "cancel": r.Cancel(ctx), "refund of Redisson's": w.Refund(ctx, own)} {
+			if err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
+		if d, own := peek(t, l, "k"), takeOf(t, w, 0); d.Remaining != 4 || own.Remaining != 4 {
+			t.Errorf("%+v, %+v", d, own)
+		}
+	})
+}
+
 // A refund is sent even if its caller leaves while it waits for the answer to another call.
 func TestRefund_cancelledInLine(t *testing.T) {
 	bubble(t, func(t *testing.T) {

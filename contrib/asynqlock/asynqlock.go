@@ -30,7 +30,9 @@ import (
 // The context of the task is canceled if the lock is lost. The handler must check it before each
 // step that must not be done twice. lock.HoldFromContext returns the hold. If the lock is lost
 // during a task, the error matches lock.ErrLost, even if the handler returned nil, and asynq
-// retries the task.
+// retries the task. If the client is closed during a task, that holds for lock.ErrClosed.
+//
+// Each task is its own owner, even if asynq.Config.BaseContext returns the context of a hold.
 //
 // The lock is held until the handler returns, however long that takes, so it needs no time limit
 // like that of asynq.Unique. asynq does not wait for a handler that exceeds the time limit of its
@@ -44,17 +46,26 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 			if l == nil {
 				return next.ProcessTask(ctx, t)
 			}
+			if ctx.Value(ownerKey{}) == nil { // no other Middleware has set the owner of this task
+				ctx = context.WithValue(lock.ContextWithNewOwner(ctx), ownerKey{}, true)
+			}
 			called := false
+			var ended error // why the hold ended before the handler returned
 			unlock := lock.TryDo(ctx, l, func(ctx context.Context) error {
 				called = true
 				err = next.ProcessTask(ctx, t)
+				ended = lock.HoldFromContext(ctx).Err()
 				return nil
 			})
 			switch {
 			case called:
 				// A release that Redis does not confirm is no reason to process the task again.
-				if err == nil && errors.Is(unlock, lock.ErrLost) {
+				switch {
+				case err != nil:
+				case errors.Is(unlock, lock.ErrLost):
 					err = unlock
+				default:
+					err = ended
 				}
 				return err
 			case errors.Is(unlock, lock.ErrNotAcquired), errors.Is(unlock, lock.ErrUnavailable), errors.Is(unlock, lock.ErrClosed), ctx.Err() != nil && errors.Is(unlock, ctx.Err()):
@@ -65,6 +76,9 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 		})
 	}
 }
+
+// ownerKey is the key of a mark in the context of a task that has its own owner.
+type ownerKey struct{}
 
 // notProcessed is the error of a task that was not processed, because its lock was busy or could not be asked for. A handler's own errors can match the same
 // errors of package lock, and count.

@@ -207,3 +207,39 @@ func TestMiddleware_timeLimit(t *testing.T) {
 		}
 	})
 }
+
+// Tasks exclude each other even if asynq.Config.BaseContext returns the context of a hold, whose owner they all carry. The middlewares of
+// one task share its owner.
+func TestMiddleware_ownerOfTheServer(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	leader, err := c.NewLock("leader").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leader.Unlock(context.Background())
+	one := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return c.NewLock("customers:42") })
+	process := func(handle asynq.HandlerFunc) error {
+		return one(one(handle)).ProcessTask(leader.Context(), asynq.NewTask("bill", nil))
+	}
+	err = process(func(context.Context, *asynq.Task) error {
+		second := process(func(context.Context, *asynq.Task) error { t.Error("two tasks at once"); return nil })
+		if !errors.Is(second, lock.ErrNotAcquired) || asynqlock.IsFailure(second) {
+			t.Errorf("the second task: %v", second)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("the first task: %v", err)
+	}
+}
+
+// A task whose client is closed while it runs has no lock any more, so it is retried although the handler returns nil.
+func TestMiddleware_closedMeanwhile(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	err := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return c.NewLock("customers:42") })(
+		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return c.Close(context.Background()) }),
+	).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+	if !errors.Is(err, lock.ErrClosed) || !asynqlock.IsFailure(err) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -167,9 +168,13 @@ func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err, last
 	if err != nil {
 		return nil, nil, notTaken(ctx, err, errors.Is(err, rueidislock.ErrNotLocked), last)
 	}
-	return held, func(context.Context) error {
+	named, end := context.WithCancelCause(context.WithoutCancel(held)) // rueidislock does not say that it lost the lock
+	stop := context.AfterFunc(held, func() { end(cmp.Or(context.Cause(ctx), ErrOldLockLost)) })
+	return named, func(context.Context) error {
 		lost := held.Err() != nil && ctx.Err() == nil // otherwise it ended with the caller's context
+		stop()
 		cancel()
+		end(context.Canceled)
 		if lost {
 			return ErrOldLockLost
 		}

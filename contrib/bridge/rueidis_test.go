@@ -13,6 +13,7 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/redis/rueidis/rueidislock"
 )
 
@@ -83,6 +84,43 @@ func TestRueidislock_givesUp(t *testing.T) {
 		}
 		if l.calls != 3 {
 			t.Errorf("asked %d times", l.calls)
+		}
+	})
+}
+
+// losingLocker is a rueidislock whose lock is lost as soon as it was acquired.
+type losingLocker struct{ rueidislock.Locker }
+
+func (losingLocker) TryWithContext(ctx context.Context, _ string) (context.Context, context.CancelFunc, error) {
+	held, cancel := context.WithCancel(ctx)
+	time.AfterFunc(time.Second, cancel)
+	return held, cancel, nil
+}
+
+// The loss of the old lock is the cause of the context, and the hold reports it, even after the caller's context is canceled.
+func TestRueidislock_lost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := locktest.NewServer(t).Client(t).NewLock("orders")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for _, canceled := range []bool{false, true} {
+			err := TryDo(ctx, Rueidislock(losingLocker{}, "orders"), l, func(ctx context.Context) error {
+				if canceled {
+					cancel()
+				}
+				h := lock.HoldFromContext(ctx)
+				if err := h.Err(); err != nil {
+					t.Errorf("before the loss: %v", err)
+				}
+				time.Sleep(time.Minute)
+				if err, cause := h.Err(), context.Cause(ctx); !errors.Is(err, ErrOldLockLost) || errors.Is(cause, ErrOldLockLost) == canceled {
+					t.Errorf("after the loss: %v, the cause: %v", err, cause)
+				}
+				return nil
+			})
+			if !errors.Is(err, ErrOldLockLost) {
+				t.Errorf("%v", err)
+			}
 		}
 	})
 }

@@ -12,6 +12,7 @@ package certmagiclock
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,7 +27,7 @@ type Storage struct {
 	lockOf func(name string) lock.Locker
 
 	// holds has the holds by certmagic's name of the lock: one while a goroutine has it. A goroutine that has lost the lock has not
-	// unlocked it yet: then there are more, the lost ones first.
+	// unlocked it yet: then there are more, in any order.
 	mu    sync.Mutex
 	holds map[string][]lock.Hold
 }
@@ -45,9 +46,10 @@ func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Stora
 }
 
 // Lock waits until the lock is held or ctx is canceled. The lock is held until Unlock, even after
-// ctx is canceled. Its errors are those of lock.Locker.
+// ctx is canceled. It is not reentrant, even if ctx is the context of a hold. Its errors are those
+// of lock.Locker.
 func (s *Storage) Lock(ctx context.Context, name string) error {
-	h, err := lock.UntilUnlock(s.lockOf(name)).Lock(ctx)
+	h, err := lock.UntilUnlock(s.lockOf(name)).Lock(lock.ContextWithNewOwner(ctx)) // certmagic's goroutines can share ctx
 	if err != nil {
 		return err
 	}
@@ -58,7 +60,7 @@ func (s *Storage) Lock(ctx context.Context, name string) error {
 // TryLock makes one attempt. It returns false without an error if another owner has the lock, and
 // an error that matches lock.ErrUnavailable if Redis is unavailable.
 func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
-	h, err := lock.UntilUnlock(s.lockOf(name)).TryLock(ctx)
+	h, err := lock.UntilUnlock(s.lockOf(name)).TryLock(lock.ContextWithNewOwner(ctx))
 	switch {
 	case err == nil:
 		s.keep(name, h)
@@ -79,10 +81,9 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 // hold lasts until the second Unlock.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	s.mu.Lock()
-	h := s.firstLocked(name)
-	if len(s.holds[name]) > 1 {
-		s.holds[name] = s.holds[name][1:]
-	} else {
+	h := s.nextLocked(name)
+	s.holds[name] = slices.DeleteFunc(s.holds[name], func(other lock.Hold) bool { return other == h })
+	if len(s.holds[name]) == 0 {
 		delete(s.holds, name)
 	}
 	s.mu.Unlock()
@@ -98,7 +99,7 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 // dies would block the others for as long.
 func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
 	s.mu.Lock()
-	h := s.firstLocked(name)
+	h := s.nextLocked(name)
 	s.mu.Unlock()
 	if h == nil {
 		return &lock.Error{Op: "renew", Name: name, Err: lock.ErrNotHeld}
@@ -113,8 +114,14 @@ func (s *Storage) keep(name string, h lock.Hold) {
 	s.holds[name] = append(s.holds[name], h)
 }
 
-// firstLocked returns the hold that the next Unlock gives back, nil if there is none.
-func (s *Storage) firstLocked(name string) lock.Hold {
+// nextLocked returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
+// appended last, by a goroutine that was paused after its Lock.
+func (s *Storage) nextLocked(name string) lock.Hold {
+	for _, h := range s.holds[name] {
+		if h.Err() != nil {
+			return h
+		}
+	}
 	if len(s.holds[name]) == 0 {
 		return nil
 	}

@@ -268,3 +268,73 @@ func TestStorage_heldUntilUnlock(t *testing.T) {
 		}
 	})
 }
+
+// Goroutines with the context of one hold exclude each other: they have one owner, and certmagic expects a lock that is not reentrant.
+func TestStorage_contextOfAHold(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	leader, err := c.NewLock("leader").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leader.Unlock(context.Background())
+	s := certmagiclock.New(nil, func(name string) lock.Locker { return c.NewLock(name) })
+	if ok, err := s.TryLock(leader.Context(), "example.com"); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if ok, err := s.TryLock(leader.Context(), "example.com"); ok || err != nil {
+		t.Errorf("TryLock of another goroutine: %v, %v", ok, err)
+	}
+	ctx, cancel := context.WithTimeout(leader.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Lock(ctx, "example.com"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Lock of another goroutine: %v", err)
+	}
+	if err := s.Unlock(t.Context(), "example.com"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A goroutine that is paused just after its Lock, and loses the lock, releases its own hold, and not the hold of the goroutine that
+// has acquired the lock since.
+func TestStorage_lossAfterLock(t *testing.T) {
+	server := locktest.NewServer(t)
+	l := &paused{Locker: server.Client(t).NewLock("x"), acquired: make(chan lock.Hold), resume: make(chan bool)}
+	s := certmagiclock.New(nil, func(string) lock.Locker { return l })
+	locked := make(chan error)
+	go func() { locked <- s.Lock(t.Context(), "x") }()
+	lost := <-l.acquired
+	if _, err := server.Client(t).NewLock("x").ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-lost.Context().Done()
+	if ok, err := s.TryLock(t.Context(), "x"); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	l.resume <- true
+	if err := <-locked; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RenewLockLease(t.Context(), "x", time.Minute); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("RenewLockLease: %v", err)
+	}
+	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first Unlock: %v", err)
+	}
+	if err := s.Unlock(t.Context(), "x"); err != nil {
+		t.Errorf("the second Unlock: %v", err)
+	}
+}
+
+// paused is a Locker whose Lock does not return before resume.
+type paused struct {
+	lock.Locker
+	acquired chan lock.Hold
+	resume   chan bool
+}
+
+func (l *paused) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := l.Locker.Lock(ctx)
+	l.acquired <- h
+	<-l.resume
+	return h, err
+}

@@ -38,9 +38,9 @@ func NewLocker(lockOf func(job string) lock.Locker) gocron.Locker { return locke
 
 type locker struct{ lockOf func(string) lock.Locker }
 
-// Lock makes one attempt.
+// Lock makes one attempt. The runs of a job share ctx, which can carry an owner (gocron.WithContext), and must exclude each other.
 func (l locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
-	h, err := lock.UntilUnlock(l.lockOf(job)).TryLock(ctx) // gocron's context is canceled while the job may run on
+	h, err := lock.UntilUnlock(l.lockOf(job)).TryLock(lock.ContextWithNewOwner(ctx)) // ctx is canceled while the job may run on
 	if err != nil {
 		return nil, err
 	}

@@ -181,3 +181,24 @@ func TestElector_looksAtTheClocks(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Two runs of a job exclude each other even if their context is the context of a hold (gocron.WithContext).
+func TestLocker_contextOfAHold(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	leader, err := c.NewLock("leader").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leader.Unlock(context.Background())
+	locker := NewLocker(func(job string) lock.Locker { return c.NewLock(job) })
+	first, err := locker.Lock(leader.Context(), "invoices")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locker.Lock(leader.Context(), "invoices"); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("the second run: %v", err)
+	}
+	if err := first.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

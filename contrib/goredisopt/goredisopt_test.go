@@ -79,6 +79,10 @@ func TestFromOptions_TLS(t *testing.T) {
 	o := &redis.Options{Addr: addr, TLSConfig: a.Config(a.Issue(t))}
 	option, err := goredisopt.FromOptions(o)
 	reach(t, redis.NewClient(o), option, err)
+
+	o.Dialer = redis.NewDialer(o) // it makes the TLS handshake
+	option, err = goredisopt.FromOptions(o)
+	reach(t, redis.NewClient(o), option, err)
 }
 
 func TestFromOptions_unixSocket(t *testing.T) {

@@ -43,7 +43,8 @@ const retryAfter = "5"
 //
 // lockOf returns the lock of a request, or nil for a request that needs none. In a [http.ServeMux],
 // it can use the path values. Put a prefix such as "orders:" before a part of the name that comes
-// from the request, so that no request reaches another lock.
+// from the request, so that no request reaches another lock. Each request is its own owner, even if
+// the BaseContext of the server is the context of a hold.
 //
 // In next, [lock.HoldFromContext] returns the hold. The context of the request is canceled when the
 // client disconnects, and when the lock is lost or its client is closed. next must check it before
@@ -121,9 +122,13 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.next.ServeHTTP(w, r)
 		return
 	}
+	ctx := r.Context()
+	if ctx.Value(ownerKey{}) == nil { // no other Handler has set the owner of this request
+		ctx = context.WithValue(lock.ContextWithNewOwner(ctx), ownerKey{}, true)
+	}
 	a := &answer{ResponseWriter: w}
 	called := false
-	err := s.do(r.Context(), l, func(ctx context.Context) error {
+	err := s.do(ctx, l, func(ctx context.Context) error {
 		called = true
 		panics := true
 		defer func() {
@@ -147,6 +152,9 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
+
+// ownerKey is the key of a mark in the context of a request that has its own owner.
+type ownerKey struct{}
 
 // tell tells failed of an error that is neither a busy lock nor a client that went away.
 func (s handler) tell(r *http.Request, err error) {

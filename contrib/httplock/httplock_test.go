@@ -515,3 +515,30 @@ func TestHandler_worksOnAfterItsClient(t *testing.T) {
 		again(http.StatusNoContent)
 	})
 }
+
+// Requests exclude each other even if the base context of the server is the context of a hold, whose owner they all carry. Handlers of
+// one request share its owner.
+func TestHandler_ownerOfTheServer(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	leader, err := c.NewLock("leader").Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leader.Unlock(context.Background())
+	request := func(next http.HandlerFunc) int {
+		one := httplock.Handler(lockOf(c), next, fatal(t))
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(leader.Context(), "POST", "/orders/42", nil)
+		r.SetPathValue("id", "42")
+		httplock.Handler(lockOf(c), one, fatal(t)).ServeHTTP(w, r)
+		return w.Code
+	}
+	first := request(func(w http.ResponseWriter, _ *http.Request) {
+		if second := request(func(http.ResponseWriter, *http.Request) { t.Error("two requests at once") }); second != http.StatusConflict {
+			t.Errorf("the second request: %d", second)
+		}
+	})
+	if first != http.StatusOK {
+		t.Errorf("the first request: %d", first)
+	}
+}

@@ -24,7 +24,7 @@ type Locker struct {
 	l lock.Locker
 
 	// holds has one hold while a goroutine has the lock, and none while none has it. A goroutine that has lost the lock has
-	// not unlocked it yet: then there are more, the lost ones first.
+	// not unlocked it yet: then there are more, in any order.
 	mu    sync.Mutex
 	holds []lock.Hold
 }
@@ -58,11 +58,8 @@ func (s *Locker) Lock() {
 // the second Unlock.
 func (s *Locker) Unlock() {
 	s.mu.Lock()
-	var h lock.Hold
-	if len(s.holds) > 0 {
-		h = s.holds[0]
-		s.holds = slices.Delete(s.holds, 0, 1)
-	}
+	h := s.nextLocked()
+	s.holds = slices.DeleteFunc(s.holds, func(other lock.Hold) bool { return other == h })
 	s.mu.Unlock()
 	if h == nil {
 		panic(&lock.Error{Op: "unlock", Name: s.l.Name(), Err: lock.ErrNotHeld})
@@ -77,6 +74,17 @@ func (s *Locker) Unlock() {
 func (s *Locker) Hold() lock.Hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.nextLocked()
+}
+
+// nextLocked returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
+// appended last, by a goroutine that was paused after its Lock.
+func (s *Locker) nextLocked() lock.Hold {
+	for _, h := range s.holds {
+		if h.Err() != nil {
+			return h
+		}
+	}
 	if len(s.holds) == 0 {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package synclock_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -134,4 +135,53 @@ func TestLocker_lossBesideAnother(t *testing.T) {
 	if h := l.Hold(); h != nil {
 		t.Errorf("after both: %v", h)
 	}
+}
+
+// A goroutine that is paused just after its Lock, and loses the lock, releases its own hold, and not the hold of the goroutine that
+// has acquired the lock since.
+func TestLocker_lossAfterLock(t *testing.T) {
+	server := locktest.NewServer(t)
+	p := paused{server.Client(t).NewLock("count"), make(chan acquired)}
+	l := synclock.New(p)
+	begin := func() (acquired, *sync.WaitGroup) {
+		var returned sync.WaitGroup
+		returned.Go(l.Lock)
+		return <-p.acquired, &returned
+	}
+	lost, first := begin()
+	if _, err := server.Client(t).NewLock("count").ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-lost.hold.Context().Done()
+	live, second := begin()
+	close(live.resume)
+	second.Wait()
+	close(lost.resume)
+	first.Wait()
+	if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("the first Unlock: %v", err)
+	}
+	if l.Hold() != live.hold {
+		t.Error("the first Unlock released the second hold")
+	}
+	l.Unlock()
+}
+
+// paused is a Locker whose Lock does not return before its caller is resumed.
+type paused struct {
+	lock.Locker
+	acquired chan acquired
+}
+
+type acquired struct {
+	hold   lock.Hold
+	resume chan struct{}
+}
+
+func (p paused) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := p.Locker.Lock(ctx)
+	a := acquired{h, make(chan struct{})}
+	p.acquired <- a
+	<-a.resume
+	return h, err
 }

@@ -48,6 +48,11 @@ const (
 
 // NewWay returns a Way, and option with it as the way to its servers.
 func NewWay(option rueidis.ClientOption) (*Way, rueidis.ClientOption) {
+	if given := option.DialFn; given != nil && option.DialCtxFn == nil { // deprecated, and rueidis still supports it
+		option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+			return given(addr, d, config)
+		}
+	}
 	w := &Way{option: option}
 	option.DialCtxFn = w.dial
 	return w, option
@@ -62,12 +67,9 @@ func (w *Way) at(addr string, s stage) {
 // dial is the DialCtxFn of a client.
 func (w *Way) dial(ctx context.Context, addr string, dialer *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
 	w.at(addr, dialing)
-	if plain := w.option.DialCtxFn; plain != nil { // of a Unix socket
-		conn, err = plain(ctx, addr, dialer, config)
-	} else {
-		conn, err = dialer.DialContext(ctx, "tcp", addr)
-	}
-	if err == nil && config != nil {
+	if given := w.option.DialCtxFn; given != nil { // as rueidis defines, it also makes the TLS handshake
+		conn, err = given(ctx, addr, dialer, config)
+	} else if conn, err = dialer.DialContext(ctx, "tcp", addr); err == nil && config != nil {
 		w.at(addr, shaking)
 		conn, err = shakeHands(ctx, conn, addr, dialer, config)
 	}

@@ -25,3 +25,26 @@ func TestWay_undialled(t *testing.T) {
 		}
 	}
 }
+
+// A dialer of the application makes the whole connection, with TLS, as for rueidis.NewClient. The deprecated one is called, too.
+func TestWay_dialerOfTheApplication(t *testing.T) {
+	conn, _ := net.Pipe()
+	defer conn.Close()
+	config := &tls.Config{ServerName: "redis"}
+	var got *tls.Config
+	for name, given := range map[string]rueidis.ClientOption{
+		"DialCtxFn": {DialCtxFn: func(_ context.Context, _ string, _ *net.Dialer, c *tls.Config) (net.Conn, error) {
+			got = c
+			return conn, nil
+		}},
+		"DialFn": {DialFn: func(_ string, _ *net.Dialer, c *tls.Config) (net.Conn, error) { got = c; return conn, nil }},
+	} {
+		got = nil
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // instead of a handshake with a peer that does not reply
+		_, option := NewWay(given)
+		if dialed, err := option.DialCtxFn(ctx, "redis.invalid:6379", &net.Dialer{}, config); dialed != conn || err != nil || got != config {
+			t.Errorf("%s: %v, %v; called with %v", name, dialed, err, got)
+		}
+		cancel()
+	}
+}
