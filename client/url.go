@@ -33,7 +33,7 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 
 // parseURL is ParseURL without the options that suit locks.
 func parseURL(text string) (rueidis.ClientOption, error) {
-	option, err := rueidis.ParseURL(text)
+	option, err := rueidis.ParseURL(withoutSlash(text))
 	if err != nil {
 		err = unreadable(text, err)
 	} else {
@@ -48,6 +48,16 @@ func parseURL(text string) (rueidis.ClientOption, error) {
 		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would connect to them in plain text
 	}
 	return option, nil
+}
+
+// withoutSlash returns text without a slash at the end of the address, after which rueidis requires a number.
+func withoutSlash(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Path != "/" || u.Scheme == "unix" {
+		return text
+	}
+	u.Path = ""
+	return u.String()
 }
 
 // tuned returns option with what suits locks with this lease, where it says nothing.
@@ -145,7 +155,7 @@ func check(text string) error {
 			return unknownParameter(name)
 		case len(given[name]) > 1 && name != "addr": // rueidis uses the first
 			return fmt.Errorf("the URL parameter %s is given %d times, want 1", name, len(given[name]))
-		case name == "db" && u.Scheme != "unix" && u.Path != "": // rueidis ignores the path
+		case name == "db" && u.Scheme != "unix" && strings.Trim(u.Path, "/") != "": // rueidis ignores the path
 			return errors.New("the URL names a database in its path and in the parameter db: omit one of them")
 		case name == "skip_verify" && u.Scheme != "rediss" && u.Scheme != "valkeys":
 			return errors.New("the URL parameter skip_verify is for TLS only: want rediss://host:port")

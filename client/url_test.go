@@ -45,6 +45,16 @@ func TestParseURL_errors(t *testing.T) {
 	}
 }
 
+// A slash after the address names no database.
+func TestParseURL_slash(t *testing.T) {
+	for url, db := range map[string]int{"redis://127.0.0.1:6379/": 0, "rediss://user:%2F@redis.example/?db=3": 3} {
+		o, err := client.ParseURL(url)
+		if err != nil || o.SelectDB != db || strings.Contains(o.InitAddress[0], "/") || o.Password != "" && o.Password != "/" {
+			t.Errorf("%s: %v, database %d at %q", url, err, o.SelectDB, o.InitAddress)
+		}
+	}
+}
+
 // Every parameter that rueidis supports is accepted.
 func TestParseURL_parameters(t *testing.T) {
 	for _, url := range []string{

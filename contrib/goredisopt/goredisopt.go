@@ -13,10 +13,10 @@
 //
 //	converted    the servers, TLS, user, password and credential providers, the database, the dialer, client name and protocol,
 //	             DialTimeout, WriteTimeout and ConnMaxLifetime
-//	no effect    pool sizes, buffers, retries and redirects, ReadTimeout, identity, maintenance notifications, NewClient: leasehold
-//	             shares one connection between all callers, and client.WithOpTimeout bounds its commands
-//	an error     OnConnect, StreamingCredentialsProvider, Limiter, ClusterSlots, PushNotificationProcessor, credential providers with
-//	             Sentinel, and all that selects replicas: locks are on the primary
+//	no effect    pool sizes, buffers, retries and redirects, ReadTimeout, identity, maintenance and push notifications, NewClient:
+//	             leasehold shares one connection between all callers, and client.WithOpTimeout bounds its commands
+//	an error     OnConnect, StreamingCredentialsProvider, Limiter, ClusterSlots, credential providers with Sentinel,
+//	             and all that selects replicas: locks are on the primary
 package goredisopt
 
 import (
@@ -119,7 +119,6 @@ var unsupported = map[string]string{
 	"StreamingCredentialsProvider": "use CredentialsProviderContext",
 	"Limiter":                      "it is for a *redis.Client",
 	"ClusterSlots":                 "the slots come from the cluster",
-	"PushNotificationProcessor":    "it is for a *redis.Client",
 	"ReadOnly":                     replicas,
 	"RouteByLatency":               replicas,
 	"RouteRandomly":                replicas,

@@ -69,6 +69,9 @@ func TestFromOptions(t *testing.T) {
 			rdb := redis.NewClient(o)
 			option, err := goredisopt.FromOptions(o)
 			reach(t, rdb, option, err)
+			rdb = redis.NewClient(o)
+			option, err = goredisopt.FromOptions(rdb.Options()) // go-redis has set some of them
+			reach(t, rdb, option, err)
 		})
 	}
 }
@@ -228,7 +231,7 @@ func TestFields(t *testing.T) {
 		ClientName Dialer Protocol Username Password CredentialsProvider CredentialsProviderContext DB DialTimeout WriteTimeout ConnMaxLifetime TLSConfig`)
 	noEffect := strings.Fields(`MaxRetries MinRetryBackoff MaxRetryBackoff DialerRetries DialerRetryTimeout ReadTimeout ContextTimeoutEnabled
 		ReadBufferSize WriteBufferSize PoolFIFO PoolSize MaxConcurrentDials PoolTimeout MinIdleConns MaxIdleConns MaxActiveConns ConnMaxIdleTime
-		ConnMaxLifetimeJitter DisableIndentity DisableIdentity IdentitySuffix UnstableResp3 FailingTimeoutSeconds MaintNotificationsConfig MaxRedirects NewClient`)
+		ConnMaxLifetimeJitter DisableIndentity DisableIdentity IdentitySuffix UnstableResp3 FailingTimeoutSeconds MaintNotificationsConfig MaxRedirects NewClient PushNotificationProcessor`)
 	for _, options := range []any{new(redis.Options), new(redis.ClusterOptions), new(redis.FailoverOptions), new(redis.UniversalOptions)} {
 		of := reflect.TypeOf(options).Elem()
 		for i := range of.NumField() {
