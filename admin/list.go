@@ -99,10 +99,14 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				a.progress(page.Scanned)
 			}
 			for _, l := range page.Locks {
-				if seen[l.Name] {
+				key := l.Name
+				if l.Kind == WaitGroup { // a lock can have the same name
+					key = keys.WaitGroup(l.Name).Lock
+				}
+				if seen[key] {
 					continue
 				}
-				seen[l.Name] = true
+				seen[key] = true
 				if !yield(l, nil) {
 					return
 				}
