@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/redis/rueidis"
@@ -132,7 +133,7 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 			role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
 			mu.Lock()
 			defer mu.Unlock()
-			if _, replied := rueidis.IsRedisErr(err); replied {
+			if command.Refused(err) {
 				denied = fmt.Errorf("the node at %s: %w", addr, err)
 			} else if err != nil {
 				lost[addr] = a.lost(addr, err)
