@@ -58,9 +58,9 @@ type Hold interface {
 	// With [WithAsyncUnlock], Unlock does not wait for Redis. The log and the [Observer] report what it
 	// would have returned.
 	//
-	// If other callers of the same client wait for a plain lock, Unlock can hand it to the next one
-	// without a command to Redis. A loss that has not been detected yet is then not an error of this
-	// hold. The next holder detects it.
+	// If other callers of the same client wait for a plain or fair lock, Unlock can hand it to the next
+	// one without a command to Redis. With [WithLinger], Unlock can keep the lock without a command. A
+	// loss that has not been detected yet is then not an error of this hold. The next holder detects it.
 	Unlock(ctx context.Context) error
 
 	// Extend makes the lease last for d from now on, unless it already lasts longer. After that, Until

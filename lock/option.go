@@ -211,7 +211,8 @@ func WithMinHold(d time.Duration) Option {
 // the error of Unlock, for example by checking the data after a loss.
 //
 // The next Lock or TryLock of this client for the name comes after the release. If its request
-// overtakes the release and is refused, it waits for the release and sends another one. Other
+// overtakes the release and is refused, it waits for the release and sends another one. A Lock of a
+// plain lock that begins after the release was sent sends its request when the reply arrives. Other
 // clients, and Inspect, can see the lock held for a moment longer. If the process ends immediately
 // after Unlock, the lock can stay locked until its lease expires. Closing the client waits for
 // releases.
@@ -254,11 +255,12 @@ func WithGrace(d time.Duration) Option {
 //
 // If another process is refused, the lock is released immediately, or at the next Unlock if it is in
 // use. From its first refusal, a waiter of another process waits for at most d or one second, whichever
-// is longer, in addition to the current hold. For a waiter of Redisson, the lock is then free for 5 ms.
-// If its request takes longer, it can miss that time while callers of this process keep coming.
+// is longer, in addition to the current hold. For a waiter of Redisson or of a write lock, the lock is
+// then free for 5 ms. If its request takes longer, it can miss that time while callers of this process
+// keep coming.
 //
-// TryLock of another process waits for the release for at most d, and at most 250 ms. Its error
-// matches [ErrNotAcquired] and says that the lock is in use, or kept, not in use.
+// TryLock of another process waits for the release for at most d (at least 10 ms), and at most 250 ms.
+// Its error matches [ErrNotAcquired] and says that the lock is in use, or kept, not in use.
 //
 // A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
 // notification is on its way.

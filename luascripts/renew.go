@@ -49,10 +49,10 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 		into := rest[:len(call)]
 		rest = rest[len(call):]
 		err := s.verdicts(reply, into)
-		if len(calls) > 1 && errors.Is(err, rueidis.ErrNoSlot) {
+		if len(calls) > 1 && errors.Is(err, rueidis.ErrNoSlot) { // mutant: operand 2: a renewal can be repeated
 			// One slot has no node, and the library sent none of the calls.
 			copy(into, s.renew(ctx, rdb, call, lease, perCall))
-		} else if _, refused := rueidis.IsRedisErr(err); refused && len(call) > 1 {
+		} else if _, refused := rueidis.IsRedisErr(err); refused && len(call) > 1 { // mutant: operand 1: a renewal can be repeated
 			copy(into, s.renew(ctx, rdb, call, lease, 1))
 		} else if err != nil {
 			for j := range into {

@@ -29,6 +29,7 @@ type Step struct {
 	Sibling     *Acquisition  // Send: the owner's acquisition on the other side
 	Hold        *Hold         // Share
 	Left        time.Duration // Refuse: the remaining lease of the current owner
+	Kept        time.Duration // Refuse: as in Refusal
 	Sent        time.Time     // Refuse, Fail: when the request was sent
 	Err         error         // Fail
 }
@@ -105,12 +106,13 @@ type Refusal struct {
 	NoPubSub  bool          // no notification reaches this process
 	Confirmed bool          // the subscription of this process is confirmed
 	Own       bool          // a Redisson owner may notify the waiter of its turn, on the waiter's own channel
+	Kept      time.Duration // how long a single attempt retries, because the lock may be kept by another process, not in use; 0 if not
 	Trace     bool          // the request left an entry in Redis
 }
 
 // Refused records that Redis refused a request of w for t, because other owners have the lock.
 func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
-	p.answered(w, t, sharedResult{refused: true, left: r.Left})
+	p.answered(w, t, sharedResult{refused: true, left: r.Left, kept: r.Kept})
 	t.traced = t.traced || r.Trace
 	if !t.Lives() {
 		p.release(t) // the request may have queued t again after t was reconciled

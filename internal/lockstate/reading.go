@@ -50,6 +50,7 @@ type sharedResult struct {
 	granted bool
 	refused bool          // other owners have the lock
 	left    time.Duration // if refused: their remaining lease
+	kept    time.Duration // if refused: as in Refusal
 	err     error         // the request failed
 }
 
@@ -245,7 +246,7 @@ func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step 
 	case f.err != nil:
 		step = Step{Do: Fail, Sent: f.sent, Err: f.err}
 	case f.refused && !w.Acquisition.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && sibling == nil:
-		step = Step{Do: Refuse, Sent: f.sent, Left: f.left}
+		step = Step{Do: Refuse, Sent: f.sent, Left: f.left, Kept: f.kept}
 	default:
 		w.alone = f.refused // it came earlier, does not wait behind writers, or writes, so it may be admitted
 		return Step{Do: Send}

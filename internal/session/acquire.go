@@ -109,8 +109,9 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		return nil, err
 	}
 	defer s.done(at)
+	by := newCaller(ctx, number, c)
 	if spec.terms.MayShare() {
-		if h := s.joinOpen(ctx, at, spec, number); h != nil {
+		if h := s.joinOpen(by, at, spec); h != nil {
 			return h, nil
 		}
 	}
@@ -119,7 +120,7 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		*a = attempt{}
 		attempts.Put(a)
 	}()
-	*a = attempt{s: s, spec: spec, at: at, caller: caller{ctx, number, c}, waiting: ctx, timing: startNow(0)}
+	*a = attempt{s: s, spec: spec, at: at, caller: by, waiting: ctx, timing: startNow(0)}
 	if known {
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)
@@ -217,6 +218,9 @@ func (a *attempt) first() (*hold, error) {
 	if a.h != nil {
 		return a.h, nil
 	}
+	if len(a.releasing) > 0 {
+		a.follow()
+	}
 	if err := a.steps(); err != nil {
 		return nil, err
 	}
@@ -286,39 +290,39 @@ func (a *attempt) ownAcquisition() {
 	a.t = acquisitionOf(a.w.Acquisition)
 	if a.spec.terms.MayShare() {
 		h := new(hold) // used if another reader's grant admits it
-		h.init(a.ctx, false)
+		h.init(a.caller, false)
 		a.w.Prepared = &h.Hold
 	}
 }
 
 // joinOpen admits a reader without a command if another reader of this process was granted the lock just now. It
 // returns nil if not.
-func (s *Session) joinOpen(ctx context.Context, at *entry, spec *Spec, number uint64) *hold {
+func (s *Session) joinOpen(by caller, at *entry, spec *Spec) *hold {
 	memory := new(struct { // one allocation instead of two
 		hold
 		owner lockstate.Owner
 	})
 	h, now := &memory.hold, time.Now()
-	h.init(ctx, false)
+	h.init(by, false)
 	h.By = &memory.owner
 	at.lock()
 	defer at.unlock()
 	t := acquisitionOf(at.state.Open(&spec.terms, now, now))
-	if t == nil || !t.lease.IsTrusted(now) || !at.state.JoinOpen(&t.Acquisition, &h.Hold, number, true) {
+	if t == nil || !t.lease.IsTrusted(now) || !at.state.JoinOpen(&t.Acquisition, &h.Hold, by.number, true) {
 		return nil
 	}
 	return h
 }
 
-// join returns a hold of t for the owner with this number; nil if t is no longer open.
-func (s *Session) join(ctx context.Context, at *entry, t *acquisition, number uint64) *hold {
+// join returns a hold of t; nil if t is no longer open.
+func (s *Session) join(by caller, at *entry, t *acquisition) *hold {
 	if t.lease.Check() != nil {
 		return nil
 	}
 	h := new(hold)
-	h.init(ctx, false)
+	h.init(by, false)
 	at.lock()
-	joined := at.state.JoinOpen(&t.Acquisition, &h.Hold, number, false)
+	joined := at.state.JoinOpen(&t.Acquisition, &h.Hold, by.number, false)
 	at.unlock()
 	if !joined {
 		return nil
@@ -401,7 +405,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:
 		h := new(hold)
-		h.init(a.ctx, a.spec.terms.Fixed)
+		h.init(a.caller, a.spec.terms.Fixed)
 		a.at.lock()
 		added := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
 		if added {

@@ -144,12 +144,12 @@ func TestReaders_joinNoEndedAcquisition(t *testing.T) {
 		done := h.(*hold).acquisition()
 		time.Sleep(2 * lockstate.ShareTime) // the next reader has its own acquisition, which others can join
 		next := w.take(w.a, reading, w.Context())
-		if got := w.a.join(w.Context(), done.at, done, owner.New()); got != nil {
+		if got := w.a.join(newCaller(w.Context(), owner.New(), nil), done.at, done); got != nil {
 			w.Error("a hold of what is shared no more")
 		}
 		w.unlock(next)
 		w.unlock(h)
-		if got := w.a.join(w.Context(), done.at, done, owner.New()); got != nil {
+		if got := w.a.join(newCaller(w.Context(), owner.New(), nil), done.at, done); got != nil {
 			w.Errorf("got a hold of a released acquisition: %v", got.Err())
 		}
 	})

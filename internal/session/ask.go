@@ -127,12 +127,12 @@ func (a *attempt) send() error {
 		s.hub.Check(a.spec.Keys.Channel)
 	}
 	a.at.lock()
-	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0}, a.now)
+	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0, Kept: reply.Retry}, a.now)
 	a.at.unlock()
-	if a.limit > 0 && reply.Retry > 0 && q.Writer == "" { // a writer that is refused to read has lost the lock
-		return keptElsewhere{reply.Retry}
+	if q.Writer != "" {
+		return errRefused // a writer that is refused to read has lost the lock
 	}
-	return errRefused
+	return a.refused(reply.Retry)
 }
 
 // isSubscribed reports whether the subscriptions that notify the waiters by this spec are confirmed.
@@ -164,7 +164,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 		return a.rollBack(reply.Confirmed)
 	}
 	h := &t.first
-	h.init(a.ctx, a.spec.terms.Fixed)
+	h.init(a.caller, a.spec.terms.Fixed)
 	took := a.now.Sub(q.sent)
 	late := took >= watchdog.Trusted(lease)
 	a.at.lock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -34,14 +35,22 @@ type attempt struct {
 	request acquireRequest    // the latest
 	h       *hold             // the result
 
-	releasing []chan struct{} // the releases of this process that were in flight when it began
+	releasing []*releasing // the releases of this process that were in flight when it began
 }
 
 // caller is the call that an attempt serves, and the owner in its context. It is set once.
 type caller struct {
 	ctx    context.Context // the parent of the hold's context
+	until  context.Context // the context of the work, if the hold lasts until Unlock; otherwise nil
 	number uint64          // of the owner
 	call   *call           // nil without an observer
+}
+
+// newCaller returns the caller with the context ctx. Only newCaller calls ctx.Value: under the mutex of a state, it could
+// wait for a goroutine that needs that mutex.
+func newCaller(ctx context.Context, number uint64, c *call) caller {
+	until, _ := ctx.Value(owner.Caller{}).(context.Context)
+	return caller{ctx, until, number, c}
 }
 
 // timing is when an attempt began, and how long it may last. Only the goroutine of the attempt uses it.
@@ -135,7 +144,7 @@ func (a *attempt) step() error {
 	case lockstate.Take:
 		return a.accept(acquisitionOf(step.Acquisition))
 	case lockstate.Join:
-		if a.h = a.s.join(a.ctx, a.at, acquisitionOf(step.Acquisition), a.owner.Number); a.h == nil {
+		if a.h = a.s.join(a.caller, a.at, acquisitionOf(step.Acquisition)); a.h == nil {
 			return errAgain
 		}
 		a.joined()
@@ -148,7 +157,7 @@ func (a *attempt) step() error {
 		a.at.lock()
 		a.at.state.Waits(a.w, lockstate.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
 		a.at.unlock()
-		return errRefused
+		return a.refused(step.Kept)
 	case lockstate.Fail:
 		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoReply{After: a.s.OpTimeout})))
 	}
@@ -187,7 +196,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 		case lockstate.Send:
 			a.prepare(&step)
 		case lockstate.Take:
-			acquisitionOf(step.Acquisition).first.init(a.ctx, false)
+			acquisitionOf(step.Acquisition).first.init(a.caller, false)
 		}
 		a.at.unlock()
 		if step.Do != lockstate.Wait {
@@ -249,15 +258,28 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	return true, err
 }
 
+// follow waits until the releases of this process whose Unlock did not wait for them are about to be sent, so that the
+// first request rarely overtakes one.
+func (a *attempt) follow() {
+	for _, r := range a.releasing {
+		select {
+		case <-r.sent:
+		case <-a.waiting.Done():
+		case <-a.s.closer.closing:
+		}
+		a.now = time.Now()
+	}
+}
+
 // overtook reports whether a refused request may have overtaken a release of this process, whose Unlock did not wait for
 // it. In that case it waits for the release, and the attempt sends another request.
 func (a *attempt) overtook() bool {
 	if len(a.releasing) == 0 {
 		return false
 	}
-	for _, done := range a.releasing {
+	for _, r := range a.releasing {
 		select {
-		case <-done: // an operation timeout after its Unlock at the latest
+		case <-r.done: // an operation timeout after its Unlock at the latest
 		case <-a.waiting.Done():
 			return false // the refusal is the latest reply
 		case <-a.s.closer.closing:

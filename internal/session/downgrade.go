@@ -56,7 +56,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if s.Observer != nil {
 		c = s.observe(h.parent, spec)
 	}
-	a := &attempt{s: s, spec: spec, at: at, caller: caller{h.parent, h.By.Number, c}, owner: at.enter(spec, h.By.Number), waiting: ctx, timing: startNow(s.OpTimeout)}
+	a := &attempt{s: s, spec: spec, at: at, caller: newCaller(h.parent, h.By.Number, c), owner: at.enter(spec, h.By.Number), waiting: ctx, timing: startNow(s.OpTimeout)}
 	defer at.exit(a.owner)
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // Redis never refuses a read to the writer, so the write hold is lost

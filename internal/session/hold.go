@@ -42,11 +42,11 @@ var _ lock.Hold = (*hold)(nil)
 
 func holdOf(h *lockstate.Hold) *hold { return h.Of.(*hold) }
 
-// init initializes h with the parent context ctx. The state then adds h to an acquisition.
-func (h *hold) init(ctx context.Context, fixed bool) {
-	h.Of, h.Fixed, h.parent = h, fixed, ctx
-	if caller, ok := ctx.Value(owner.Caller{}).(context.Context); ok {
-		h.limits.Store(&limits{caller: caller})
+// init initializes h with the parent context and the caller of c. The state then adds h to an acquisition.
+func (h *hold) init(c caller, fixed bool) {
+	h.Of, h.Fixed, h.parent = h, fixed, c.ctx
+	if c.until != nil {
+		h.limits.Store(&limits{caller: c.until})
 	}
 }
 

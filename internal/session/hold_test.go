@@ -169,3 +169,38 @@ func TestContext_carriesTheCallersOwner(t *testing.T) {
 		w.unlock(outer)
 	})
 }
+
+// valueHook is a context that calls f before each Value.
+type valueHook struct {
+	context.Context
+	f func()
+}
+
+func (c *valueHook) Value(key any) any {
+	c.f()
+	return c.Context.Value(key)
+}
+
+// No method of a caller's context is called with the mutex of the state: it may wait for a goroutine that needs that mutex.
+func TestContext_calledWithoutTheMutex(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keepLock(k, lingers)
+		spec := w.a.NewSpec(k, "orders", []lock.Option{lingers})
+		at := w.a.find(spec.id)
+		ctx := &valueHook{w.Context(), func() {
+			if !at.mu.TryLock() {
+				w.Error("called with the mutex")
+				return
+			}
+			at.mu.Unlock()
+		}}
+		h := w.take(w.a, k, ctx, lingers) // it was kept
+		next := w.waitingFor(w.a, ctx, spec)
+		time.Sleep(time.Millisecond)
+		w.unlock(h)
+		w.unlock(w.next(next)) // a plain or fair lock is handed off
+		if k == writing {
+			w.unlock(w.take(w.a, reading, ctx))
+		}
+	})
+}

@@ -120,13 +120,11 @@ func (a *attempt) takeKept() bool {
 		return false
 	}
 	kept := acquisitionOf(t)
-	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec) / 3)) {
-		kept.first.init(a.ctx, false) // before the lock is taken: the caller's context can panic
-		if state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
-			state.Add(t, a.owner, &kept.first.Hold)
-			a.h = &kept.first
-			return true
-		}
+	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec)/3)) && state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
+		kept.first.init(a.caller, false)
+		state.Add(t, a.owner, &kept.first.Hold)
+		a.h = &kept.first
+		return true
 	}
 	a.at.releaseKept(acquisitionOf(state.EndKept()))
 	return false
@@ -135,12 +133,12 @@ func (a *attempt) takeKept() bool {
 // releaseKept releases t, which this process has kept. If Redis does not confirm it, the reconciler continues. The caller
 // holds the mutex of the state.
 func (at *entry) releaseKept(t *acquisition) {
-	done := make(chan struct{})
-	at.releasing = append(at.releasing, done) // a caller of this process is refused only after that
+	r := newReleasing()
+	at.releasing = append(at.releasing, r) // a caller of this process is refused only after that
 	at.s.sender.Go(func() {
 		defer at.tidy()
-		defer at.released(done)
-		_ = at.s.release(context.Background(), t, time.Now())
+		defer at.released(r)
+		_ = at.s.release(context.Background(), t, time.Now(), r)
 	})
 }
 
@@ -156,6 +154,14 @@ func (e keptElsewhere) Error() string {
 
 // Is makes the error match lock.ErrNotAcquired.
 func (e keptElsewhere) Is(target error) bool { return target == lock.ErrNotAcquired }
+
+// refused returns the result of a step that was refused. kept is as in lockstate.Refusal.
+func (a *attempt) refused(kept time.Duration) error {
+	if a.limit > 0 && kept > 0 {
+		return keptElsewhere{kept}
+	}
+	return errRefused
+}
 
 // retryKept waits until the TryLock retries, because the other client was notified. It reports false if the time is up.
 func (a *attempt) retryKept(e keptElsewhere) bool {

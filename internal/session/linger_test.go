@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -199,6 +200,35 @@ func TestLinger_tryLockFails(t *testing.T) {
 			w.unlock(h)
 			time.Sleep(time.Minute)
 		}
+	})
+}
+
+// Readers of a process call TryLock together, and share a request. A client that keeps the write lock refuses it, and is
+// notified. Each of the readers then acquires the lock.
+func TestLinger_readersTryTogether(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		for range 2 {
+			w.unlock(w.take(w.b, writing, w.Context(), lingers)) // the second time it is kept
+			synctest.Wait()
+		}
+		sent := w.slowScripts(10 * time.Millisecond)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				h, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				w.unlock(h)
+			})
+		}
+		synctest.Wait()
+		if n := sent.Load(); n != 1 {
+			w.Errorf("%d requests", n)
+		}
+		all.Wait()
 	})
 }
 

@@ -52,8 +52,8 @@ type entry struct {
 	remembered bool // it is in lockTable.remembered
 
 	mu        sync.Mutex
-	state     lockstate.Lock  // guarded by mu
-	releasing []chan struct{} // of releases in flight whose Unlock has returned; closed when they end. Guarded by mu
+	state     lockstate.Lock // guarded by mu
+	releasing []*releasing   // releases in flight whose Unlock has returned; guarded by mu
 
 	// Only of a lock that lingers; guarded by mu.
 	keeper *keeper

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -64,41 +65,45 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		}
 	case remains == lockstate.SharersHold: // other readers joined after drop
 		s.done(at)
+	case remains == lockstate.NotThere: // it ended after unlock checked it
+		s.done(at)
+		err = reducedAfter(locked(t.at, t.Phase))
 	case !wait:
 		s.unlockLater(ctx, at, h, remains)
 		return nil
 	default:
-		err = s.sendUnlock(ctx, at, h, remains, now)
+		err = s.sendUnlock(ctx, at, h, remains, now, nil)
 	}
 	return s.unlocked(ctx, h, now, err)
 }
 
-// sendUnlock sends the command for h, after which remains has the lock. It calls done.
-func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time) error {
+// sendUnlock sends the command for h, after which remains has the lock. It calls done. r is nil if Unlock waits.
+func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time, r *releasing) error {
 	defer s.done(at)
 	if remains == lockstate.NobodyHolds {
-		return s.release(ctx, h.acquisition(), now)
+		return s.release(ctx, h.acquisition(), now, r)
 	}
+	r.markSent()
 	return s.reduce(ctx, h.acquisition(), h.By)
 }
 
 // unlockLater is sendUnlock in a goroutine, which Close waits for: lock.WithAsyncUnlock. It calls done. The observer and
 // the log report what Unlock would have returned.
 //
-// The next acquisition in this process may overtake the release, as after an Unlock whose caller left. If it is in the
-// queue before the release is sent, the release can grant it the lock. Otherwise it is refused only after the outcome of
-// the release: see attempt.overtook.
+// If the next acquisition in this process is in the queue before the release is sent, the release can grant it the lock.
+// Otherwise its request comes after the release: see attempt.follow. If it overtakes the release nevertheless, it is
+// refused only after the outcome of the release: see attempt.overtook.
 func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains lockstate.Remains) {
 	ctx = context.WithoutCancel(ctx)
-	done := make(chan struct{})
+	r := newReleasing()
 	at.lock()
-	at.releasing = append(at.releasing, done)
+	at.releasing = append(at.releasing, r)
 	at.unlock()
 	s.sender.Go(func() {
 		began := time.Now()
 		err := func() error {
-			defer at.released(done)
-			return s.sendUnlock(ctx, at, h, remains, began)
+			defer at.released(r)
+			return s.sendUnlock(ctx, at, h, remains, began, r)
 		}()
 		if err := s.unlocked(ctx, h, began, err); err != nil {
 			s.report.unlockFailed(h, err)
@@ -106,12 +111,30 @@ func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains l
 	})
 }
 
-// released ends a release of unlockLater: it was confirmed, or the reconciler repeats it.
-func (at *entry) released(done chan struct{}) {
+// releasing is a release in flight whose Unlock has returned.
+type releasing struct {
+	once sync.Once     // closes sent
+	sent chan struct{} // closed when the release is about to be sent
+	done chan struct{} // closed when it ended: it was confirmed, or the reconciler repeats it
+}
+
+func newReleasing() *releasing {
+	return &releasing{sent: make(chan struct{}), done: make(chan struct{})}
+}
+
+// markSent closes sent. r is nil if Unlock waits for the release.
+func (r *releasing) markSent() {
+	if r != nil {
+		r.once.Do(func() { close(r.sent) })
+	}
+}
+
+// released ends r.
+func (at *entry) released(r *releasing) {
 	at.lock()
 	defer at.unlock()
-	at.releasing = slices.DeleteFunc(at.releasing, func(other chan struct{}) bool { return other == done })
-	close(done)
+	at.releasing = slices.DeleteFunc(at.releasing, func(other *releasing) bool { return other == r })
+	close(r.done)
 }
 
 // drop releases h without a command if the count in Redis does not change. It reports whether it did.
@@ -152,6 +175,7 @@ type releaseRequest struct {
 	tokenCounter string // the key of the token counter; "" without fencing
 	release      luascripts.Release
 	next         *acquisition // the ticket of the queue in this process; nil if the release names no next owner
+	releasing    *releasing   // nil if the caller waits for the release
 }
 
 // released is the reply to a release, with the time of the send.
@@ -164,6 +188,7 @@ type released struct {
 func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.TokenCounter = f.tokenCounter
+	f.releasing.markSent()
 	r.sent = time.Now()
 	r.Released, err = t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.release)
 	return r, err
@@ -174,6 +199,7 @@ func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) rel
 	if f.next != nil || !f.t.spec.Batches {
 		return nil
 	}
+	f.releasing.markSent()
 	f.t.spec.encode(c, luascripts.Request{Owner: f.t.Name})
 	c.IsRelease = true
 	return func(c *luascripts.Change) released { return released{Released: c.Released} }
@@ -188,8 +214,8 @@ func (f releaseRequest) Late(_ released, err error) {
 // It returns ErrNotHeld and ErrLost if Redis has no hold of the acquisition. If Redis does not confirm, it returns the
 // error, and the reconciler continues.
 //
-// now is the current time.
-func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) error {
+// now is the current time. r is nil if the caller waits for the release.
+func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r *releasing) error {
 	began := now
 	if _, under := t.lease.End(); under != nil { // no renewal may follow the release
 		select {
@@ -200,7 +226,8 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time) er
 	}
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
 	f, retains := t.newRelease(now)
-	if retains {
+	if f.releasing = r; retains {
+		r.markSent()
 		o := command.SendWithRetry[released](ctx, s.sender, now, within, retainRequest{t: t})
 		return s.afterRelease(t, o, false)
 	}

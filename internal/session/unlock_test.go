@@ -43,6 +43,23 @@ func TestUnlock_checksTheClock(t *testing.T) {
 	})
 }
 
+// The lock is lost after Unlock has checked it. Unlock reports the loss immediately, and sends nothing.
+func TestUnlock_lostMeanwhile(t *testing.T) {
+	for _, async := range [][]lock.Option{nil, {lock.WithAsyncUnlock()}} {
+		inBubble(t, func(w *world) {
+			h := w.lock(w.a, w.Context(), async...)
+			w.wantEvents("granted")
+			w.mini.Del("orders")
+			start := time.Now()
+			err := h.Unlock(&errHook{Context: w.Context(), f: func() { h.(*hold).acquisition().lease.Lose(lock.ErrGone) }})
+			if took := time.Since(start); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || took != 0 {
+				w.Errorf("%v after %v", err, took)
+			}
+			w.wantEvents("lost")
+		})
+	}
+}
+
 // A release that finds no lock got a reply: its error does not report an unavailable server.
 func TestUnlock_lockGoneIsNotUnavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -508,6 +525,47 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 					}
 					w.unlockImmediately(h)
 					synctest.Wait()
+					w.noHold()
+				})
+			})
+		}
+	}
+}
+
+// A pair of an acquisition and an Unlock takes one round trip, even if each acquisition follows the Unlock at once: its
+// request rarely overtakes the release.
+func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
+	const trip, pairs = 50 * time.Millisecond, 20
+	for name, k := range asyncKinds {
+		for op, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock} {
+			t.Run(name+"/"+op, func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					w.observer() // of the session that is replaced
+					w.close(w.a)
+					w.a = New(w.mini.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }), testConfig())
+					spec := w.asyncSpec(k)
+					pair := func() {
+						h, err := acquire(w.a, w.Context(), spec)
+						if err != nil {
+							w.Fatal(err)
+						}
+						w.unlock(h)
+					}
+					pair()
+					time.Sleep(trip)
+					w.wire.OnRequest(func([][]byte) redistest.Action {
+						reply := make(chan struct{})
+						time.AfterFunc(trip, func() { close(reply) })
+						return redistest.Action{HoldReply: reply}
+					})
+					start := time.Now()
+					for range pairs {
+						pair()
+					}
+					if took := time.Since(start); took > pairs*trip*3/2 {
+						w.Errorf("%d pairs took %v", pairs, took)
+					}
+					time.Sleep(2 * trip)
 					w.noHold()
 				})
 			})
