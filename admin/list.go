@@ -286,7 +286,7 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 			steps++
 			names, err := a.step(ctx, nodes[at], scans, from)
 			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
-				a.lose(nodes[at].addr, err)
+				a.lose(nodes[at], err)
 				break
 			}
 			if err != nil {
