@@ -124,6 +124,33 @@ func (s *scene) inspect(name string) admin.Lock {
 	return l
 }
 
+// A key of the application that has the name of a fair lock's queue does not hide a plain lock.
+func TestInspect_foreignQueue(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		h := s.lock(s.c.NewLock("orders"))
+		s.do("SET", "redisson_lock_queue:{orders}", "x")
+		if l := s.inspect("orders"); l.Kind != admin.Plain || l.Holders[0].Owner != h.Owner() {
+			s.Errorf("%+v", l)
+		}
+		if _, err := s.admin.ForceUnlock(s.Context(), "orders", "", ""); err != nil {
+			s.Error(err)
+		}
+		s.do("DEL", "redisson_lock_queue:{orders}")
+	})
+}
+
+// A lock and a wait group of one name are in different keys, and a list has both.
+func TestLocks_waitGroupWithTheNameOfALock(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		s.lock(s.c.NewLock("import"))
+		_, err := s.c.NewWaitGroup("import").Add(s.Context())
+		s.must(err)
+		if got := strings.Join(s.list(admin.Query{}), "|"); got != "import plain 1 0|import waitgroup 1 0" {
+			s.Errorf("the list has %s", got)
+		}
+	})
+}
+
 // until waits until ok is true.
 func (s *scene) until(what string, ok func() bool) {
 	s.Helper()

@@ -119,7 +119,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		return Lock{}, err
 	}
 	fair, err := a.ask(ctx, name, Fair)
-	if errors.Is(err, lock.ErrWrongType) || command.Refused(err) {
+	if errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Is == lock.ErrWrongType || command.Refused(err) {
 		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
 	}
 	if err != nil {

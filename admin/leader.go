@@ -16,6 +16,9 @@ func (a *Admin) board(name string) rueidis.Completed {
 	return a.rdb.B().Hmget().Key(keys.Leader(name).Lock).Field("token", "value", "since").Build()
 }
 
+// lastMilli is the end of the year 9999 in ms since 1970: JSON has no later time.
+const lastMilli = 253402300799999
+
 // said reads the answer to board. It is nil if nobody says anything, also where the user may not ask.
 func said(reply rueidis.RedisResult) (*leader.Leader, error) {
 	words, err := reply.ToArray()
@@ -28,7 +31,7 @@ func said(reply rueidis.RedisResult) (*leader.Leader, error) {
 	token, err1 := words[0].AsUint64()
 	value, err2 := words[1].ToString()
 	since, err3 := words[2].AsInt64()
-	if errors.Join(err1, err2, err3) != nil {
+	if errors.Join(err1, err2, err3) != nil || since < 0 || since > lastMilli {
 		return nil, nil
 	}
 	return &leader.Leader{Value: value, Since: time.UnixMilli(since), Token: token}, nil

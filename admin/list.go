@@ -99,10 +99,14 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				a.progress(page.Scanned)
 			}
 			for _, l := range page.Locks {
-				if seen[l.Name] {
+				key := l.Name
+				if l.Kind == WaitGroup { // a lock can have the same name
+					key = keys.WaitGroup(l.Name).Lock
+				}
+				if seen[key] {
 					continue
 				}
-				seen[l.Name] = true
+				seen[key] = true
 				if !yield(l, nil) {
 					return
 				}
@@ -282,7 +286,7 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 			steps++
 			names, err := a.step(ctx, nodes[at], scans, from)
 			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
-				a.lose(nodes[at].addr, err)
+				a.lose(nodes[at], err)
 				break
 			}
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/redis/rueidis"
@@ -81,11 +82,13 @@ func (a *Admin) lost(addr string, err error) absence {
 	return absence{Missing: Missing{addr, err}, at: time.Now()}
 }
 
-// lose notes that the primary at addr does not respond.
-func (a *Admin) lose(addr string, err error) {
+// lose notes that a primary does not respond any more.
+func (a *Admin) lose(n node, err error) {
+	m := a.lost(n.addr, err)
+	m.slots = n.slots
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.absent = append(a.absent, a.lost(addr, err))
+	a.absent = append(a.absent, m)
 }
 
 // lacks reports whether a key is on a primary that does not respond.
@@ -102,14 +105,15 @@ func (a *Admin) lacks(key string) bool {
 // node is a server that has keys of its own: a master.
 type node struct {
 	rueidis.Client
-	addr string
+	addr  string
+	slots [][2]int64 // nil if it is the only server, or that is not known
 }
 
 // masters returns the servers that have keys of their own and respond, always in the same order. Those that do not respond are in
 // missing afterwards.
 func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	if a.rdb.Mode() != rueidis.ClientModeCluster {
-		return []node{{a.rdb, "-"}}, nil
+		return []node{{Client: a.rdb, addr: "-"}}, nil
 	}
 	caller := ctx
 	ctx, cancel := a.within(ctx)
@@ -132,13 +136,13 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 			role, err := c.Do(ctx, c.B().Role().Build()).ToArray()
 			mu.Lock()
 			defer mu.Unlock()
-			if _, replied := rueidis.IsRedisErr(err); replied {
+			if command.Refused(err) {
 				denied = fmt.Errorf("the node at %s: %w", addr, err)
 			} else if err != nil {
 				lost[addr] = a.lost(addr, err)
 			} else if len(role) > 0 {
 				if name, _ := role[0].ToString(); name == "master" {
-					found = append(found, node{c, addr})
+					found = append(found, node{Client: c, addr: addr})
 				}
 			}
 		})
@@ -165,7 +169,7 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 }
 
 // primaries returns which of the servers that are lost are primaries, by the word of one that was found, and adds those that the client
-// does not know: it forgets a server that the cluster counts as failed.
+// does not know: it forgets a server that the cluster counts as failed. It notes the slots of those that were found.
 func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absence) {
 	ctx, cancel := a.within(context.Background())
 	defer cancel()
@@ -176,7 +180,8 @@ func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absen
 		}
 	}
 	for _, p := range all {
-		if slices.ContainsFunc(found, func(n node) bool { return n.addr == p.Addr }) {
+		if at := slices.IndexFunc(found, func(n node) bool { return n.addr == p.Addr }); at >= 0 {
+			found[at].slots = p.Slots
 			continue
 		}
 		m, known := lost[p.Addr]

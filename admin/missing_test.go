@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strconv"
@@ -54,7 +55,7 @@ func (s *scene) lists(a *admin.Admin) (f found) {
 }
 
 // 1: A replica that does not respond is not missed. 2: If a primary is dead, lists have what the others store, and name it. 3: The same after the cluster has
-// found it out, when a client that connects hears nothing of the dead. 4: When it is back, nothing is missing.
+// found it out, when a client that connects hears nothing of the dead. 4: When it is back, nothing is missing. 5: A primary that a script keeps busy is missing, too.
 func TestLocks_deadPrimary(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
@@ -97,6 +98,23 @@ func TestLocks_deadPrimary(t *testing.T) {
 		t.Errorf("without a replica: %+v", got)
 	}
 	replica.Thaw(t)
+
+	dead.Do(t, "CONFIG", "SET", "lua-time-limit", "1") // 5
+	busy := make(chan error, 1)
+	only := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
+	direct, asks := dead.Client(t, only), dead.Client(t, only)
+	go func() {
+		busy <- direct.Do(context.WithoutCancel(t.Context()), direct.B().Eval().Script("while true do end").Numkeys(0).Build()).Error()
+	}()
+	s.until("it is busy", func() bool {
+		err := asks.Do(t.Context(), asks.B().Ping().Build()).Error()
+		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+	})
+	if got := s.lists(a); !is(got, part) || !slices.Equal(got.missing, []string{dead.Addr()}) || !strings.Contains(got.why, "BUSY") {
+		t.Errorf("with a busy primary: %+v, want %+v", got, part)
+	}
+	s.must(asks.Do(t.Context(), asks.B().ScriptKill().Build()).Error())
+	<-busy
 
 	dead.Kill(t)
 	for _, step := range []string{"2", "3"} {

@@ -305,6 +305,8 @@ func TestElection(t *testing.T) {
 		s.lock(s.c.NewLock("orders"))
 		s.do("HSET", "leasehold_leader:{nobody}", "token", "1", "value", "x", "since", "1") // the words of a leader that is gone
 		s.do("HSET", "leasehold_leader:{orders}", "token", "x", "value", "x", "since", "1")
+		s.lock(s.c.NewLock("never"))
+		s.do("HSET", "leasehold_leader:{never}", "token", "1", "value", "x", "since", "9223372036854775807") // JSON has no such time
 		ctx, cancel := context.WithCancel(s.Context())
 		done := make(chan error, 1)
 		began := time.Now()

@@ -100,8 +100,8 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 	// The note comes first: a client that sees the lock go finds the reason there.
 	u.RecordErr = a.note(ctx, name, a.noteOf(reason, from))
 	defer func() {
-		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrWrongType) // after other errors some may have been released
-		if known && len(u.Holders) < len(from) && u.RecordErr == nil {                              // the note names too many holders
+		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrWrongType) || !retry.FaultOf(err).MayHaveRun()
+		if known && len(u.Holders) < len(from) && u.RecordErr == nil { // the note names too many holders
 			note := l.ForceUnlock
 			if len(u.Holders) > 0 {
 				note = a.noteOf(reason, u.Holders)

@@ -293,6 +293,36 @@ func TestUnlock_fails(t *testing.T) {
 	}
 }
 
+// A release that the server denies removes no holder, so the audit record names none, and the earlier record stays.
+func TestUnlock_denied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	a, err := admin.New(s.Client(t, s.AddUser(t, "ops", "~*", "&*", "+@all", "-hdel")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []string{"", "stuck"} {
+		if before != "" {
+			sc.lock(sc.c.NewLock("orders"))
+			if _, err := sc.admin.ForceUnlock(t.Context(), "orders", "", before); err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := sc.lock(sc.c.NewLock("orders"))
+		if _, err := a.ForceUnlock(t.Context(), "orders", "", "again"); err == nil || errors.Is(err, lock.ErrNotHeld) {
+			t.Fatalf("%v, want a denial", err)
+		}
+		l := sc.inspect("orders")
+		if !l.Locked() || (l.ForceUnlock == nil) != (before == "") || l.ForceUnlock != nil && l.ForceUnlock.Reason != before {
+			t.Errorf("after %q: %+v, held: %v", before, l.ForceUnlock, l.Locked())
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A holder gives the lock back between the look and the release. The note does not name it,
 // and an earlier note stays.
 func TestUnlock_givenBackMeanwhile(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/pubsub"
+	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -133,6 +134,8 @@ type watched struct {
 	known  bool          // last is set
 	last   Lock
 	lastAt time.Time
+
+	forcing bool // the last look showed a new audit record, or another holder gone of those that it names
 }
 
 func newWatched(name string, wake chan<- struct{}) *watched {
@@ -195,14 +198,19 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		return events
 	}
 	before, holds := sides(w.last), sides(l)
+	// A force-unlock writes its record first, and then removes one holder after the other. So several looks can show it.
+	record := l.ForceUnlock
+	fresh := record != nil && (w.last.ForceUnlock == nil || record.At.After(w.last.ForceUnlock.At))
+	forcing := record != nil && (fresh || w.forcing)
+	w.forcing = fresh
 	for _, h := range w.last.Holders {
 		if holds[side{h.Owner, h.Mode}] {
 			continue
 		}
 		what := Released
 		switch {
-		case l.ForceUnlock != nil && (w.last.ForceUnlock == nil || l.ForceUnlock.At.After(w.last.ForceUnlock.At)):
-			what = ForceUnlocked
+		case forcing && (!h.Client.Known() || (registry.Note{From: record.From}).About(h.Client.ID, h.Client.String())):
+			what, w.forcing = ForceUnlocked, true
 		case w.last.Lease >= 0 && now.Sub(w.lastAt) >= w.last.Lease:
 			what = Expired
 		}

@@ -116,6 +116,42 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// A force-unlock removes one holder after the other. Each is reported as force-unlocked, even if Watch reads the lock in between.
+func TestWatch_forceUnlockOfSeveral(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	sc.lock(sc.c.NewRWLock("rw").Read())
+	sc.lock(sc.client("second").NewRWLock("rw").Read())
+	holders := sc.inspect("rw").Holders
+	w := sc.watch("rw")
+	for _, h := range holders {
+		w.tells(admin.Seen, "rw", h.Owner)
+	}
+	proxy, next := redistest.NewProxy(t, s.Addr()), make(chan struct{})
+	proxy.OnRequest(func(req [][]byte) (act redistest.Action) {
+		if slices.ContainsFunc(req, func(word []byte) bool { return string(word) == holders[1].Owner }) {
+			act.HoldRequest = next
+		}
+		return act
+	})
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.ForceUnlock(context.WithoutCancel(t.Context()), "rw", "", "")
+		done <- err
+	}()
+	w.tells(admin.ForceUnlocked, "rw", holders[0].Owner)
+	close(next)
+	w.tells(admin.ForceUnlocked, "rw", holders[1].Owner)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // A watcher does not count as a waiter, for which a holder would let a plain lock go.
 func TestWatch_countsAsNobody(t *testing.T) {
 	t.Parallel()

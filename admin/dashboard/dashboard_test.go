@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -607,6 +608,23 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
+// A page shows some of many holders, and its force-unlock removes these.
+func TestLock_manyHolders(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	words := []string{"ZADD", "{many}:timeout"}
+	for i := range 150 {
+		words = append(words, "9000000000000", fmt.Sprintf("permit %09d", i))
+	}
+	server.Do(t, "SET", "many", "0")
+	server.Do(t, words...)
+	s := serve(t, server.Client(t), dashboard.WithForceUnlock(nil))
+	text := s.says("lock?name=many", 200, "0 of 150 permits free", "50 more holders.", "removes only the displayed holders")
+	if n := strings.Count(text, `name="seen"`); n != 100 || strings.Count(text, "1 permit</td>") != n {
+		t.Errorf("the page shows %d holders, and unlocks %d", strings.Count(text, "1 permit</td>"), n)
+	}
+}
+
 // The pages show latches with what is left to count, and wait groups with those active, done and lost, also when nobody is active any more.
 func TestLatchAndWaitGroup(t *testing.T) {
 	t.Parallel()
@@ -633,7 +651,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "count 1,200") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks all workers as lost")
+		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks the displayed workers as lost")
 	})
 	s.says("lock?name=import:done", 200, "count 1,200", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "No expiry") {

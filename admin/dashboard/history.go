@@ -165,7 +165,7 @@ func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool,
 		case part:
 			known.ended, known.how = known.last, "unknown: not checked since, may still be held"
 		case gap > pastGap:
-			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05")
+			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05 UTC")
 		case forced != nil && forced.At.After(known.from):
 			known.how = "force-unlocked by " + shown(forced.By)
 		case known.lease >= 0 && gap >= known.lease:

@@ -87,7 +87,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("a server that does not respond: %s", got)
 	}
 	h.see(surveyOf(20 * minute))
-	if got := h.says("many", began.Add(20*minute)); got != "r1 1s before unknown: not checked until 12:20:00|r2 0s before unknown: not checked until 12:20:00" {
+	if got := h.says("many", began.Add(20*minute)); got != "r1 1s before unknown: not checked until 12:20:00 UTC|r2 0s before unknown: not checked until 12:20:00 UTC" {
 		t.Errorf("after a gap: %s", got)
 	}
 	var filling history
@@ -162,7 +162,7 @@ func TestHistory_before(t *testing.T) {
 	h.seeLock(lockOf("c", "u"), began.Add(4*time.Second), true)
 	h.see(surveyOf(30*time.Minute, lockOf("d", "v")))
 	now := began.Add(31 * time.Minute)
-	for name, want := range map[string]string{"b": "z 1s unknown: not checked until 12:30:00|y 1s before released", "c": "u 0s unknown: not checked until 12:30:00", "d": "v 1m0s before"} {
+	for name, want := range map[string]string{"b": "z 1s unknown: not checked until 12:30:00 UTC|y 1s before released", "c": "u 0s unknown: not checked until 12:30:00 UTC", "d": "v 1m0s before"} {
 		if got := h.says(name, now); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}

@@ -328,29 +328,39 @@ func (i *inspector) look(ctx context.Context) *detail {
 	return d
 }
 
+// ownersOf returns the owners of holds: a lock can have thousands.
+func ownersOf(all []lock.Holder) map[string]bool {
+	owners := make(map[string]bool, len(all))
+	for _, h := range all {
+		owners[h.Owner] = true
+	}
+	return owners
+}
+
 // changes returns what leads from one look at a lock to the next.
 func changes(before, now admin.Lock, at time.Time, was, is span) (all []happening) {
 	add := func(format string, args ...any) {
 		all = append(all, happening{at, now.Name, fmt.Sprintf(format, args...)})
 	}
-	holds := func(l admin.Lock, owner string) bool { return l.HoldCount(owner) > 0 }
-	waits := func(l admin.Lock, owner string) bool {
-		return slices.ContainsFunc(l.Waiters, func(w lock.Waiter) bool { return w.Owner == owner })
+	held, holds, lost := ownersOf(before.Holders), ownersOf(now.Holders), ownersOf(now.Lost)
+	waited, waits := make(map[string]bool), make(map[string]bool)
+	for _, w := range before.Waiters {
+		waited[w.Owner] = true
+	}
+	for _, w := range now.Waiters {
+		waits[w.Owner] = true
 	}
 	if now.Kind == admin.Latch && before.Kind == admin.Latch && now.Left != before.Left {
 		add("%s", countOf(now))
 	}
-	lost := func(owner string) bool {
-		return slices.ContainsFunc(now.Lost, func(h lock.Holder) bool { return h.Owner == owner })
-	}
 	forced := now.ForceUnlock != nil && (before.ForceUnlock == nil || now.ForceUnlock.At.After(before.ForceUnlock.At))
 	for _, h := range before.Holders {
-		if !holds(now, h.Owner) {
+		if !holds[h.Owner] {
 			how := "released or lost it"
 			switch {
 			case forced:
 				how = "lost it: force-unlocked by " + now.ForceUnlock.By
-			case now.Kind == admin.WaitGroup && lost(h.Owner):
+			case now.Kind == admin.WaitGroup && lost[h.Owner]:
 				how = "is lost"
 			case now.Kind == admin.WaitGroup:
 				how = "is done"
@@ -359,7 +369,7 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 		}
 	}
 	for _, h := range now.Holders {
-		if !holds(before, h.Owner) {
+		if !held[h.Owner] {
 			does := "acquired it"
 			if now.Kind == admin.WaitGroup {
 				does = "has joined"
@@ -368,12 +378,12 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 		}
 	}
 	for _, w := range before.Waiters {
-		if !waits(now, w.Owner) && !holds(now, w.Owner) {
+		if !waits[w.Owner] && !holds[w.Owner] {
 			add("%s stopped waiting", clientName(w.Client))
 		}
 	}
 	for _, w := range now.Waiters {
-		if !waits(before, w.Owner) {
+		if !waited[w.Owner] {
 			add("%s began to wait", clientName(w.Client))
 		}
 	}

@@ -496,6 +496,7 @@ type lockView struct {
 	Past         []pastRow
 	Lost         []ownerRow // workers of a wait group
 	More         int        // waiters that are not shown
+	MoreHolders  int
 	Token        uint64
 	HighestToken uint64
 	ForceUnlock  *forcedView
@@ -595,7 +596,7 @@ type keyRow struct {
 	Line             string
 }
 
-// mostWaiters is how many rows of waiters a page has.
+// mostWaiters is how many rows of waiters, and how many of holders, a page has.
 const mostWaiters = 100
 
 func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
@@ -640,7 +641,8 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	if v.Held {
 		v.Lease = leaseOf(d.span, live)
 	}
-	for _, o := range l.Holders {
+	v.MoreHolders = max(len(l.Holders)-mostWaiters, 0)
+	for _, o := range l.Holders[:len(l.Holders)-v.MoreHolders] {
 		r := personOf(o.Owner, o.Client)
 		r.Age, r.How = ageOf(o.Since, live), string(o.Mode)
 		switch {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -84,10 +85,16 @@ func codeOf(cause error) int {
 // credentials matches what stands before the host of a URL.
 var credentials = regexp.MustCompile(`://[^/\s"]*@`)
 
-// oneLine makes one line of text, and takes out what could be a password. Errors of
+// oneLine makes one line of text, and takes out what could be a password, and what moves a cursor. Errors of
 // the library repeat none; but a URL can stand where something else was expected.
 func oneLine(text string) string {
 	text = strings.TrimPrefix(text, "leasehold: ")
 	text = credentials.ReplaceAllString(text, "://***@")
-	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }

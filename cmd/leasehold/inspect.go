@@ -186,7 +186,7 @@ func (d detail) table(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "%s\t%s\n", role(h), who(h.Owner, h.Client))
 		fmt.Fprintf(t, "\t%s%s\n", since(h), count)
-		fmt.Fprintf(t, "\towner %s\n", h.Owner)
+		fmt.Fprintf(t, "\towner %s\n", shown(h.Owner))
 	}
 	for _, h := range d.Lost {
 		fmt.Fprintf(t, "lost\t%s\n", who(h.Owner, h.Client))

@@ -30,7 +30,11 @@ func lockCells(l admin.Lock, lease string, wide bool) []string {
 	}
 	cells := []string{shown(l.Name), kind, holder, ago(h.Since), lease, waitingOf(l)}
 	if wide {
-		cells = append(cells, strconv.Itoa(h.Count), pid(h.Client), label(h.Client), h.Owner)
+		owner := "-"
+		if h.Owner != "" {
+			owner = shown(h.Owner)
+		}
+		cells = append(cells, strconv.Itoa(h.Count), pid(h.Client), label(h.Client), owner)
 	}
 	return cells
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -222,11 +221,7 @@ func milliseconds(d time.Duration) *int64 {
 }
 
 // jsonLine writes v in one line.
-func jsonLine(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
+func jsonLine(w io.Writer, v any) error { return encode(w, v, "") }
 
 // shown returns text from Redis in a form that is safe for a terminal. It quotes characters
 // that would move the cursor, or that a reader would take for others.

@@ -12,9 +12,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
+	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -410,5 +413,36 @@ func TestAdvice_denied(t *testing.T) {
 		if do := adviceOnReply(reply); !strings.Contains(do, "leasehold doctor") {
 			t.Errorf("on %q the advice is %q", reply, do)
 		}
+	}
+}
+
+// Text that anyone can write into Redis does not move the cursor of a terminal.
+func TestShown_everywhere(t *testing.T) {
+	odd := "a\x1b[31m\x7f\u009b2Jb:1"
+	l := admin.Lock{Kind: admin.WaitGroup, Holding: 1}
+	l.Name, l.Mode, l.Holders = odd, lock.Worker, []lock.Holder{{Owner: odd, Client: lock.Client{ID: odd}, Mode: lock.Worker, Count: 1}}
+	l.Lost, l.Waiters, l.Leader = l.Holders, []lock.Waiter{{Owner: odd}}, &leader.Leader{Value: odd}
+	var b strings.Builder
+	if err := errors.Join(detail(l).table(&b), listLocks(&b, 0, []admin.Lock{l}, true), writeJSON(&b, toJSON(l)), jsonLine(&b, toJSON(l))); err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString(oneLine(odd))
+	if strings.ContainsFunc(b.String(), func(c rune) bool { return unicode.IsControl(c) && c != '\n' }) {
+		t.Errorf("%q", b.String())
+	}
+	var read lockJSON
+	_, last, _ := strings.Cut(b.String(), "\n{\"name\"")
+	last, _, _ = strings.Cut(last, "\n")
+	if err := json.Unmarshal([]byte("{\"name\""+last), &read); err != nil || read.Name != odd || read.Holders[0].Owner != odd {
+		t.Errorf("%+v, %v", read, err)
+	}
+}
+
+// A watch that ends by itself has failed.
+func TestPrintEvents_ends(t *testing.T) {
+	var out, stderr strings.Builder
+	err := printEvents(t.Context(), func(yield func(admin.Event, error) bool) { yield(admin.Event{}, errors.New("unavailable")) }, &out, &stderr)
+	if code := report(t.Context(), &stderr, nil, err); code != exitFailure || stderr.String() != "leasehold: unavailable\n" {
+		t.Errorf("exit code %d, %q", code, stderr.String())
 	}
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -34,11 +36,22 @@ func (o *output) write(w io.Writer, v tabular) error {
 }
 
 // writeJSON writes v for programs, and for people who read along.
-func writeJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
+func writeJSON(w io.Writer, v any) error { return encode(w, v, "  ") }
+
+// unescaped matches the control characters that JSON does not escape. A terminal obeys them.
+var unescaped = regexp.MustCompile("[\u007f-\u009f]")
+
+// encode writes v as JSON that is safe for a terminal.
+func encode(w io.Writer, v any, indent string) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := w.Write(unescaped.ReplaceAllFunc(b.Bytes(), func(c []byte) []byte { return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0]) }))
+	return err
 }
 
 // choice is a flag with a few values.

@@ -144,12 +144,12 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		}
 		return t, t.again(m.rest)
 	case inspected:
-		if m.open == t.open {
+		if m.open == t.open && t.unlock == nil {
 			t.text = m.text
 		}
 	case found:
 		if t.unlock != nil && t.unlock.name == m.name {
-			t.unlock.owners = m.owners
+			t.unlock.owners, t.text = m.owners, m.text
 		}
 	case unlocked:
 		t.unlock, t.says = nil, string(m)
@@ -196,7 +196,7 @@ func (t *topView) take(l looked) {
 		full[k.Name] = max(t.full[k.Name], k.Lease)
 	}
 	t.full = full
-	if l.open != "" && l.open == t.open {
+	if l.open != "" && l.open == t.open && t.unlock == nil {
 		t.text = l.text
 	}
 }
@@ -247,7 +247,7 @@ func (t *topView) key(m tea.KeyPressMsg) tea.Cmd {
 		}
 		if t.open != "" {
 			t.unlock = &unlocking{name: t.open}
-			return tea.Batch(t.inspect(t.open), t.find(t.open))
+			return t.find(t.open)
 		}
 	case "s":
 		if t.open == "" {
@@ -292,8 +292,13 @@ func (t *topView) step(name string) int {
 // show opens the details of a lock.
 func (t *topView) show(name string) { t.open, t.text, t.line = name, "…", 0 }
 
-// found has the owners that would lose a lock.
-type found unlocking
+// found has the owners that would lose a lock, and the details that show them. The details stay the same while the question is open, so
+// that the user agrees to what is displayed.
+type found struct {
+	name   string
+	owners []string
+	text   string
+}
 
 // find finds out who would lose a lock.
 func (t *topView) find(name string) tea.Cmd {
@@ -306,7 +311,9 @@ func (t *topView) find(name string) tea.Cmd {
 		if err != nil {
 			return unlocked(err.Error())
 		}
-		return found{name: name, owners: owners}
+		var b bytes.Buffer
+		_ = detail(l).table(&b) // writing to a Buffer never fails
+		return found{name, owners, b.String()}
 	}
 }
 

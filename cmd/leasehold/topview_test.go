@@ -47,6 +47,28 @@ func TestTopView_unlockBeforeTheHoldersAreKnown(t *testing.T) {
 	}
 }
 
+// While the question is open, the details show the holders that y removes, whatever the looks find.
+func TestTopView_unlockRemovesWhatIsDisplayed(t *testing.T) {
+	s := redistest.Start(t)
+	a, err := admin.New(s.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const first, second = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:2"
+	s.Do(t, "HSET", "orders", first, "1")
+	v := &topView{ctx: t.Context(), admin: a, chosen: "orders"}
+	v.key(tea.KeyPressMsg{Code: tea.KeyEnter})
+	_, find := v.Update(tea.KeyPressMsg{Code: 'u', Text: "u"})
+	v.Update(find())
+	s.Do(t, "DEL", "orders")
+	s.Do(t, "HSET", "orders", second, "1")
+	v.Update(v.inspect("orders")())
+	v.Update(looked{open: "orders", text: v.detail("orders")})
+	if v.unlock == nil || len(v.unlock.owners) != 1 || v.unlock.owners[0] != first || !strings.Contains(v.text, first) {
+		t.Errorf("the question is about %+v, and the details show %s", v.unlock, v.text)
+	}
+}
+
 // In any width the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
 func TestTopView_fits(t *testing.T) {
 	const uuid = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"

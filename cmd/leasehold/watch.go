@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
@@ -64,28 +67,36 @@ Exit codes:
 				return usagef("%d locks: must be at most %d", len(args), admin.MaxWatched)
 			}
 			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				said := ""
-				for e, err := range a.Watch(cmd.Context(), args...) {
-					switch {
-					case errors.Is(err, lock.ErrBadName):
-						return usage(err)
-					case err != nil:
-						if text := oneLine(err.Error()); text != said {
-							fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", text)
-							said = text
-						}
-						continue
-					}
-					if err := jsonLine(cmd.OutOrStdout(), eventToJSON(e)); err != nil {
-						return err
-					}
-				}
-				return cmd.Context().Err()
+				return printEvents(cmd.Context(), a.Watch(cmd.Context(), args...), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
 	}
 	via.addFlags(cmd)
 	return cmd
+}
+
+// printEvents writes a line for each event to w, and each error to stderr unless it is that of the time before.
+func printEvents(ctx context.Context, events iter.Seq2[admin.Event, error], w, stderr io.Writer) error {
+	said := ""
+	for e, err := range events {
+		switch {
+		case errors.Is(err, lock.ErrBadName):
+			return usage(err)
+		case err != nil:
+			if text := oneLine(err.Error()); text != said {
+				fmt.Fprintln(stderr, "leasehold:", text)
+				said = text
+			}
+			continue
+		}
+		if err := jsonLine(w, eventToJSON(e)); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return &exitError{code: exitFailure} // Watch only ends after an error, which was printed
 }
 
 func eventToJSON(e admin.Event) eventJSON {

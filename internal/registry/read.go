@@ -53,7 +53,9 @@ func parse(id string, values []rueidis.RedisMessage) lock.Client {
 	}
 	c := lock.Client{ID: id, Host: text(0), Name: text(2), Label: text(3), Version: text(4)}
 	c.PID, _ = strconv.Atoi(text(1))
-	c.Started, _ = time.Parse(time.RFC3339Nano, text(5))
+	if t, err := time.Parse(time.RFC3339Nano, text(5)); err == nil && t.UTC().Year() > 0 && t.UTC().Year() < 10000 { // JSON has no other years
+		c.Started = t
+	}
 	return c
 }
 

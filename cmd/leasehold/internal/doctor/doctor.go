@@ -107,6 +107,7 @@ type exam struct {
 	name  string // the name of a lock that no other client has
 	nodes []*node
 	away  [][2]int64 // the slots whose primary does not respond
+	lost  error      // why a check of the permissions had no reply; nil if all had one
 }
 
 // Examine examines all nodes that rdb knows. It ends with ctx at the latest.

@@ -178,6 +178,8 @@ func TestExamine_replica(t *testing.T) {
 		"role": {Failure, "replica", "connect to the primary"},
 		"lock": {Failure, "READONLY", "above"},
 	})
+	as := primary.Client(t, primary.AddUser(t, "jobs", "~*", "&*", "+@all", "-set"))
+	verify(t, examine(t, as, Options{Kinds: []string{"plain"}}), map[string]want{"replicas": {Unknown, "1 of 1 online; not measured: missing permission for SET", ""}})
 	replica.Freeze(t)
 	verify(t, examine(t, rdb, Options{}), map[string]want{"replicas": {Warning, "; 0 confirmed a write within 1s", "lag"}}) // 2
 	noKeys(t, primary)
@@ -284,6 +286,15 @@ func TestExamine_frozen(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	verify(t, r, map[string]want{"connection": {Failure, "", "paused"}})
+}
+
+// A server that does not tell its role may be a replica.
+func TestRole_unknown(t *testing.T) {
+	t.Parallel()
+	e := &exam{rdb: redistest.Start(t).Client(t)}
+	if c := e.role(t.Context(), &node{}); c.Status != Unknown {
+		t.Errorf("%+v", c)
+	}
 }
 
 func TestOlder(t *testing.T) {

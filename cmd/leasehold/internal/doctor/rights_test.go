@@ -138,6 +138,54 @@ func TestRights_none(t *testing.T) {
 	}
 }
 
+// Since Redis 7.2 a denial has the name of the user, which can have the words of another denial.
+func TestRights_nameOfTheUser(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	proxy.OnRequest(redistest.Once("HRANDFIELD", redistest.Action{Refuse: "NOPERM User channels has no permissions to run the 'hrandfield' command"}))
+	verify(t, examine(t, s.Client(t, redistest.Via(proxy)), Options{Role: "operator"}), map[string]want{"permissions admin": {Failure, "1 missing", "+hrandfield"}})
+}
+
+// A pattern that only allows reading is not enough for the scripts.
+func TestRights_readOnly(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	if !s.KnowsSharded(t) {
+		t.Skip("before Redis 7, all patterns allow writing")
+	}
+	for _, test := range []struct {
+		role, right string
+		lacks       bool
+	}{
+		{"", "~orders:*", true}, {"operator", "~orders:*", true}, {"page", "~orders:*", true},
+		{"operator", "~leasehold_forced:{orders:*", true}, {"page", "~leasehold_forced:{orders:*", false}, {"operator", "~leasehold_client:*", false},
+	} {
+		rights := append(slices.DeleteFunc(all(), func(r string) bool { return r == test.right || r == "~orders:*" }), "%R"+test.right)
+		if test.right != "~orders:*" {
+			rights = append(rights, "~orders:*")
+		}
+		e, n := asUser(t, s, "reads", rights)
+		lists := needs
+		if e.Kinds, e.Role = nil, test.role; e.Role != "" {
+			lists = e.lists()
+		}
+		if lacks := e.ask(t.Context(), n, lists); slices.Contains(lacks, test.right) != test.lacks {
+			t.Errorf("%q with %%R%s is said to lack %q", test.role, test.right, lacks)
+		}
+	}
+}
+
+// A check that had no reply is not passed.
+func TestRights_noReply(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	proxy.OnRequest(redistest.Once("HRANDFIELD", redistest.Action{DropRequest: true}))
+	rdb := s.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.DisableRetry = true })
+	verify(t, examine(t, rdb, Options{Role: "operator"}), map[string]want{"permissions": {Failure, "not all checked: ", "again"}})
+}
+
 // A user with the list of one kind that needs no locks has what that kind needs, and the doctor asks for no lock. Without one
 // right of the list it says which is missing.
 func TestRights_withoutLocks(t *testing.T) {

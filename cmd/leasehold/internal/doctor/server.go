@@ -46,7 +46,11 @@ func older(version string, major, minor int) bool {
 
 // role checks whether the server takes writes. The replicas of a cluster do not.
 func (e *exam) role(_ context.Context, n *node) Check {
+	said := n.said["role"]
+	text, _ := said.ToString()
 	switch {
+	case text == "" && n.info["role"] == "":
+		return Check{Name: "role", Status: Unknown, Found: "unknown: not reported by the server"}
 	case n.primary():
 		return Check{Name: "role", Status: OK, Found: "primary"}
 	case e.rdb.Mode() == rueidis.ClientModeCluster:
@@ -150,10 +154,14 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	}
 	confirmed, took, err := e.wait(ctx, n, count)
 	switch {
+	case elsewhere(err):
+		c.Found += "; not measured: the key of this check is on another primary"
 	case denied(err):
-		c.Found += "; missing permission for WAIT"
+		c.Found += "; not measured: missing permission for SET or WAIT"
+		c.Status = cmp.Or(map[Status]Status{OK: Unknown}[c.Status], c.Status)
 	case err != nil:
-		c.Found += fmt.Sprintf("; WAIT: %v", err)
+		c.Found += fmt.Sprintf("; not measured: %v", err)
+		c.Status = Warning
 	case confirmed < count:
 		c.Status, c.Found = Warning, c.Found+fmt.Sprintf("; %d confirmed a write within %v", confirmed, waitLimit)
 		c.Advice = "check their lag in INFO replication: a failover loses locks that were not replicated"
@@ -163,17 +171,27 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	return c
 }
 
+// elsewhere reports whether err says that another node of the cluster has the key.
+func elsewhere(err error) bool {
+	reply, ok := rueidis.IsRedisErr(err)
+	if ok {
+		_, ok = reply.IsMoved()
+	}
+	return ok
+}
+
 // waitLimit is how long to wait for replicas.
 const waitLimit = time.Second
 
-// wait writes something, and waits until count replicas have it. On a node of a cluster
-// that does not have the slot, there is no write to wait for.
+// wait writes something, and waits until count replicas have it. Without a write, WAIT returns at once.
 func (e *exam) wait(ctx context.Context, n *node, count int) (confirmed int, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
 	err = n.Dedicated(func(c rueidis.DedicatedClient) error {
 		sent := time.Now()
-		c.Do(ctx, c.B().Set().Key(e.name).Value("1").Px(time.Second).Build())
+		if err := c.Do(ctx, c.B().Set().Key(e.name).Value("1").Px(time.Second).Build()).Error(); err != nil {
+			return err
+		}
 		got, err := c.Do(ctx, c.B().Wait().Numreplicas(int64(count)).Timeout(waitLimit.Milliseconds()).Build()).AsInt64()
 		confirmed, took = int(got), time.Since(sent)
 		return err
