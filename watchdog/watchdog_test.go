@@ -428,9 +428,12 @@ func TestKeepAlive(t *testing.T) {
 // The renewals of a lease are turned off while it waits for the batch before it. It is not renewed.
 func TestKeepAlive_offWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		leases := make(map[watchdog.Subject]*watchdog.Lease)
 		sent := make(map[watchdog.Subject]int)
 		w := watchdog.New(lease, 1, func(_ context.Context, batch []watchdog.Subject) []error {
+			mu.Lock()
+			defer mu.Unlock()
 			if sent[batch[0]]++; len(sent) == 1 {
 				for sub, l := range leases {
 					l.KeepAlive(sub == batch[0])
@@ -442,7 +445,9 @@ func TestKeepAlive_offWhileItWaits(t *testing.T) {
 		defer w.Close()
 		for range 2 {
 			sub := &subject{}
+			mu.Lock()
 			leases[sub] = w.Watch(sub, time.Now(), lease, true)
+			mu.Unlock()
 		}
 		time.Sleep(2 * lease)
 		synctest.Wait()
