@@ -94,10 +94,11 @@ const requestsTogether = 64
 // together is true, neighbors in calls that have the same rules share a script call. On a cluster
 // together must be false.
 //
-// A shared call that the server rejects is repeated for each key alone. The server may be a cluster
-// that appears as one server, and one denied key must not fail the others. A rejected call has
-// executed nothing.
-func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool) []LimitCallReply {
+// A shared call that the server rejects is repeated for each key alone, if resend returns true for the
+// error reply. The server may be a cluster that appears as one server, and one denied key must not fail
+// the others. After an error reply of a proxy, the server may have executed the call, and the copies
+// would take the units again.
+func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool, resend func(error) bool) []LimitCallReply {
 	var batches []limitBatch
 	requests := 0 // of the last batch
 	for i, c := range calls {
@@ -117,8 +118,8 @@ func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toge
 	})
 	for i, reply := range replies {
 		batch := batches[i]
-		if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 {
-			answers = append(answers, SendLimits(ctx, rdb, batch, false)...)
+		if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 && resend(reply.Error()) {
+			answers = append(answers, SendLimits(ctx, rdb, batch, false, resend)...)
 		} else {
 			answers = append(answers, batch.answers(reply)...)
 		}

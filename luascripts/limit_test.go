@@ -25,7 +25,7 @@ func want(n int64) luascripts.LimitRequest {
 
 // askLimit asks about one key.
 func askLimit(ctx context.Context, rdb rueidis.Client, key string, rules luascripts.LimitRules, requests []luascripts.LimitRequest) (at int64, replies []luascripts.LimitReply, v luascripts.Verdict, err error) {
-	a := luascripts.SendLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Requests: requests}}, true)[0]
+	a := luascripts.SendLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Requests: requests}}, true, always)[0]
 	return a.At, a.Replies, a.Verdict, a.Err
 }
 
@@ -362,6 +362,9 @@ func TestLimit_replies(t *testing.T) {
 	}
 }
 
+// always repeats every rejected call for each key alone.
+func always(error) bool { return true }
+
 // One pipeline asks about several keys, even on a server that does not know the script.
 func TestLimit_severalKeys(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -371,7 +374,7 @@ func TestLimit_severalKeys(t *testing.T) {
 			calls = append(calls, luascripts.LimitCall{Key: key, Rules: luascripts.NewLimitRules(hourly), Requests: []luascripts.LimitRequest{want(int64(i + 1))}})
 		}
 		for round, left := range [][3]int64{{9, 0, 7}, {8, 0, 4}} {
-			for i, a := range luascripts.SendLimits(t.Context(), rdb, calls, true) {
+			for i, a := range luascripts.SendLimits(t.Context(), rdb, calls, true, always) {
 				if i == 1 {
 					check(t, "a hash", a.Verdict, luascripts.Foreign, a.Err)
 				} else if a.Err != nil || a.Replies[0].Remaining != left[i] {
@@ -404,7 +407,7 @@ func TestLimit_sharedCall(t *testing.T) {
 	}
 	ask := func(t *testing.T, rdb rueidis.Client, together bool, wanted ...[]int64) {
 		t.Helper()
-		for i, a := range luascripts.SendLimits(t.Context(), rdb, all, together) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, all, together, always) {
 			if !slices.Equal(rest(a), wanted[i]) || (a.Verdict == luascripts.Foreign) != (all[i].Key == "hash") {
 				t.Errorf("key %d: %+v, want %d left", i, a, wanted[i])
 			}
@@ -426,7 +429,7 @@ func TestLimit_sharedCall(t *testing.T) {
 	t.Run("one key is denied", func(t *testing.T) {
 		do(t, rdb, "DEL", "a", "c", "e", "f")
 		some := s.Client(t, s.AddUser(t, "some", "+@all", "~a", "~b", "~d", "~hash"))
-		answers := luascripts.SendLimits(t.Context(), some, all, true)
+		answers := luascripts.SendLimits(t.Context(), some, all, true, always)
 		for i, a := range answers {
 			key := all[i].Key
 			if denied := strings.Contains("cef", key); denied != (a.Err != nil) {
@@ -441,7 +444,7 @@ func TestLimit_sharedCall(t *testing.T) {
 		do(t, rdb, "DEL", "a", "c", "e", "f")
 		full(t, s)
 		defer s.Do(t, "CONFIG", "SET", "maxmemory", "0")
-		for i, a := range luascripts.SendLimits(t.Context(), rdb, all, true) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, all, true, always) {
 			takes := all[i].Key != "b" && all[i].Key != "d" && all[i].Key != "hash"
 			if takes != (a.Err != nil && strings.Contains(a.Err.Error(), "OOM")) {
 				t.Errorf("%s: %+v", all[i].Key, a)
@@ -452,7 +455,7 @@ func TestLimit_sharedCall(t *testing.T) {
 		do(t, rdb, "DEL", "a", "c")
 		do(t, rdb, "SET", "b", "gcra 1795000000000000 0 inf")
 		defer do(t, rdb, "DEL", "b")
-		for i, a := range luascripts.SendLimits(t.Context(), rdb, all[:5], true) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, all[:5], true, always) {
 			if strange := all[i].Key == "b"; strange != (a.Err != nil) {
 				t.Errorf("%s: %+v", all[i].Key, a)
 			}
@@ -464,7 +467,7 @@ func TestLimit_sharedCall(t *testing.T) {
 			many = append(many, call(fmt.Sprint("many:", i), rules, want(1), want(2), want(3)))
 		}
 		before := calls()
-		for i, a := range luascripts.SendLimits(t.Context(), rdb, many, true) {
+		for i, a := range luascripts.SendLimits(t.Context(), rdb, many, true, always) {
 			if !slices.Equal(rest(a), []int64{9, 7, 4}) {
 				t.Errorf("key %d: %+v", i, a)
 			}

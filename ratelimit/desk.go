@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -266,7 +267,7 @@ func (d *desk) run(g *group) {
 			continue
 		}
 		sent := time.Now()
-		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced) {
+		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced, resend) {
 			if a.Err = d.send.Explain(command.DetectClosed(context.Background(), d.send.Redis, a.Err)); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrWrongType
 			}
@@ -276,6 +277,13 @@ func (d *desk) run(g *group) {
 			runtime.Gosched() // the callers come first: their next requests are then in the next pipeline
 		}
 	}
+}
+
+// resend reports whether a call for several keys is repeated for each key alone after this error reply. A proxy can send
+// one after the server executed the call.
+func resend(err error) bool {
+	f := retry.FaultOf(err)
+	return !f.Passes || !f.MayHaveRun()
 }
 
 // end ends a lane without callers. The mutex is held.

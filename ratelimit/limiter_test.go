@@ -424,6 +424,60 @@ func TestTake_lostReply(t *testing.T) {
 	}
 }
 
+// A proxy sends an error after the server executed a call for several keys. The call is not repeated, which would take the
+// units twice.
+func TestTake_severalKeysBehindAProxy(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	l := ratelimit.New(s.Client(t, redistest.Via(p)), "api", closed, ratelimit.Limit{Rate: 10, Per: 24 * time.Hour})
+	peek(t, l, "k")
+	answer, asked := make(chan struct{}), make(chan struct{})
+	requests, shared := 0, ""
+	p.OnRequest(func(req [][]byte) (act redistest.Action) {
+		if string(req[0]) != "EVALSHA" {
+			return act
+		}
+		switch requests++; {
+		case requests == 1:
+			close(asked)
+			act.HoldReply = answer
+		case shared == "" && string(req[2]) != "1":
+			shared = string(req[2])
+			act.Refuse, act.Execute = "upstream failure", true
+		}
+		return act
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() { peek(t, l, "k") })
+	<-asked
+	const crowd = 20
+	var errs [crowd]error
+	for i := range crowd {
+		wg.Go(func() { _, errs[i] = l.Take(t.Context(), fmt.Sprint("k", i), 1) })
+	}
+	time.AfterFunc(100*time.Millisecond, func() { close(answer) }) // most of them share the next call by then
+	wg.Wait()
+	p.OnRequest(nil)
+	if shared == "" {
+		t.Fatal("no call was for several keys")
+	}
+	failed := 0
+	for i, err := range errs {
+		if errors.Is(err, lock.ErrUnavailable) {
+			failed++
+		} else if err != nil {
+			t.Error(err)
+		}
+		if d := peek(t, l, fmt.Sprint("k", i)); d.Remaining != 9 {
+			t.Errorf("key %d: %d units are left after a Take of one that returned %v, want 9", i, d.Remaining, err)
+		}
+	}
+	if fmt.Sprint(failed) != shared {
+		t.Errorf("%d calls failed, and the call was for %s", failed, shared)
+	}
+}
+
 // The units of a caller that leaves before the answer come back.
 func TestTake_cancelled(t *testing.T) {
 	t.Parallel()
