@@ -216,8 +216,8 @@ func TestRun_kinds(t *testing.T) {
 		{"", "--shared", 125},
 		{"--exclusive", "", 125},
 		{"", "-E=9", 9},
-		{"", "-w=50ms", 75},
-		{"--shared", "-x -w=50ms", 75},
+		{"", "-w=1s", 75},
+		{"--shared", "-x -w=1s", 75},
 	} {
 		t.Run(fmt.Sprintf("%s then %s", test.holder, test.other), func(t *testing.T) {
 			t.Parallel()
