@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/internal/owner"
 )
 
@@ -51,22 +52,12 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	if acquired = wait.release(); !acquired { // canceled just after the grant, perhaps with the hold's context
 		canceled := ctx.Err()
 		if cause := context.Cause(ctx); !errors.Is(canceled, cause) {
-			canceled = fmt.Errorf("%w: %w", canceled, causeOf{cause})
+			canceled = fmt.Errorf("%w: %w", canceled, mask.Error(cause, ErrNotAcquired, ErrUnavailable))
 		}
 		return nil, errors.Join(&Error{Op: op, Name: l.Name(), Err: canceled}, h.Unlock(ctx))
 	}
 	return h, nil
 }
-
-// causeOf is the cause of a canceled context. It may be the error of another call, so it does not match what this call did
-// not find.
-type causeOf struct{ error }
-
-func (e causeOf) Is(target error) bool {
-	return target != ErrNotAcquired && target != ErrUnavailable && errors.Is(e.error, target)
-}
-
-func (e causeOf) As(target any) bool { return errors.As(e.error, target) }
 
 // HoldFromContext returns the hold under which a function runs, or nil if there is none. It works
 // for functions of [Do], [TryDo], and every other call of this module that locks for a function.

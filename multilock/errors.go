@@ -7,10 +7,10 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -160,22 +160,8 @@ func (e *majorityError) Unwrap() (all []error) {
 // context error. The quorum can be held although one server does not have the lock, and the canceled
 // context was not the caller's.
 func reasonOf(reason error, not ...error) error {
-	return without{reason, append(not, lock.ErrNotAcquired, lock.ErrNotHeld, context.Canceled, context.DeadlineExceeded)}
+	return mask.Error(reason, append(not, lock.ErrNotAcquired, lock.ErrNotHeld, context.Canceled, context.DeadlineExceeded)...)
 }
-
-// without is an error that does not match some of the errors that it wraps.
-type without struct {
-	error
-	not []error
-}
-
-// Is does not match the excluded errors.
-func (e without) Is(target error) bool {
-	return !slices.Contains(e.not, target) && errors.Is(e.error, target)
-}
-
-// As finds what errors.As finds in the error.
-func (e without) As(target any) bool { return errors.As(e.error, target) }
 
 // errNotNeeded is the reason of a server whose reply was not needed, or not waited for.
 var errNotNeeded = errors.New("canceled: outcome already decided")
@@ -231,7 +217,7 @@ func (e sameServer) Error() string {
 func canceledError(ctx context.Context, last error) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", err, without{cause, []error{lock.ErrNotAcquired, lock.ErrUnavailable}}) // the cause may be the error of another call
+		err = fmt.Errorf("%w: %w", err, mask.Error(cause, lock.ErrNotAcquired, lock.ErrUnavailable)) // the cause may be the error of another call
 	}
 	if last != nil {
 		err = fmt.Errorf("%w (last attempt: %w)", err, last)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
@@ -152,7 +153,7 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	holds, err := m.acquireAll(ctx, op)
 	if err != nil {
 		if errors.Is(err, lock.ErrUnavailable) && errors.Is(err, lock.ErrNotAcquired) {
-			err = without{err, []error{lock.ErrNotAcquired}} // the last command of some lock had no reply
+			err = mask.Error(err, lock.ErrNotAcquired) // the last command of some lock had no reply
 		}
 		return nil, err
 	}
@@ -168,7 +169,7 @@ func (m *Lock) acquireAll(ctx context.Context, op string) (holds []lock.Hold, er
 		if !done {
 			releaseErr := releaseHolds(ctx, m.locks, t.holds)
 			if err = errors.Join(err, releaseErr); releaseFailed(releaseErr) {
-				err = without{err, []error{lock.ErrNotAcquired}}
+				err = mask.Error(err, lock.ErrNotAcquired)
 			}
 		}
 	}()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -62,7 +63,7 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 func interrupted(ctx context.Context, last error) error {
 	ended := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
-		ended = fmt.Errorf("%w: %w", ended, causeOf{cause})
+		ended = fmt.Errorf("%w: %w", ended, mask.Error(cause, lock.ErrNotAcquired, lock.ErrUnavailable))
 	}
 	switch {
 	case errors.Is(last, lock.ErrNotAcquired):
@@ -74,20 +75,6 @@ func interrupted(ctx context.Context, last error) error {
 	}
 	return last
 }
-
-// causeOf is the cause of a canceled context. It matches what the cause matches, except ErrNotAcquired and
-// ErrUnavailable: the cause may be the error of another call.
-type causeOf struct{ cause error }
-
-func (e causeOf) Error() string { return e.cause.Error() }
-
-// Is reports whether the cause matches target.
-func (e causeOf) Is(target error) bool {
-	return target != lock.ErrNotAcquired && target != lock.ErrUnavailable && errors.Is(e.cause, target)
-}
-
-// As finds an error in the cause.
-func (e causeOf) As(target any) bool { return errors.As(e.cause, target) }
 
 // attempts pools attempts. No reference to an attempt may outlive its call.
 var attempts = sync.Pool{New: func() any { return new(attempt) }}
