@@ -111,7 +111,8 @@ func (c step) Batch(change *luascripts.Change) func(*luascripts.Change) uint64 {
 func sendCounted(ctx context.Context, s *Sender, limit time.Duration, c step) (token uint64, replied bool, err error) {
 	s.Add()
 	defer s.Done()
-	return Send[uint64](ctx, s, limit, c)
+	o := Send[uint64](ctx, s, limit, c)
+	return o.Value, o.Answered, o.Err
 }
 
 // With a distant server, a change waits only for a fraction of a round trip before it is sent,
@@ -643,9 +644,9 @@ func TestBatch_reachesTheServer(t *testing.T) {
 		all.Go(func() {
 			s.Add()
 			defer s.Done()
-			_, replied, err := Send[uint64](t.Context(), s, 0, locked{step{number: number}})
-			if key := "lock" + strconv.FormatUint(number, 10); !replied || err != nil || !m.Exists(key) {
-				t.Errorf("%s: %t, %v; it is there: %t", key, replied, err, m.Exists(key))
+			o := Send[uint64](t.Context(), s, 0, locked{step{number: number}})
+			if key := "lock" + strconv.FormatUint(number, 10); !o.Answered || o.Err != nil || !m.Exists(key) {
+				t.Errorf("%s: %+v; it is there: %t", key, o, m.Exists(key))
 			}
 		})
 	}

@@ -358,7 +358,7 @@ func TestDetectClosed(t *testing.T) {
 			if what == "together" {
 				_, _, err = sendCounted(t.Context(), s, timeout, step{})
 			} else {
-				_, _, err = Send[string](t.Context(), s, timeout, Func[string](get))
+				err = Send[string](t.Context(), s, timeout, Func[string](get)).Err
 			}
 			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
 			if rdb == closed {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -18,11 +19,11 @@ func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	if !errors.Is(err, lock.ErrWrongType) || ctx.Err() != nil {
 		return err
 	}
-	what, _, failed := Send[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
+	o := Send[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
 		return held(ctx, s.Redis, key)
 	}))
-	if what != "" && failed == nil {
-		return Final{fmt.Errorf("%w: %s", lock.ErrWrongType, what)}
+	if o.Value != "" && o.Err == nil {
+		return Final{fmt.Errorf("%w: %s", lock.ErrWrongType, o.Value)}
 	}
 	return err
 }
@@ -35,13 +36,13 @@ var (
 // held describes what key holds without its content, or returns "" if the key does not exist. The
 // user may lack permission for the commands that tell the types of lock apart.
 func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
-	kind, err := rdb.Do(ctx, rdb.B().Type().Key(key).Build()).ToString()
+	kind, err := rdb.Do(ctx, retry.Once(rdb, "TYPE", key)).ToString()
 	if err != nil {
 		return "", err
 	}
 	switch kind {
 	case "string":
-		switch text, err := rdb.Do(ctx, rdb.B().Getrange().Key(key).Start(0).End(20).Build()).ToString(); {
+		switch text, err := rdb.Do(ctx, retry.Once(rdb, "GETRANGE", key, "0", "20")).ToString(); {
 		case err != nil:
 			return "a string, as semaphores, latches and the locks of redsync and redislock are", nil
 		case number.MatchString(text):
@@ -49,7 +50,7 @@ func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
 		}
 		return "a string, as the locks of redsync and redislock are", nil
 	case "hash":
-		fields, err := rdb.Do(ctx, rdb.B().Hscan().Key(key).Cursor(0).Count(8).Build()).AsScanEntry()
+		fields, err := rdb.Do(ctx, retry.Once(rdb, "HSCAN", key, "0", "COUNT", "8")).AsScanEntry()
 		if err != nil {
 			return "a lock of another type, or another hash", nil
 		}

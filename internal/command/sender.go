@@ -5,7 +5,7 @@
 // the queue of its connection and may still be executed. Each [Call] therefore has a method Late,
 // which receives the reply that the caller did not wait for.
 //
-//	reply, answered, err := command.Send(ctx, sender, limit, call)
+//	outcome := command.Send(ctx, sender, limit, call)
 //
 // [retry.FaultOf] says what an error means: whether the server may have executed the command, and
 // whether a retry can help. [SendWithRetry] repeats a command that is safe to repeat until there is a
@@ -169,19 +169,12 @@ func (s *Sender) Close(ctx context.Context) error {
 	}
 }
 
-// Send sends c and waits for the reply, until ctx is canceled or limit has passed; 0 means no limit.
-// answered reports whether value and err are the result of c.Send. If not, err says why the wait
-// ended, and c.Late receives the result.
+// Send sends c and waits for the reply, until ctx is canceled or limit has passed; 0 means no limit. If
+// the outcome is not Answered, its Err says why the wait ended, and c.Late receives the result.
 //
 // The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
 // before Wait.
-func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (value T, answered bool, err error) {
-	o := SendOnce[T](ctx, s, limit, c)
-	return o.Value, o.Answered, o.Err
-}
-
-// SendOnce is Send, and also reports whether the outcome is that of a second copy: see [luascripts.Change].
-func SendOnce[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (o Outcome[T]) {
+func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (o Outcome[T]) {
 	r := s.unused.requests.Get().(*request[luascripts.Change])
 	reply := c.Batch(&r.R)
 	if reply == nil {
@@ -356,7 +349,7 @@ func IsReply(err error) bool {
 	return err == nil || refused
 }
 
-// Outcome is the outcome of a command that was retried until it had a reply.
+// Outcome is the outcome of a command.
 type Outcome[T any] struct {
 	Value    T
 	Err      error
@@ -373,7 +366,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 	var before error
 	for {
 		repeated := o.Repeated
-		o = SendOnce[T](ctx, s, limit, c)
+		o = Send[T](ctx, s, limit, c)
 		o.Repeated = o.Repeated || repeated || Resent(time.Since(sent))
 		if !o.Answered && before != nil { // the last copy may have had only a few milliseconds
 			if late, ok := o.Err.(NoReply); ok {

@@ -77,15 +77,15 @@ func TestSend_waitsWithoutALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		for _, failed := range []error{nil, refused, io.EOF} {
-			value, replied, err := Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
+			o := Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
 				if n := s.Load().Sending; n != 1 {
 					t.Errorf("%d on the way", n)
 				}
 				time.Sleep(10 * timeout)
 				return 7, failed
 			}})
-			if value != 7 || !replied || err != failed {
-				t.Errorf("%d, %t, %v, and not %v", value, replied, err, failed)
+			if o.Value != 7 || !o.Answered || o.Err != failed {
+				t.Errorf("%+v, want the error %v", o, failed)
 			}
 		}
 	})
@@ -100,12 +100,12 @@ func TestSend_callersLeave(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			late, start := make(chan error, 1), time.Now()
-			_, replied, err := Send[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
+			o := Send[int](ctx, s, limit, sent{late: late, send: func(context.Context) (int, error) {
 				time.Sleep(2 * timeout)
 				return 7, io.EOF
 			}})
-			if timedOut := errors.As(err, new(NoReply)); replied || timedOut != (limit > 0) || !timedOut && err != ctx.Err() {
-				t.Errorf("%s: %t, %v", why, replied, err)
+			if timedOut := errors.As(o.Err, new(NoReply)); o.Answered || timedOut != (limit > 0) || !timedOut && o.Err != ctx.Err() {
+				t.Errorf("%s: %+v", why, o)
 			}
 			if err := <-late; err != io.EOF || time.Since(start) != 2*timeout {
 				t.Errorf("%s: Late got %v after %v", why, err, time.Since(start))
@@ -117,12 +117,12 @@ func TestSend_callersLeave(t *testing.T) {
 // A command that waits for replicas has a longer limit than others. Its error says how long it waited.
 func TestSend_longLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, _, err := Send[int](t.Context(), newSender(t), 2*timeout, sent{send: func(context.Context) (int, error) {
+		o := Send[int](t.Context(), newSender(t), 2*timeout, sent{send: func(context.Context) (int, error) {
 			time.Sleep(3 * timeout)
 			return 0, nil
 		}})
-		if want := (NoReply{After: 2 * timeout}); err != want {
-			t.Errorf("%v, want %v", err, want)
+		if want := (NoReply{After: 2 * timeout}); o.Err != want {
+			t.Errorf("%v, want %v", o.Err, want)
 		}
 		time.Sleep(timeout)
 	})
@@ -133,7 +133,7 @@ func TestSend_reusesGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
 		send := func() {
-			_, _, _ = Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) { time.Sleep(time.Second); return 0, nil }})
+			_ = Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) { time.Sleep(time.Second); return 0, nil }})
 		}
 		for range 3 {
 			send()

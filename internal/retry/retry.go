@@ -4,6 +4,8 @@ package retry
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // Backoff is the pause before the next attempt. It doubles from 10 ms to Most, with jitter so that
@@ -28,3 +30,9 @@ func (b *Backoff) Fresh() bool { return b.last == 0 }
 
 // Grown reports whether the pauses have reached Most.
 func (b *Backoff) Grown() bool { return b.last >= b.Most }
+
+// Once returns a command about key that is sent once. rueidis would repeat a command that it knows as a read until the
+// server replies, even after its caller has left, and closing the client would wait for it.
+func Once(rdb rueidis.CoreClient, command, key string, args ...string) rueidis.Completed {
+	return rdb.B().Arbitrary(command).Keys(key).Args(args...).Build()
+}

@@ -101,7 +101,7 @@ func (a *attempt) send() error {
 	if a.limit > 0 {
 		limit = a.timeLeft()
 	}
-	o := command.SendOnce[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
+	o := command.Send[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
 	reply, err := o.Value, o.Err
 	a.now = time.Now()
 	resent := o.Repeated || o.Answered && q.resent(a.now)

@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -29,10 +30,10 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	others := s.others(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		limit := max(time.Until(end), s.OpTimeout/3) // this process may have been paused
-		v, _, err := command.Send[luascripts.Verdict](ctx, s.sender, limit, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.Send[luascripts.Verdict](ctx, s.sender, limit, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
 		}))
-		return v, command.Foreign(v, err)
+		return o.Value, command.Foreign(o.Value, o.Err)
 	})
 	if err != nil {
 		return false, err
@@ -58,23 +59,22 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 		return nil
 	}
 	k := spec.Keys
-	// Arbitrary commands, because rueidis would repeat a command that it knows as a read until the server replies.
-	fields, _, err := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
+	o := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
 		if k.Intent == "" { // a plain or fair lock has one owner
-			all, err := s.rdb.Do(ctx, s.rdb.B().Arbitrary("HGETALL").Keys(k.Lock).Build()).AsStrMap()
+			all, err := s.rdb.Do(ctx, retry.Once(s.rdb, "HGETALL", k.Lock)).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
 		}
-		part, err := s.rdb.Do(ctx, s.rdb.B().Arbitrary("HSCAN").Keys(k.Lock).Args("0", "COUNT", strconv.Itoa(tellMost)).Build()).AsScanEntry()
+		part, err := s.rdb.Do(ctx, retry.Once(s.rdb, "HSCAN", k.Lock, "0", "COUNT", strconv.Itoa(tellMost))).AsScanEntry()
 		var fields []string
 		for i := 0; i < len(part.Elements); i += 2 {
 			fields = append(fields, part.Elements[i])
 		}
 		return fields, err
 	}))
-	if err != nil { // Force returns the error, or the holders detect the loss at their next renewals
+	if o.Err != nil { // Force returns the error, or the holders detect the loss at their next renewals
 		return nil
 	}
-	for _, f := range fields {
+	for _, f := range o.Value {
 		owner := strings.TrimSuffix(f, luascripts.Writing)
 		id := lock.ClientID(owner)
 		if len(id) == len(s.id) && id != s.id && len(owners) < tellMost && !slices.Contains(owners, owner) {
@@ -91,7 +91,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 		return
 	}
 	by := registry.Self(s.id, "", "").String()
-	_, _, _ = command.Send[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+	_ = command.Send[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
 		// The audit record is for operators, and for holders that receive no message because their hold is too young.
 		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}
 		for _, owner := range owners {
@@ -220,14 +220,14 @@ func (s *Session) ask(batch []*acquisition, by string) {
 		requests[i] = locked(t.at, t.renewal)
 	}
 	// A renewal with a lease of 0 changes nothing, even if an operator removed the expiry of a key.
-	replies, _, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
+	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
 	}))
-	if err != nil {
+	if o.Err != nil {
 		return
 	}
 	var lost []*acquisition
-	for i, r := range replies {
+	for i, r := range o.Value {
 		switch {
 		case r.Err != nil || r.Verdict != luascripts.Gone:
 		case by != "":
@@ -260,11 +260,12 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	}
 	since, key := locked(t.at, t.Since), keys.Forced(s.KeyPrefix+t.spec.Name)
-	note, _, err := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
+	o := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
 		return registry.ReadNote(ctx, s.rdb, key)
 	}))
+	note := o.Value
 	// The slack covers the latency of the grant. A record about an earlier owner names another client.
-	if err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
+	if o.Err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
 		return watchdog.ErrGone
 	}
 	return forceUnlocked{note.Operator()}

@@ -47,8 +47,8 @@ func (s *Session) Elsewhere(spec *Spec, keys []string) (key string, is bool) {
 // AskOnce runs a script once, within the operation timeout. If there is no reply, it may have been executed.
 func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
-		v, _, err := command.Send[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
-		return v, err
+		o := command.Send[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+		return o.Value, o.Err
 	})
 }
 
@@ -89,11 +89,11 @@ func (s *Session) name(ctx context.Context, state *lock.State) {
 		return
 	}
 	defer s.sender.Done()
-	clients, answered, _ := command.Send[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
+	o := command.Send[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
 		return registry.Read(ctx, s.rdb, ids)
 	}))
-	if answered {
-		registry.Name(state, clients)
+	if o.Answered {
+		registry.Name(state, o.Value)
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *Session) sliced() bool { return s.nodes.sliced }
 func (s *Session) node(slot uint16) uint16 {
 	if s.nodes.slots.Due(s.Lease / 3) {
 		s.sender.Go(func() {
-			_, _, _ = command.Send[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+			_ = command.Send[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
 				return struct{}{}, s.nodes.slots.Refresh(ctx, s.rdb)
 			}))
 		})
@@ -64,25 +64,25 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	}
 	s.checkCallers(r.holds)
 	r.sent = time.Now()
-	replies, answered, err := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
-	if !answered {
+	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
+	if !o.Answered {
 		r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue
 	}
 	if s.CheckEviction {
 		s.CheckEvictionOnce()
 	}
-	failure := s.sender.Explain(err)
+	failure := s.sender.Explain(o.Err)
 	failed := false
 	var lost []*acquisition
 	var at []int // their indices in the batch
 	for j, i := range r.order {
 		switch {
-		case err != nil:
+		case o.Err != nil:
 			errs[i] = failure
-		case replies[j].Err == nil && replies[j].Verdict == luascripts.Gone:
+		case o.Value[j].Err == nil && o.Value[j].Verdict == luascripts.Gone:
 			lost, at = append(lost, r.acquisitions[j]), append(at, i)
 		default:
-			errs[i] = s.renewed(replies[j])
+			errs[i] = s.renewed(o.Value[j])
 		}
 		failed = failed || errs[i] != nil
 	}

@@ -138,10 +138,10 @@ func (s *Session) CheckEvictionOnce() {
 		}
 		go func() {
 			defer s.sender.Done()
-			policy, _, err := command.Send[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
+			o := command.Send[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
 				return luascripts.Evicts(ctx, s.rdb)
 			}))
-			if err == nil && policy != "" {
+			if policy := o.Value; o.Err == nil && policy != "" {
 				s.report.warn("server evicts keys; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
 			}
 		}()
