@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -25,7 +26,7 @@ func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]loc
 	}
 	questions := make(rueidis.Commands, len(ids))
 	for i, id := range ids {
-		questions[i] = rdb.B().Hmget().Key(keys.Client(id)).Field(fields...).Build()
+		questions[i] = retry.Once(rdb, "HMGET", keys.Client(id), fields...)
 	}
 	clients := make(map[string]lock.Client, len(ids))
 	var failed error

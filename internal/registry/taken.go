@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -71,8 +72,7 @@ func SetNote(rdb rueidis.Client, key, by string, owners []string) rueidis.Comple
 
 // ReadNote returns the audit record at key. It returns an error if there is none.
 func ReadNote(ctx context.Context, rdb rueidis.Client, key string) (n Note, err error) {
-	// Arbitrary commands, because rueidis would repeat a command that it knows as a read until the server replies.
-	replies := rdb.DoMulti(ctx, rdb.B().Arbitrary("GET").Keys(key).Build(), rdb.B().Arbitrary("PTTL").Keys(key).Build())
+	replies := rdb.DoMulti(ctx, retry.Once(rdb, "GET", key), retry.Once(rdb, "PTTL", key))
 	text, err := replies[0].ToString()
 	if err != nil {
 		return n, err

@@ -81,24 +81,50 @@ func TestForce_unavailable(t *testing.T) {
 	})
 }
 
-// Redis becomes unavailable when the session reads the audit record of a lost lock. Close need not wait for it.
-func TestGone_unavailable(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		w.mini.Del("orders")
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			if string(req[0]) == "GET" {
-				w.wire.Refuse(true)
-				return redistest.Action{DropRequest: true}
+// Redis becomes unavailable when the session reads something that an error or a result should name: the audit record of a
+// lost lock, what a key of another type is, or the client of a holder. Close need not wait for that.
+func TestReads_unavailable(t *testing.T) {
+	for command, read := range map[string]func(w *world) error{
+		"GET": func(w *world) error {
+			h := w.lock(w.a, w.Context())
+			w.mini.Del("orders")
+			time.Sleep(leaseTime / 2)
+			return h.Err()
+		},
+		"TYPE": func(w *world) error {
+			if err := w.mini.Set("orders", "x"); err != nil {
+				w.Fatal(err)
 			}
-			return redistest.Action{}
+			defer w.mini.Del("orders")
+			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+			return err
+		},
+		"HMGET": func(w *world) error {
+			h := w.lock(w.b, w.Context())
+			defer w.unlock(h)
+			_, err := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
+			return err
+		},
+	} {
+		t.Run(command, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				asked := false
+				w.wire.OnRequest(func(req [][]byte) redistest.Action {
+					if string(req[0]) != command {
+						return redistest.Action{}
+					}
+					asked = true
+					w.wire.Refuse(true)
+					return redistest.Action{DropRequest: true}
+				})
+				want := map[string]error{"GET": lock.ErrGone, "TYPE": lock.ErrWrongType}[command]
+				if err := read(w); !errors.Is(err, want) || !asked {
+					w.Errorf("%v, asked: %t", err, asked)
+				}
+				w.close(w.a)
+			})
 		})
-		time.Sleep(leaseTime / 2)
-		if err := h.Err(); !errors.Is(err, lock.ErrGone) {
-			w.Error(err)
-		}
-		w.close(w.a)
-	})
+	}
 }
 
 // An operator removed the expiry of the keys. A message that makes the client check its hold does not end the hold.
