@@ -73,8 +73,9 @@ func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 // poll requests the votes of all servers that have not voted yet, at the same time. It returns nil
 // as soon as there is a majority. If there is none, or waiting is canceled, it releases what it
 // acquired and returns why it failed: as soon as that is decided or, if patient, when all servers
-// have replied. It returns errInterrupted if waiting was canceled before that was decided. Each poll has its
-// own owners in Redis, so a command in flight for an earlier poll is not a vote for a later one.
+// have replied. It returns errInterrupted if waiting was canceled before that was decided. Each poll
+// has its own owners in Redis, so a command in flight for an earlier poll is not a vote for a later
+// one.
 func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	replies, pending := make(chan struct{}, len(h.q.locks)), 0
 	h.mu.Lock()

@@ -39,9 +39,9 @@
 //
 // One goroutine sleeps until the next renewal or end is due, for any number of leases. It reads the
 // clocks at least every twelfth of a lease, and every 5 s, because timers stop while a machine
-// sleeps. The leases of a [Group] are renewed in batches. Each batch is sent after the reply to the previous one, so
-// that other commands are served in between. A group without replies delays neither another group
-// nor the report of a loss.
+// sleeps. The leases of a [Group] are renewed in batches. Each batch is sent after the reply to the
+// previous one, so that other commands are served in between. A group without replies delays neither
+// another group nor the report of a loss.
 //
 //   - Leases are renewed every third of the lease. That is the interval. A group can require a
 //     shorter one.

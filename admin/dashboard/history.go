@@ -231,12 +231,12 @@ type pastRow struct {
 	Held, Ended string // Held is empty while it is held
 }
 
-// pastRows returns up to mostWaiters rows of holds.
+// pastRows returns up to mostRows rows of holds.
 func pastRows(all []hold, live bool) (rows []pastRow) {
 	if len(all) == 0 || len(all) == 1 && all[0].ended.IsZero() { // the holder is on the page already
 		return nil
 	}
-	for _, p := range all[:min(len(all), mostWaiters)] {
+	for _, p := range all[:min(len(all), mostRows)] {
 		r := pastRow{ownerRow: personOf(p.owner, p.client), From: p.from.UTC().Format("15:04:05"), Stamp: p.from.UTC().Format(time.RFC3339), Ended: p.how}
 		r.How, r.Age = string(p.mode), ageOf(p.from, live)
 		if p.before {

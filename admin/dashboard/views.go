@@ -539,11 +539,11 @@ type waiterRow struct {
 	Dead  string // which waiters count as dead; empty if the row is one waiter
 }
 
-// waiterRows returns the rows of the waiters, up to mostWaiters, and how many waiters have none.
+// waiterRows returns the rows of the waiters, up to mostRows, and how many waiters have none.
 func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
 	all := l.Waiters
 	for i := 0; i < len(all); {
-		if len(rows) == mostWaiters {
+		if len(rows) == mostRows {
 			return rows, len(all) - i
 		}
 		dead := 0
@@ -596,8 +596,8 @@ type keyRow struct {
 	Line             string
 }
 
-// mostWaiters is how many rows of waiters, and how many of holders, a page has.
-const mostWaiters = 100
+// mostRows is how many rows a table of the page has: holders, waiters, past holds.
+const mostRows = 100
 
 func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
 	name := q.Get("name")
@@ -641,7 +641,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	if v.Held {
 		v.Lease = leaseOf(d.span, live)
 	}
-	v.MoreHolders = max(len(l.Holders)-mostWaiters, 0)
+	v.MoreHolders = max(len(l.Holders)-mostRows, 0)
 	for _, o := range l.Holders[:len(l.Holders)-v.MoreHolders] {
 		r := personOf(o.Owner, o.Client)
 		r.Age, r.How = ageOf(o.Since, live), string(o.Mode)
@@ -659,7 +659,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.Seen = append(v.Seen, s)
 		}
 	}
-	for _, o := range l.Lost[:min(len(l.Lost), mostWaiters)] {
+	for _, o := range l.Lost[:min(len(l.Lost), mostRows)] {
 		r := personOf(o.Owner, o.Client)
 		r.Age = ageOf(o.Since, live)
 		v.Lost = append(v.Lost, r)
