@@ -25,7 +25,7 @@ RACE := ./internal/... ./watchdog ./luascripts ./reentrant ./fairlock ./rwlock .
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
 
 .DEFAULT_GOAL := help
-.PHONY: systems help demo install server model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
+.PHONY: systems help demo install server redis model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,15 +36,16 @@ demo: ## show what the locks do, in the terminal
 install: ## install the tool, leasehold, where go install puts programs
 	cd cmd/leasehold && go install .
 
-server: ## install what the tests run, if it is not there: Redis, PostgreSQL, Prometheus, Chromium, ssh-keygen
-	@sh scripts/redis-server.sh
+server: redis ## install what all tests run, if it is not there: Redis, PostgreSQL, Prometheus, Chromium, ssh-keygen
 	@sh scripts/postgres.sh
 	@sh scripts/prometheus.sh
 	@sh scripts/chromium.sh
 	@sh scripts/openssh.sh
 
-model: ## exhaust the models of the locks, and catch each of their mutants (proof/model/README.md)
+redis:
 	@sh scripts/redis-server.sh
+
+model: redis ## exhaust the models of the locks, and catch each of their mutants (proof/model/README.md)
 	@sh scripts/spin.sh
 	@sh proof/model/check.sh $(RUNS)
 
@@ -54,8 +55,7 @@ sim: ## histories from SEEDS=2000 seeds, on virtual time, with faults; what fail
 simmutants: ## break the locks in several ways; the simulation must see each of them (proof/sim/README.md)
 	@cd proof/sim && go run ./explore -mutants . $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
-mutate: ## change the code in one place at a time; a test must notice: SINCE=main for what a change touches, MUTATE='-h' for more (proof/mutants)
-	@sh scripts/redis-server.sh
+mutate: redis ## change the code in one place at a time; a test must notice: SINCE=main for what a change touches, MUTATE='-h' for more (proof/mutants)
 	@go run ./proof/mutants $(if $(SINCE),-since $(SINCE)) $(MUTATE)
 
 flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
@@ -64,10 +64,9 @@ flaky: server ## what is red on a busy machine, and how often: ROUNDS=10 JOBS=1 
 # A cached result says nothing about the server of today, hence -count=1.
 test race integration programs test-all: export LEASEHOLD_REQUIRE_REDIS = 1
 integration programs test-all: export LEASEHOLD_REQUIRE_POSTGRES = 1
-integration programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
-integration programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
-test: ## what a change can break in minutes; of servers it needs redis-server, and installs it
-	@sh scripts/redis-server.sh
+programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
+programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
+test: redis ## what a change can break in minutes; of servers it needs redis-server, and installs it
 	@sh scripts/quick.sh $(QUICK)
 
 test-all: server ## all tests: integration, the tool, Redisson, containers, and ten minutes of chaos
@@ -79,16 +78,16 @@ programs: server ## the tests of the tool with its browser, of what judges from 
 	cd contrib/leaseholdprom && go test -count=1 -timeout 5m ./...
 
 # Its tests wait more than they work, so they run in several processes, and the packages below beside them.
-integration: server ## several processes, clusters, Sentinels, histories
+integration: redis ## several processes, clusters, Sentinels, histories
+	@sh scripts/postgres.sh
 	@(cd integration && go test -count=1 -timeout 25m $$(go list ./... | tail -n +2)) & below=$$!; result=0; \
 	sh scripts/parts.sh integration '8:^TestConformance' '^Test[A-G]' || result=$$?; wait $$below || result=$$?; exit $$result
 
-race: ## the engine and every kind under the race detector (needs a C compiler)
-	@sh scripts/redis-server.sh
+race: redis ## the engine and every kind under the race detector (needs a C compiler)
 	go test -race -short -count=1 -timeout 20m $(RACE)
 
 interop: export LEASEHOLD_REQUIRE_JAVA = 1
-interop: server ## locks shared with Redisson, on a JVM next to the tests
+interop: redis ## locks shared with Redisson, on a JVM next to the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
@@ -96,34 +95,34 @@ versions: ## what depends on the server, on others than that of the system; writ
 	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); go run ./proof/versions -on "$$servers" -parts '$(PARTS)'
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
-containers: server ## the rules of all kinds on a server in a container
+containers: redis ## the rules of all kinds on a server in a container
 	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer' .
 
 chaos: export LEASEHOLD_REQUIRE_REDIS = 1
 chaos: export LEASEHOLD_REQUIRE_JAVA = 1
-chaos: server ## faults drawn from a seed, with Redisson, for ten minutes: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
+chaos: redis ## faults drawn from a seed, with Redisson, for ten minutes: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
 	@sh scripts/java.sh
 	@cd integration && SEED=$(SEED) DURATION=$(or $(DURATION),10m) ROUND=$(ROUND) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./chaos
 
 chaosmutants: export LEASEHOLD_MUTANTS = 1
-chaosmutants: server ## break the locks in several ways; make chaos and make upgrade must see each of them
+chaosmutants: redis ## break the locks in several ways; make chaos and make upgrade must see each of them
 	cd integration && go test -count=1 -timeout 1h -v -run '^Test(Upgrade)?Mutants$$' ./chaos
 
 upgrade: export LEASEHOLD_REQUIRE_REDIS = 1
 upgrade: export LEASEHOLD_UPGRADE = 1
-upgrade: server ## clients of the latest release, or of OLD=v0.1.0 or a commit, on the same keys as clients of this version
+upgrade: redis ## clients of the latest release, or of OLD=v0.1.0 or a commit, on the same keys as clients of this version
 	@cd integration && OLD=$(OLD) SEED=$(SEED) go test -count=1 -timeout 25m -v -run '^TestUpgrade$$' ./chaos
 
 fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there are processors
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
-bench: server ## next to its peers and the floors, in forty minutes, into docs/evidence/performance*.md; BENCH='-h' for less
+bench: redis ## next to its peers and the floors, in forty minutes, into docs/evidence/performance*.md; BENCH='-h' for less
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
 	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md -pictures ../../docs/pictures && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
 
-picture: server ## play a session of the tool in a terminal, and draw it into docs/pictures/tool.svg
+picture: redis ## play a session of the tool in a terminal, and draw it into docs/pictures/tool.svg
 	cd cmd/leasehold && LEASEHOLD_PICTURES='$(CURDIR)/docs/pictures' go test -count=1 -run '^TestPicture$$' .
 
 fmt: ## gofmt everything
