@@ -5,7 +5,7 @@
 set -e
 cd "$(dirname "$0")/.."
 grep -rHo '^func Fuzz[A-Za-z]*' --include='*_test.go' . | sed 's|/[^/]*:func | |' | sort |
-	xargs -P "$(nproc)" -L 1 sh -c '
+	xargs -P "$(getconf _NPROCESSORS_ONLN)" -L 1 sh -c '
 		status=0
 		out=$(cd "$1" && go test -run "^$" -fuzz "^$2\$" -fuzztime "$0" -fuzzminimizetime 100x -parallel 1 2>&1) || status=255 # 255 ends xargs
 		printf "== %s %s\n%s\n" "$1" "$2" "$out"

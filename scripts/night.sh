@@ -46,7 +46,14 @@ await() {
 		sleep 0.05
 	done
 }
-now() { date +%s%3N; }
+# now is the time in milliseconds, or in seconds where date cannot print them.
+cat >"$dir/now" <<'END'
+#!/bin/sh
+now=$(date +%s%3N)
+case $now in *N) now=$(date +%s)000 ;; esac
+echo "$now"
+END
+chmod +x "$dir/now"
 
 if [ -z "${LEASEHOLD_REDIS_URL:-}" ]; then
 	export LEASEHOLD_REDIS_URL="unix://$dir/redis.sock"
@@ -58,7 +65,7 @@ fi
 # Three processes. The first holds the lock, and never releases it.
 cat >"$dir/import-orders" <<'END'
 #!/bin/sh
-trap 'date +%s%3N >"$1"; exit 1' TERM
+trap '"${0%/*}/now" >"$1"; exit 1' TERM
 while :; do sleep 0.01; done # stuck
 END
 printf '#!/bin/sh\necho "ship-orders runs"\n' >"$dir/ship-orders"
@@ -82,7 +89,7 @@ await redis pubsub channels 'leasehold_client:*'
 echo "Orders have stopped. Who holds the lock?"
 step leasehold ls
 step leasehold inspect $lock
-began=$(now)
+began=$("$dir/now")
 step leasehold unlock $lock --yes --operator alice --reason 'stuck, ticket 815'
 code=0
 wait "$stuck" || code=$?

@@ -59,7 +59,8 @@ modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integra
 
 # 1. The library.
 day=$(date -u +%Y-%m-%d)
-sed -i "s/^## Unreleased\$/## Unreleased\n\n## $version ($day)/" CHANGELOG.md
+awk -v heading="## $version ($day)" '{ print } /^## Unreleased$/ { print ""; print heading }' CHANGELOG.md >"$cache/changelog"
+cat "$cache/changelog" >CHANGELOG.md
 git commit -q -m "Release $version" CHANGELOG.md
 tag "$version" "$module $version"
 
