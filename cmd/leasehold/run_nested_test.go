@@ -109,7 +109,7 @@ func TestRun_reenterLost(t *testing.T) {
 				s = redistest.Start(t)
 			}
 			lock := lockName(t)
-			c := on(t, s, "run", "-q", "--lease", "600ms", "--on-lost", "ignore", lock, "--", path, "run", "--lease", "600ms", "--reenter", lock, "--", "sh", "-c", "echo ready; exec sleep 60")
+			c := on(t, s, "run", "-q", "--lease", "6s", "--on-lost", "ignore", lock, "--", path, "run", "--lease", "6s", "--reenter", lock, "--", "sh", "-c", "echo ready; exec sleep 60")
 			c.stdout.await(t, "ready")
 			if how == "no server" {
 				s.Kill(t)

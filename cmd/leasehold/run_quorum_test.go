@@ -24,7 +24,7 @@ func startServers(t *testing.T, n int) (servers []*redistest.Server, env []strin
 }
 
 // quorumArgs are for servers that started recently and are slow.
-var quorumArgs = []string{"run", "--quorum", "--durable-servers", "--lease", "2s", "--server-timeout", "500ms"}
+var quorumArgs = []string{"run", "--quorum", "--durable-servers", "--lease", "8s", "--server-timeout", "2s"}
 
 // 1: One of three servers is dead from the start, and the command gets the lock on two. 2: No other
 // run gets the lock. 3: A second server dies, and the lock is lost.
@@ -89,7 +89,7 @@ func TestRun_quorumUnreachable(t *testing.T) {
 	}
 	lock := lockName(t)
 	silent := []string{"LEASEHOLD_REDIS_URL=" + strings.Join(append(proxies, servers[2].URL()), " ")}
-	for _, wait := range []string{"--wait=1s", "--no-wait"} {
+	for _, wait := range []string{"--wait=5s", "--no-wait"} {
 		prepare(t, silent, append(quorumArgs, wait, lock, "--", "true")...).start().ends(exitBroken)
 	}
 	holder := on(t, servers[2], "run", lock, "--", "sh", "-c", "echo ready; read line")

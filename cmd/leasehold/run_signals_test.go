@@ -165,7 +165,7 @@ func TestRun_lost(t *testing.T) {
 			if test.kind == "ignores" || test.kind == "leaves" {
 				kill = "50ms"
 			}
-			c := on(t, s, append([]string{"run", "--lease", "600ms", "-k", kill, "--on-lost", test.onLost, lock, "--"}, command(test.kind, test.signal)...)...)
+			c := on(t, s, append([]string{"run", "--lease", "6s", "-k", kill, "--on-lost", test.onLost, lock, "--"}, command(test.kind, test.signal)...)...)
 			c.stdout.await(t, "ready")
 			s.Do(t, "DEL", lock)
 			c.stderr.await(t, "the command ")
@@ -186,7 +186,7 @@ func TestRun_signalWhileLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lock := lockName(t)
-			c := on(t, s, "run", "--lease", "600ms", "--on-lost", "usr1", "-k", "1m", lock, "--",
+			c := on(t, s, "run", "--lease", "6s", "--on-lost", "usr1", "-k", "1m", lock, "--",
 				"sh", "-c", `trap "" USR1; trap "exit 7" `+name+`; echo ready; while :; do sleep 0.01; done`)
 			c.stdout.await(t, "ready")
 			s.Do(t, "DEL", lock)
@@ -202,7 +202,7 @@ func TestRun_signalWhileLost(t *testing.T) {
 func TestRun_serverDies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	c := on(t, s, append([]string{"run", "--lease", "600ms", lockName(t), "--"}, command("forks", "TERM")...)...)
+	c := on(t, s, append([]string{"run", "--lease", "6s", lockName(t), "--"}, command("forks", "TERM")...)...)
 	c.stdout.await(t, "ready")
 	s.Kill(t)
 	c.ends(exitLost)
@@ -217,7 +217,7 @@ func TestRun_frozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	lock := lockName(t)
-	c := on(t, s, append([]string{"run", "--lease", "300ms", lock, "--"}, command("exits", "TERM")...)...)
+	c := on(t, s, append([]string{"run", "--lease", "3s", lock, "--"}, command("exits", "TERM")...)...)
 	c.stdout.await(t, "ready")
 	c.signal(syscall.SIGSTOP)
 	awaitFree(t, s, lock)
@@ -290,7 +290,7 @@ func TestRun_minHold(t *testing.T) {
 	t.Run("lost", func(t *testing.T) {
 		t.Parallel()
 		lock := lockName(t)
-		c := on(t, s, "run", "-v", "--min-hold", "1h", "--lease", "600ms", lock, "--", "sh", "-c", "exit 5")
+		c := on(t, s, "run", "-v", "--min-hold", "1h", "--lease", "6s", lock, "--", "sh", "-c", "exit 5")
 		c.stderr.await(t, "the command ended; holding")
 		s.Do(t, "DEL", lock)
 		c.ends(exitLost)

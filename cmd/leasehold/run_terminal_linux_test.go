@@ -389,7 +389,7 @@ func TestRun_killed(t *testing.T) {
 		t.Run(onLost, func(t *testing.T) {
 			t.Parallel()
 			lock := lockName(t)
-			c := on(t, s, append([]string{"run", "--lease", "300ms", "--on-lost", onLost, lock, "--"}, command(kind, "TERM")...)...)
+			c := on(t, s, append([]string{"run", "--lease", "3s", "--on-lost", onLost, lock, "--"}, command(kind, "TERM")...)...)
 			c.stdout.await(t, "ready")
 			c.signal(syscall.SIGKILL)
 			c.killed(syscall.SIGKILL)
