@@ -574,6 +574,22 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	}
 }
 
+// UntilUnlock twice is UntilUnlock: that the work drains, and that it is still running, is reported.
+func TestDo_underUntilUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx, cancel := context.WithCancel(w.Context())
+		err := lock.Do(ctx, lock.UntilUnlock(w.locker(w.a, plain)), func(context.Context) error {
+			cancel()
+			time.Sleep(2 * leaseTime)
+			return nil
+		})
+		if err != nil || len(n.draining) != 1 || len(n.running) != 1 {
+			w.Errorf("%v, and got %d Draining and %d StillRunning", err, len(n.draining), len(n.running))
+		}
+	})
+}
+
 // A function that stops soon after the cancellation is not reported.
 func TestDo_stopsSoon(t *testing.T) {
 	inBubble(t, func(w *world) {
