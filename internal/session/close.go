@@ -206,7 +206,11 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 				return // an Unlock was faster, and releases it
 			}
 			// An acquisition that was lost just now may still be held in Redis.
-			err := s.sender.Explain(s.release(ctx, t, time.Now(), nil))
+			began := time.Now()
+			err := s.release(ctx, t, began, nil)
+			if !errors.Is(err, lock.ErrNotHeld) {
+				err = s.sender.Failed(ctx, began, err)
+			}
 			s.tellEnded(ended, err)
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()

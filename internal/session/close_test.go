@@ -109,6 +109,22 @@ func TestClose_withACanceledContext(t *testing.T) {
 	}
 }
 
+// The context of Close is canceled before a server replies that is available. Neither the error of Close nor the observer
+// says that it is not.
+func TestClose_canceledBeforeTheReply(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.lock(w.a, w.Context())
+		w.wantEvents("granted")
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		err := w.a.Close(w.within(time.Millisecond))
+		for _, err := range []error{err, w.wantEvents("released")[0].Err} {
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
+				w.Error(err)
+			}
+		}
+	})
+}
+
 // A lock that is gone in Redis is not held any more: Close returns no error for it.
 func TestClose_lockGone(t *testing.T) {
 	inBubble(t, func(w *world) {
