@@ -211,7 +211,9 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			if !errors.Is(err, lock.ErrNotHeld) {
 				err = s.sender.Failed(ctx, began, err)
 			}
-			s.tellEnded(ended, err)
+			if loss := s.tellEnded(ended, err); loss != nil {
+				s.report.lost(t.spec, loss) // no call returns it
+			}
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()
 				failed, reason = failed+1, err

@@ -125,13 +125,16 @@ func TestClose_canceledBeforeTheReply(t *testing.T) {
 	})
 }
 
-// A lock that is gone in Redis is not held any more: Close returns no error for it.
+// A lock that is gone in Redis is not held any more: Close returns no error for it, and logs the loss.
 func TestClose_lockGone(t *testing.T) {
-	inBubble(t, func(w *world) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		if err := w.a.Close(w.Context()); err != nil || h.Err() == nil {
 			w.Errorf("%v, and the hold: %v", err, h.Err())
+		}
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], lock.ErrGone.Error()) {
+			w.Errorf("logged: %q", lines)
 		}
 	})
 }

@@ -491,6 +491,25 @@ func TestMaxHold_duringClose(t *testing.T) {
 	})
 }
 
+// A check finds that a limit has passed, and Close comes before the watchdog. The observer and the log report the loss that
+// the holder was told of.
+func TestMaxHold_checkedBeforeClose(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
+		n := w.listen()
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour)).(*hold)
+		h.end(h.acquisition().lostBy(lock.ErrMaxHold)) // as look does at the limit
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		if len(n.lost) != 1 || n.released != 0 || n.lost[0].Err != h.Err() || !errors.Is(h.Err(), lock.ErrMaxHold) {
+			w.Errorf("the hold: %v; got %d releases and the losses %v", h.Err(), n.released, n.lost)
+		}
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], lock.ErrMaxHold.Error()) {
+			w.Errorf("logged: %q", lines)
+		}
+	})
+}
+
 // locker is a lock.Locker in session s, for lock.Do.
 type locker struct {
 	s    *Session
