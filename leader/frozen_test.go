@@ -18,12 +18,16 @@ import (
 type pausedHold struct {
 	context.Context
 	ended atomic.Bool
+	lost  atomic.Pointer[func()] // called by the next Err, as an observer is that is told of the loss
 }
 
 func (h *pausedHold) Name() string                               { return "paused" }
 func (h *pausedHold) Lock(context.Context) (lock.Hold, error)    { return held{h}, nil }
 func (h *pausedHold) TryLock(context.Context) (lock.Hold, error) { return held{h}, nil }
 func (h *pausedHold) Err() error {
+	if lost := h.lost.Swap(nil); lost != nil {
+		(*lost)()
+	}
 	if h.ended.Load() {
 		return context.Canceled
 	}
@@ -67,6 +71,45 @@ func TestElection_paused(t *testing.T) {
 	})
 	if !errors.Is(err, own) {
 		t.Error(err)
+	}
+}
+
+// A call finds that the lock is lost, and the observer that is told of it in the same goroutine calls the election.
+func TestElection_calledByAnObserver(t *testing.T) {
+	for name, call := range map[string]func(e *leader.Election) bool{
+		"Leading": (*leader.Election).Leading,
+		"Resign":  (*leader.Election).Resign,
+		"Publish": func(e *leader.Election) bool { return e.Publish(t.Context(), "") == nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := &pausedHold{Context: t.Context()}
+			e := leader.New(h, emptyStore{})
+			called := false
+			observer := func() {
+				called = true
+				h.ended.Store(true)
+				leads := make(chan bool, 1)
+				go func() { leads <- e.Leading() }()
+				select {
+				case l := <-leads:
+					if l {
+						t.Error("it leads after the loss")
+					}
+				case <-time.After(time.Minute):
+					t.Error("the observer waits for the call that it was called by")
+				}
+			}
+			if err := e.Run(t.Context(), "", func(context.Context) error {
+				h.lost.Store(&observer)
+				if call(e) {
+					t.Error("it succeeds after the loss")
+				}
+				return errors.New("done")
+			}); err == nil || !called {
+				t.Errorf("%v, called %t", err, called)
+			}
+		})
 	}
 }
 

@@ -295,9 +295,9 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 	if err := check(value); err != nil {
 		return e.wrap(op, err)
 	}
+	t := e.leading()
 	e.mu.Lock()
-	t := e.term
-	if t == nil || t.hold.Err() != nil || t.ctx.Err() != nil {
+	if t == nil || t.ctx.Err() != nil {
 		e.mu.Unlock()
 		return e.wrap(op, ErrNotLeading)
 	}
@@ -338,21 +338,28 @@ func check(value string) error {
 // Run becomes a candidate again. Until then this process leads, and its value stays published.
 // Resign does not wait. It reports whether this process was the leader.
 func (e *Election) Resign() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.term == nil || e.term.hold.Err() != nil {
+	t := e.leading()
+	if t == nil {
 		return false
 	}
-	e.term.resign()
+	t.resign()
 	return true
 }
 
 // Leading reports whether this process leads. It then holds the lock, and its function has not
 // returned. Leading checks the lease locally and sends no command.
-func (e *Election) Leading() bool {
+func (e *Election) Leading() bool { return e.leading() != nil }
+
+// leading returns the term of this process, or nil if it does not lead. The caller must not hold the mutex: the hold
+// can detect its loss now, and then calls the application's logger and observer, which may call e.
+func (e *Election) leading() *term {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.term != nil && e.term.hold.Err() == nil
+	t := e.term
+	e.mu.Unlock()
+	if t == nil || t.hold.Err() != nil {
+		return nil
+	}
+	return t
 }
 
 // Leader returns what the leader has published. The result leads is false if there is no leader, or

@@ -21,7 +21,12 @@ import (
 // ends it. [WithGrace] does not end it. After that time the client reports once that the work is
 // still running (see [Observer]). A hold that is never unlocked blocks all other owners for as long
 // as its process lives.
-func UntilUnlock(l Locker) Locker { return untilUnlock{l} }
+func UntilUnlock(l Locker) Locker {
+	if u, ok := l.(untilUnlock); ok {
+		return u // a second one would pass a context that is never canceled as the caller's
+	}
+	return untilUnlock{l}
+}
 
 type untilUnlock struct{ Locker }
 

@@ -258,6 +258,24 @@ func TestQuorum_sameServerDetectedLate(t *testing.T) {
 	}
 }
 
+// The cause of the caller's context may be the error of another lock. The error of the call names its operation and its
+// lock anyway.
+func TestMultiLock_causeOfAnotherLock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, a, b, _ := three(t)
+		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": multilock.New(a, b).Lock, "trylock": multilock.New(a, b).TryLock} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(&lock.Error{Op: "hold", Name: "bills", Err: lock.ErrLost})
+			_, err := call(ctx)
+			var e *lock.Error
+			if !errors.As(err, &e) || e.Op != op || e.Name != "a" {
+				t.Errorf("%s: %v", op, err)
+			}
+			want(t, err, context.Canceled, lock.ErrLost)
+		}
+	})
+}
+
 // A caller that is queued behind another one of its Quorum gets the error of that one's attempt.
 func TestQuorum_queuedError(t *testing.T) {
 	inWorld(t, 3, func(w *world) {

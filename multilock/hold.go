@@ -179,6 +179,9 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 
 // Unlock releases all members, even if some of the releases fail.
 func (h *hold) Unlock(ctx context.Context) error {
+	if ctx == nil {
+		panic("leasehold: nil context") // now, while the hold can still be unlocked
+	}
 	h.check()
 	before := h.term.end(&lock.Error{Op: "hold", Name: h.m.Name(), Err: lock.ErrUnlocked})
 	h.mu.Lock()

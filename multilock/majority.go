@@ -840,7 +840,9 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 		return nil
 	}
 	e.votes = free
-	e.setVerdict()
+	if slices.ContainsFunc(e.reasons, func(r error) bool { return r != nil && !errors.Is(r, ctx.Err()) || errors.Is(r, lock.ErrUnavailable) }) {
+		e.setVerdict()
+	} // otherwise ctx alone ended the call, and that does not mean that a server is unavailable
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", ctx.Err(), e)
 	}

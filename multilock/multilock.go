@@ -307,7 +307,8 @@ func (t *acquisition) acquireInOrder(ctx context.Context) error {
 		}
 		i := order[at]
 		if ctx.Err() != nil { // the holds have ended, too
-			return withName(t.op, t.m.locks[i], canceledError(ctx, t.last))
+			// Not by withName: the cause can be the error of another lock, which has that lock's name.
+			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: canceledError(ctx, t.last)}
 		}
 		if cause := t.releaseEnded(ctx, i); cause != nil {
 			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: fmt.Errorf("the hold was lost %d times while the call waited for the other locks: %w", maxLosses, withoutName(cause))}

@@ -94,6 +94,26 @@ func TestNew_badLocks(t *testing.T) {
 	})
 }
 
+// A nil context is a bug of the caller. Unlock panics before it changes anything, so the hold can still be unlocked.
+func TestMultiLock_unlockNilContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, a, b, _ := three(t)
+		h := must(t)(multilock.New(a, b).Lock(t.Context()))
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("it did not panic")
+				}
+			}()
+			_ = h.Unlock(nil) //nolint:staticcheck // the subject of the test
+		}()
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		free(t, []*site{s}, "a", "b")
+	})
+}
+
 func TestMultiLock_hold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)

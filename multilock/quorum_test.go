@@ -1068,12 +1068,52 @@ func TestQuorum_canceled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), wait)
 		defer cancel()
 		start := time.Now()
-		want(t, h.Unlock(ctx), context.DeadlineExceeded)
+		err := h.Unlock(ctx)
+		want(t, err, context.DeadlineExceeded)
+		wantNot(t, err, lock.ErrUnavailable)
 		if took := time.Since(start); took != wait {
 			w.Errorf("Unlock took %v, its context had %v", took, wait)
 		}
 		resume()
 	})
+}
+
+// The context of an Unlock is canceled. The error matches ErrUnavailable only if a server was unavailable before that.
+func TestQuorum_unlockCanceled(t *testing.T) {
+	for name, test := range map[string]struct {
+		err         error // of the release on one server; the others do not respond
+		unavailable bool
+	}{
+		"no reply":    {nil, false},
+		"refused":     {errRefused, true},
+		"failed once": {fmt.Errorf("%w: %w", context.Canceled, lock.ErrUnavailable), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 3, func(w *world) {
+				locks := w.locks("one")
+				for i, l := range locks {
+					locks[i] = witness{hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold {
+						return &controlledHold{Hold: h, unlock: func(ctx context.Context) error {
+							if i == 0 && test.err != nil {
+								return test.err
+							}
+							<-ctx.Done()
+							return ctx.Err()
+						}}
+					}}, l.(lockimpl.Witness)}
+				}
+				h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+				synctest.Wait()
+				ctx, cancel := context.WithCancel(w.Context())
+				time.AfterFunc(serverTimeout/2, cancel)
+				err := h.Unlock(ctx)
+				want(t, err, context.Canceled)
+				if errors.Is(err, lock.ErrUnavailable) != test.unavailable {
+					t.Errorf("%v: want unavailable %t", err, test.unavailable)
+				}
+			})
+		})
+	}
 }
 
 // Canceling the caller's context cancels the hold's context, and is no Unlock.

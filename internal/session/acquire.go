@@ -70,7 +70,7 @@ func interrupted(ctx context.Context, last error) error {
 		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
 	case errors.Is(last, lock.ErrUnavailable):
 		return fmt.Errorf("%w: %w", ended, last)
-	case last == ctx.Err():
+	case errors.Is(last, ctx.Err()): // even if last says that it sent no command, or had no reply
 		return ended
 	}
 	return last

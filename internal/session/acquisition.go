@@ -100,7 +100,7 @@ func (t *acquisition) Lost(cause error) {
 	if len(ended) > 0 {
 		t.at.s.report.lost(t.spec, cause)
 	}
-	t.at.s.tellEnded(ended, t.lostBy(cause))
+	_ = t.at.s.tellEnded(ended, t.lostBy(cause)) // it is logged
 }
 
 // afterLoss wakes the waiters for the lock of t, which was lost by cause, and reconciles t if Redis may still have it.

@@ -206,8 +206,14 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 				return // an Unlock was faster, and releases it
 			}
 			// An acquisition that was lost just now may still be held in Redis.
-			err := s.sender.Explain(s.release(ctx, t, time.Now(), nil))
-			s.tellEnded(ended, err)
+			began := time.Now()
+			err := s.release(ctx, t, began, nil)
+			if !errors.Is(err, lock.ErrNotHeld) {
+				err = s.sender.Failed(ctx, began, err)
+			}
+			if loss := s.tellEnded(ended, err); loss != nil {
+				s.report.lost(t.spec, loss) // no call returns it
+			}
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()
 				failed, reason = failed+1, err

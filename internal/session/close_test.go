@@ -109,13 +109,32 @@ func TestClose_withACanceledContext(t *testing.T) {
 	}
 }
 
-// A lock that is gone in Redis is not held any more: Close returns no error for it.
-func TestClose_lockGone(t *testing.T) {
+// The context of Close is canceled before a server replies that is available. Neither the error of Close nor the observer
+// says that it is not.
+func TestClose_canceledBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
+		w.lock(w.a, w.Context())
+		w.wantEvents("granted")
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		err := w.a.Close(w.within(time.Millisecond))
+		for _, err := range []error{err, w.wantEvents("released")[0].Err} {
+			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
+				w.Error(err)
+			}
+		}
+	})
+}
+
+// A lock that is gone in Redis is not held any more: Close returns no error for it, and logs the loss.
+func TestClose_lockGone(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		if err := w.a.Close(w.Context()); err != nil || h.Err() == nil {
 			w.Errorf("%v, and the hold: %v", err, h.Err())
+		}
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], lock.ErrGone.Error()) {
+			w.Errorf("logged: %q", lines)
 		}
 	})
 }

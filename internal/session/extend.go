@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -58,9 +60,14 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		t.MayTake(d) // before it is sent: a lock with a longer lease is not handed off
 		e.renewal = t.renewal()
 	}
+	phase := t.Phase()
 	at.unlock()
-	if !held {
-		return lock.ErrNotHeld // an Unlock was faster
+	if !held { // it ended in the meantime; after a loss or a Close, its cause may not be set yet
+		cause := lock.ErrLost
+		if phase == lockstate.Closed {
+			cause = lock.ErrClosed
+		}
+		return cmp.Or(h.over(), fmt.Errorf("%w: %w", lock.ErrNotHeld, cause))
 	}
 	o := command.SendWithRetry[luascripts.Renewed](ctx, s.sender, time.Now(), s.OpTimeout, e)
 	if o.Repeated || o.Err != nil {

@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
 )
 
@@ -128,10 +130,15 @@ func TestExtend_tooLong(t *testing.T) {
 	})
 }
 
-// Close or Unlock ends the hold after Extend has checked it, and before Extend sends a command. Extend reports what
-// ended the hold, and sends nothing.
-func TestExtend_duringCloseOrUnlock(t *testing.T) {
+// Close, Unlock or a loss ends the hold after Extend has checked it, and before Extend sends a command. Extend reports
+// what ended the hold, and sends nothing.
+func TestExtend_endsInBetween(t *testing.T) {
 	for name, ends := range map[string]func(w *world, h lock.Hold) error{
+		"by a loss": func(w *world, h lock.Hold) error {
+			w.mini.Del("orders")
+			h.(*hold).acquisition().lease.Lose(watchdog.ErrGone)
+			return nil
+		},
 		"by Close":  func(w *world, _ lock.Hold) error { return w.a.Close(context.Background()) },
 		"by Unlock": func(w *world, h lock.Hold) error { return h.Unlock(context.Background()) },
 	} {
@@ -146,10 +153,35 @@ func TestExtend_duringCloseOrUnlock(t *testing.T) {
 					n.Store(0)
 				}}
 				err := h.Extend(ctx, time.Hour)
-				if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrClosed) != (name == "by Close") || errors.Is(err, lock.ErrLost) || n.Load() != 0 {
+				if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrClosed) != (name == "by Close") || errors.Is(err, lock.ErrGone) != (name == "by a loss") || n.Load() != 0 {
 					w.Errorf("%v, and %d commands", err, n.Load())
 				}
 			})
+		})
+	}
+}
+
+// A loss or a Close has removed the hold from its acquisition, and has not set its cause yet. Extend reports which it was.
+func TestExtend_beforeTheCause(t *testing.T) {
+	for phase, want := range map[lockstate.Phase]error{lockstate.Lost: lock.ErrLost, lockstate.Closed: lock.ErrClosed} {
+		inBubble(t, func(w *world) {
+			w.observer() // no witness: it is not notified of this end
+			h := w.lock(w.a, w.Context()).(*hold)
+			a := h.acquisition()
+			err := h.Extend(&errHook{Context: w.Context(), f: func() { // the first step of acquisition.end
+				a.at.lock()
+				a.at.state.End(&a.Acquisition, phase)
+				a.at.unlock()
+			}}, time.Hour)
+			for _, target := range []error{lock.ErrNotHeld, lock.ErrLost, lock.ErrClosed} {
+				if errors.Is(err, target) != (target == lock.ErrNotHeld || target == want) {
+					w.Errorf("%v, want %v", err, want)
+				}
+			}
+			if err := w.a.release(w.Context(), a, time.Now(), nil); err != nil {
+				w.Error(err)
+			}
+			a.at.tidy()
 		})
 	}
 }

@@ -39,7 +39,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 		return false, err
 	}
 	for _, t := range held {
-		t.lease.Lose(fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrForceUnlocked))
+		t.lease.Lose(forceUnlocked{registry.Self(s.id, "", "").String()})
 	}
 	s.mayBeFree(spec)
 	if verdict == luascripts.Done {

@@ -170,6 +170,9 @@ func (h *hold) Err() error {
 }
 
 func (h *hold) Unlock(ctx context.Context) error {
+	if ctx == nil {
+		panic("leasehold: nil context") // now, while the hold can still be unlocked
+	}
 	if err := h.acquisition().at.s.unlock(ctx, h, !h.async); err != nil {
 		return h.unlockError(err)
 	}

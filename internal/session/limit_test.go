@@ -491,6 +491,25 @@ func TestMaxHold_duringClose(t *testing.T) {
 	})
 }
 
+// A check finds that a limit has passed, and Close comes before the watchdog. The observer and the log report the loss that
+// the holder was told of.
+func TestMaxHold_checkedBeforeClose(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
+		n := w.listen()
+		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour)).(*hold)
+		h.end(h.acquisition().lostBy(lock.ErrMaxHold)) // as look does at the limit
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		if len(n.lost) != 1 || n.released != 0 || n.lost[0].Err != h.Err() || !errors.Is(h.Err(), lock.ErrMaxHold) {
+			w.Errorf("the hold: %v; got %d releases and the losses %v", h.Err(), n.released, n.lost)
+		}
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], lock.ErrMaxHold.Error()) {
+			w.Errorf("logged: %q", lines)
+		}
+	})
+}
+
 // locker is a lock.Locker in session s, for lock.Do.
 type locker struct {
 	s    *Session
@@ -572,6 +591,22 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 			})
 		}
 	}
+}
+
+// UntilUnlock twice is UntilUnlock: that the work drains, and that it is still running, is reported.
+func TestDo_underUntilUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx, cancel := context.WithCancel(w.Context())
+		err := lock.Do(ctx, lock.UntilUnlock(w.locker(w.a, plain)), func(context.Context) error {
+			cancel()
+			time.Sleep(2 * leaseTime)
+			return nil
+		})
+		if err != nil || len(n.draining) != 1 || len(n.running) != 1 {
+			w.Errorf("%v, and got %d Draining and %d StillRunning", err, len(n.draining), len(n.running))
+		}
+	})
 }
 
 // A function that stops soon after the cancellation is not reported.

@@ -202,21 +202,27 @@ func (h *hold) tellDraining() {
 	}
 }
 
-// tellEnded notifies the observer that these holds ended together, with err. It skips holds that were already unlocked,
-// because their Unlock reports them.
-func (s *Session) tellEnded(ended []*lockstate.Hold, err error) {
+// tellEnded notifies the observer that these holds ended together, with err. A hold that was found lost before, such as
+// at its limit, keeps that cause. tellEnded skips holds that were already unlocked, because their Unlock reports them. It
+// returns why one of them was lost; nil if none was.
+func (s *Session) tellEnded(ended []*lockstate.Hold, err error) (loss error) {
 	for _, held := range ended {
-		if h := holdOf(held); !h.unlocked() {
-			s.tellEnd(h, err)
+		h := holdOf(held)
+		h.mu.Lock()
+		cause := h.cause
+		h.mu.Unlock()
+		if cause == lock.ErrUnlocked {
+			continue
 		}
+		if !errors.Is(cause, lock.ErrLost) {
+			cause = err
+		}
+		if errors.Is(cause, lock.ErrLost) {
+			loss = cause
+		}
+		s.tellEnd(h, cause)
 	}
-}
-
-// unlocked reports whether an Unlock ended h.
-func (h *hold) unlocked() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.cause == lock.ErrUnlocked
+	return loss
 }
 
 // tell calls f with e, an event of h, if f is not nil and the observer was notified of the grant. The caller must not

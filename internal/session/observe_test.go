@@ -293,6 +293,12 @@ func TestObserver_howAHoldEnds(t *testing.T) {
 			w.mini.Del("orders")
 			_ = h.Unlock(w.Context()) // it is lost
 		}, "lost", lock.ErrLost},
+		"gone at Close": {nil, func(w *world, h lock.Hold, _ func()) {
+			w.mini.Del("orders")
+			if err := w.a.Close(w.Context()); err != nil {
+				w.Error(err)
+			}
+		}, "lost", lock.ErrGone},
 		"expired": {[]lock.Option{lock.WithFixedLease(time.Second)}, func(*world, lock.Hold, func()) { time.Sleep(2 * time.Second) }, "lost", lock.ErrLost},
 		"held too long": {[]lock.Option{lock.WithMaxHold(time.Second)}, func(*world, lock.Hold, func()) {
 			time.Sleep(2 * time.Second)
@@ -321,7 +327,7 @@ func TestObserver_howAHoldEnds(t *testing.T) {
 				c.end(w, h, cancel)
 				all := w.wantEvents(strings.Split(c.want, ", ")...)
 				last := all[len(all)-1]
-				if !errors.Is(last.Err, c.cause) || last.Held < 0 || name == "expired" && (last.Held < 900*time.Millisecond || last.Held > time.Second) {
+				if !errors.Is(last.Err, c.cause) || errors.Is(last.Err, lock.ErrUnavailable) != (c.cause == lock.ErrUnavailable) || last.Held < 0 || name == "expired" && (last.Held < 900*time.Millisecond || last.Held > time.Second) {
 					t.Errorf("%+v, want %v", last, c.cause)
 				}
 			})

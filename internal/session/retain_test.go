@@ -279,6 +279,37 @@ func TestMinHold_unavailable(t *testing.T) {
 	}
 }
 
+// A lock is handed off to a call with WithMinHold, whose context is canceled while its lease is extended, or just before.
+// The error has the cause of the cancellation.
+func TestMinHold_canceled(t *testing.T) {
+	why := errors.New("shutting down")
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		ctx, cancel := context.WithCancelCause(w.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
+			ended <- err
+		}()
+		synctest.Wait()
+		time.Sleep(time.Millisecond) // within the time of a hand-off
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		time.AfterFunc(time.Second/2, func() { cancel(why) })
+		w.unlock(h)
+		if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("while it is extended: %v", err)
+		}
+		time.Sleep(minute)
+
+		h = w.lock(w.a, w.Context())
+		err := interrupted(ctx, w.a.applyMinHold(ctx, h.(*hold), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)})))
+		if !errors.Is(err, context.Canceled) || !errors.Is(err, why) {
+			w.Errorf("before it is extended: %v", err)
+		}
+		time.Sleep(minute)
+	})
+}
+
 // A call without WithMinHold does not retain its lock, and requests no longer lease.
 func TestMinHold_unset(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -60,6 +60,22 @@ func TestUnlock_lostMeanwhile(t *testing.T) {
 	}
 }
 
+// A nil context is a bug of the caller. Unlock panics before it changes anything, so the hold can still be unlocked.
+func TestUnlock_nilContext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		func() {
+			defer func() {
+				if recover() == nil {
+					w.Error("it did not panic")
+				}
+			}()
+			_ = h.Unlock(nil) //nolint:staticcheck // the subject of the test
+		}()
+		w.unlock(h)
+	})
+}
+
 // A release that finds no lock got a reply: its error does not report an unavailable server.
 func TestUnlock_lockGoneIsNotUnavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
