@@ -1,5 +1,5 @@
-// Package leasehold is an overview of the leasehold locks, with runnable examples. The locks are in
-// the packages below it, and package client creates them.
+// Package leasehold gives an overview of the leasehold locks, with runnable examples. The locks are
+// in its subpackages, and package client creates them.
 //
 //	go get github.com/leasehold-go/leasehold/client
 //
@@ -25,13 +25,13 @@
 //	countdown latch: wait until a count is zero       client.Client.NewLatch
 //	wait group: wait until all workers are done       client.Client.NewWaitGroup
 //	rate limiter: at most N calls per interval        client.Client.NewRateLimiter
-//	the same, shared with Java (Redisson)             client.Client.NewRedissonRateLimiter
+//	Redisson-compatible rate limiter                  client.Client.NewRedissonRateLimiter
 //	Bloom filter: approximate set membership          client.Client.NewBloomFilter
 //
-// Start with NewLock. Use a fair lock only if the order matters, because each change of holder
-// costs another round trip. Use a quorum only if a lock must stay available although a server is
-// lost permanently. Most jobs need a plain lock on one server, and a fencing token if a stale write
-// would do harm.
+// Start with NewLock. Use a fair lock only if the order matters, because each hand-off to another
+// process requires another round trip. Use a quorum only if a lock must stay available even after a
+// server is lost permanently. Most jobs need a plain lock on one server, and a fencing token if a
+// stale write would do harm.
 //
 // # Acquiring a lock
 //
@@ -40,7 +40,7 @@
 //	manage the hold yourself                Lock, TryLock, and Hold.Unlock
 //	wait for at most five seconds           lock.WithWait(5*time.Second)
 //	once a minute, however short the work   lock.WithMinHold(50*time.Second)
-//	work that is sharded by key             lock.WithLinger(time.Second)
+//	lock the same keys repeatedly           lock.WithLinger(time.Second)
 //	hold for at most an hour                lock.WithMaxHold(time.Hour)
 //	a fixed lease without renewals          lock.WithFixedLease(time.Minute)
 //	release without a round trip            lock.WithAsyncUnlock()
@@ -49,7 +49,7 @@
 // # Using locks safely
 //
 // A lock on a server is a lease, and can expire while its holder is paused. Check the context
-// before each step that must not be done twice. If a stale write costs money, have the protected
+// before each step that must not be done twice. If a stale write would do harm, have the protected
 // resource check a fencing token.
 //
 // Handle two errors. [lock.ErrNotAcquired] means that another owner has the lock.
@@ -57,22 +57,22 @@
 // error matches both. If a hold is lost, its context is canceled with a cause that matches
 // [lock.ErrLost].
 //
-// Only the context of a hold re-enters. A second Lock under a plain context waits, even in the same
-// goroutine. To re-enter, pass on the context of the hold.
+// Lock re-enters only under the context of a hold. A second Lock under a plain context waits, even
+// in the same goroutine. To re-enter, pass on the context of the hold.
 //
 // # Terms
 //
 //	owner    the identity that holds a lock: new for each Lock, unless a context carries one
 //	hold     one successful Lock, released by one Unlock
 //	lease    the time after which Redis frees the lock unless it is renewed; 30 s by default
-//	renew    extend the lease; the client does that every third of it
-//	lost     no longer guaranteed to be held, although the holder did not call Unlock
+//	renew    extend the lease; the client does so after each third of it
+//	lost     no longer guaranteed to be held, even though the holder did not call Unlock
 //	token    a number that grows from holder to holder (fencing token)
 //
 // # Packages
 //
 //	client        connects, and creates every lock
-//	lock          Locker, Hold, errors, options and Do; all that code with a lock as a parameter needs
+//	lock          Locker, Hold, errors, options and Do; all you need to take a lock as a parameter
 //	reentrant, fairlock, rwlock, semaphore
 //	              the types of locks
 //	multilock     several locks as one, and quorums
@@ -82,13 +82,13 @@
 //	ratelimit, bloom
 //	              rate limiters and Bloom filters
 //	admin         lists, inspects and force-unlocks locks
-//	locktest      a Redis server in memory for tests, and conformance tests for locks
+//	locktest      an in-memory Redis server for tests, and conformance tests for locks
 //
-// Adapters are below contrib. Packages httplock for net/http and synclock for sync.Locker are in
-// this module. Separate modules support asynq, cron libraries, certmagic, OpenTelemetry, Prometheus
-// and the options of go-redis. Others support a migration from redsync, redislock or rueidislock.
+// Adapters are in contrib. Packages httplock for net/http and synclock for sync.Locker are in this
+// module. Separate modules support asynq, cron libraries, certmagic, OpenTelemetry, Prometheus and
+// the options of go-redis. Another one supports migration from redsync, redislock or rueidislock.
 //
-// The command leasehold holds a lock for a shell command, and shows who holds what. Guides,
+// The leasehold command runs a shell command under a lock, and shows who holds what. Guides,
 // migration from other libraries, a production checklist and a runbook are in docs.
 package leasehold
 

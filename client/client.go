@@ -186,7 +186,7 @@ func (c *Client) used() *session.Session {
 }
 
 // NewLock returns a handle of the plain (re-entrant) lock called name. It sends no command and is
-// cheap. An invalid name or option is an error of the first call. The first handle of a client
+// cheap. An invalid name or option makes the first call fail. The first handle of a client
 // registers the client for operators (see [WithName]).
 //
 // Java services use RedissonClient.getLock(name).
@@ -195,8 +195,8 @@ func (c *Client) NewLock(name string, opts ...lock.Option) *reentrant.Lock {
 }
 
 // NewFairLock returns a handle of the fair lock called name. Owners are served first-come,
-// first-served across all processes. NewFairLock sends no command. An invalid name or option is an
-// error of the first call.
+// first-served across all processes. NewFairLock sends no command. An invalid name or option makes
+// the first call fail.
 //
 // Java services use RedissonClient.getFairLock(name).
 func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
@@ -204,8 +204,8 @@ func (c *Client) NewFairLock(name string, opts ...lock.Option) *fairlock.Lock {
 }
 
 // NewRWLock returns a handle of the read/write lock called name. Any number of readers, or one
-// writer, can hold it. NewRWLock sends no command. An invalid name or option is an error of the
-// first call.
+// writer, can hold it. NewRWLock sends no command. An invalid name or option makes the first
+// call fail.
 //
 // Java services use RedissonClient.getReadWriteLock(name).
 func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
@@ -214,8 +214,8 @@ func (c *Client) NewRWLock(name string, opts ...lock.Option) *rwlock.Lock {
 
 // NewSemaphore returns a handle of the semaphore called name, with that number of permits. At most
 // that number can be held at once. With 0 permits, the handle accepts the number that the semaphore
-// already has. NewSemaphore sends no command. An invalid name, number or option is an error of the
-// first call.
+// already has. NewSemaphore sends no command. An invalid name, number or option makes the
+// first call fail.
 //
 // Java services use RedissonClient.getPermitExpirableSemaphore(name). An RSemaphore (getSemaphore)
 // cannot be shared. It has no leases, and a handle with 0 permits would take its permits.

@@ -67,7 +67,7 @@ const (
 //
 // Leases of readers are renewed at least every 10 s. A reader of Redisson that renews shortens the
 // lease of the lock to its own watchdog timeout (30 s by default). If Redisson's watchdog timeout
-// is less than 10 s, set no longer timeout here.
+// is less than 10 s, do not set a longer one here.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.Lease = d
@@ -95,9 +95,9 @@ func WithKeyPrefix(prefix string) Option {
 //
 // The client logs faults that no call returns. It logs a lost lock at Error. It logs a fault at
 // Warn if it can lead to a loss, keeps other owners waiting, or hides the client from operators. It
-// logs nothing else. It logs each message at most once in 10 s for one lock, and for up to 10 locks
-// in that time. The next message of that kind counts the suppressed ones. No message contains a
-// password or an owner. docs/operate/runbook.md explains each message.
+// logs nothing else by default. It logs each message at most once in 10 s for one lock, and for up
+// to 10 locks in that time. The next message of that kind counts the suppressed ones. No message
+// contains a password or an owner. docs/operate/runbook.md explains each message.
 //
 // With a logger from this option the client also logs at Debug. A logger on [slog.DiscardHandler]
 // silences it.

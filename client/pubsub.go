@@ -10,7 +10,7 @@ import (
 )
 
 // PubSub is how a release notifies the waiters on a cluster. All clients of a lock should use the
-// same way. Otherwise they still exclude each other, but waiters detect a release only by polling.
+// same mode. Otherwise they still exclude each other, but waiters detect a release only by polling.
 // Waiters of leasehold detect it within a second, and waiters of Redisson when the lease expires.
 type PubSub int
 

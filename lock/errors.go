@@ -2,8 +2,9 @@ package lock
 
 import "errors"
 
-// Errors of this module match one of these values with [errors.Is], or the error of the context, or
-// an error of Redis. Each is wrapped in an [*Error].
+// An error of a call on a lock wraps an [*Error]. Most match one of these values with [errors.Is],
+// the error of the context, or an error of Redis. Others report an invalid option or argument, or
+// are defined by the package of the call.
 var (
 	// ErrNotAcquired is returned when another owner has the lock. The latest reply of Redis was a
 	// refusal because of that owner. No later command failed or exceeded the operation timeout.
@@ -74,8 +75,8 @@ var (
 	ErrWrongType = errors.New("key has the wrong type")
 )
 
-// Error is the type of every error that this module returns, in the manner of [io/fs.PathError].
-// Use [errors.Is] to find the reason.
+// Error describes why a call on a lock failed, in the manner of [io/fs.PathError]. Use [errors.Is]
+// to find the reason.
 type Error struct {
 	Op   string // operation: "lock", "trylock", "unlock", "inspect", "hold", …
 	Name string // name of the lock, as the caller gave it; "" if there is none

@@ -9,8 +9,9 @@ import (
 // Locker is a lock of any type.
 //
 // A Locker is a name and a way to lock it. Creating one sends no command. It is safe for concurrent
-// use, and goroutines that share one exclude each other. It is not a [sync.Locker], because Lock
-// can fail, and only the returned [Hold] can be unlocked.
+// use, and goroutines that share one exclude each other, unless its type admits several holders or
+// they share an owner. It is not a [sync.Locker], because Lock can fail, and only the returned
+// [Hold] can be unlocked.
 type Locker interface {
 	// Name returns the name as the caller gave it.
 	Name() string
@@ -21,9 +22,10 @@ type Locker interface {
 	// never matches both. It matches neither if ctx was canceled before any reply.
 	Lock(ctx context.Context) (Hold, error)
 
-	// TryLock makes one attempt and does not wait for another owner. It fails with [ErrNotAcquired] if
-	// another owner has the lock, or another caller of this process is ahead. It fails with
-	// [ErrUnavailable] if Redis is unavailable.
+	// TryLock makes one attempt and does not wait for another owner, except for at most 250 ms for a
+	// client that may keep the lock: see [WithLinger]. It fails with [ErrNotAcquired] if another owner
+	// has the lock, or another caller of this process is ahead. It fails with [ErrUnavailable] if Redis
+	// is unavailable.
 	TryLock(ctx context.Context) (Hold, error)
 }
 
@@ -63,7 +65,7 @@ type Hold interface {
 	// loss that has not been detected yet is then not an error of this hold. The next holder detects it.
 	Unlock(ctx context.Context) error
 
-	// Extend makes the lease last for d from now on, unless it already lasts longer. After that, Until
+	// Extend extends the lease to d from now, unless it already lasts longer. After that, Until
 	// is at least d after the call began, less the margin for clock drift.
 	//
 	// A hold with [WithFixedLease] gets more time this way. A renewed hold needs Extend only before a
@@ -71,9 +73,9 @@ type Hold interface {
 	// lock stays locked for the rest of d. [WithMaxHold] still bounds the hold.
 	//
 	// Extend fails with [ErrNotHeld] if the hold was released or lost. If it was lost, the error also
-	// matches [ErrLost]. After any other error the lease is unchanged or was extended. d must be at
-	// least [MinLease]. Extend requires one round trip. It sends no command if d is out of range, the
-	// hold has ended, or ctx is canceled.
+	// matches [ErrLost]. After any other error, the lease may or may not have been extended. d must be
+	// at least [MinLease]. Extend requires one round trip. It sends no command if d is out of range,
+	// the hold has ended, or ctx is canceled.
 	Extend(ctx context.Context, d time.Duration) error
 
 	// Err returns nil while Context is not canceled, and its cause afterward. If the hold is lost
@@ -118,7 +120,7 @@ func Do(ctx context.Context, l Locker, fn func(ctx context.Context) error) error
 	return under(ctx, h, fn)
 }
 
-// TryDo is [Do] for a caller that does not wait. If another owner has l, fn is not called, and the
+// TryDo is like [Do], but does not wait. If another owner has l, fn is not called, and the
 // error matches [ErrNotAcquired].
 //
 //	err := lock.TryDo(ctx, l, report)

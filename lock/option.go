@@ -17,8 +17,8 @@ const MinLease = 10 * time.Millisecond
 
 // Option changes how one lock handle locks. Most locks need none. By default the lease is renewed
 // until the hold ends, and only the context limits a wait. Each type of lock documents which
-// options it supports. A nil option, an invalid value and an unsupported option are errors of the
-// first call. For an unsupported option, the error matches [errors.ErrUnsupported]. If the same
+// options it supports. A nil option, an invalid value or an unsupported option makes the first call
+// fail. For an unsupported option, the error matches [errors.ErrUnsupported]. If the same
 // option is given twice, the second one applies.
 //
 // The functions of this package create options, and lockimpl.NewConfig reads them.
@@ -126,9 +126,8 @@ func WithReaderPreference() Option {
 // counter in Redis stores the latest token. A new holder gets the server time in µs, or the latest
 // token plus one if that is larger. The first hold of an owner decides.
 //
-// The counter has no expiry and stays when the lock is free. It takes 16 bytes and its key for each
-// name that was ever locked this way. A Redisson RFencedLock of the same name uses the same
-// counter.
+// The counter has no expiry and stays when the lock is free. It takes about 100 bytes for each name
+// that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter.
 //
 // With this option, read holds have a token too. A reader's token is larger than the token of every
 // earlier writer, and smaller than the token of every later writer. Readers with no writer between
@@ -260,14 +259,15 @@ func WithGrace(d time.Duration) Option {
 // keep coming.
 //
 // TryLock of another process waits for the release for at most d (at least 10 ms), and at most 250 ms.
-// Its error matches [ErrNotAcquired] and says that the lock is in use, or kept, not in use.
+// Its error matches [ErrNotAcquired] and says that the lock is in use, or kept idle.
 //
 // A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
 // notification is on its way.
 //
 // Each hold has a larger token than the previous one. The lease is renewed while the lock is kept, so a
 // process that crashes keeps others out for at most the lease. If the lock is lost while it is kept, no
-// hold ends, and the next caller acquires it as usual. Close releases it.
+// hold ends. Until the client detects the loss, within a third of the lease, a caller can still acquire
+// the kept lock; that hold is then lost. After that, callers acquire it as usual. Close releases it.
 //
 // A lock lingers only while the client receives notifications, and only if no other process waited
 // when it was acquired. The first acquisition of a name therefore does not linger. A write lock with

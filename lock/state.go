@@ -39,7 +39,7 @@ type Holder struct {
 	Since time.Time
 
 	// Lingers reports that the client may keep the lock after its last Unlock: see [WithLinger]. Redis
-	// does not store whether the lock is in use, or kept, not in use.
+	// does not store whether the lock is in use, or kept idle.
 	Lingers bool
 
 	Client Client // client of the owner, as far as it is known

@@ -1,5 +1,5 @@
-// Package locktest provides a Redis server in memory for tests of code that locks, and conformance
-// tests for lock implementations.
+// Package locktest provides an in-memory Redis server for testing code that uses locks, and
+// conformance tests for lock implementations.
 //
 // [NewServer] starts the server and creates clients on it:
 //

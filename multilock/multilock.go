@@ -28,7 +28,7 @@ var _ lock.Locker = (*Lock)(nil)
 
 // New returns a lock that is held when all of locks are. They may be of any type and of any
 // clients. A [Lock] among them is replaced by the locks that it is made of. New sends no command.
-// An empty list, or a nil in it, is an error of the first call.
+// An empty list, or a nil in it, makes the first call fail.
 //
 // A lock that is given twice is acquired twice, because one owner acquires all. Both sides of a
 // read/write lock are therefore allowed. The same lock through two clients is not, because two

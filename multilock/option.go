@@ -83,7 +83,7 @@ func WithWait(d time.Duration) Option {
 }
 
 // WithDurableServers declares that no server loses a lock when it restarts. All of them use
-// appendonly yes and appendfsync always, on disks that really write. A server then has its vote
+// appendonly yes and appendfsync always, on disks that honor fsync. A server then has its vote
 // immediately after a restart. It also has its vote if its uptime cannot be read. If the
 // declaration is wrong, two owners can hold the lock at once.
 func WithDurableServers() Option {

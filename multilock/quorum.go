@@ -37,7 +37,7 @@ var _ lock.Locker = (*Quorum)(nil)
 // that takes over. With five servers, two may fail.
 //
 // NewQuorum sends no command. A wrong number of locks, an invalid option, or a semaphore with more
-// than one permit is an error of the first call. Locks that are on one server have one vote
+// than one permit makes the first call fail. Locks that are on one server have one vote
 // together. If the other servers are no majority, each call fails. The client compares the run IDs
 // of the servers, even behind a proxy. If INFO is denied, it compares the owners that have the
 // lock.

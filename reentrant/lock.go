@@ -12,8 +12,8 @@
 //
 // A waiter subscribes to the channel of the lock. It retries when the subscription is confirmed,
 // after each notification, and when the lease of the other owner expires. It also retries at least
-// once per second, and after a long wait at least every two seconds. In a process, waiters are served first-come, first-served, and only the first
-// sends commands.
+// once per second, or every two seconds after a long wait. Within a process, waiters are served
+// first-come, first-served, and only the first sends commands.
 //
 // # Differences from Redisson
 //
@@ -124,7 +124,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // ForceUnlock frees the lock, whichever owner holds it, and reports whether an owner did. It
 // notifies the waiters. It is for operators.
 //
-// A holder of this client detects the loss immediately. A holder of another client also does if
+// A holder of this client detects the loss immediately. So does a holder of another client if
 // that client is subscribed (see admin.Admin.ForceUnlock). Any other holder detects it with its next
 // renewal. Until then, two owners may both act as the holder. The cause of the loss matches
 // lock.ErrForceUnlocked.

@@ -63,7 +63,7 @@
 //     and the lease is the reader's.
 //   - A re-entry of a writer never adds to the lease.
 //   - The lease of a reader covers all its holds, and is not shortened when one is released.
-//   - To request the write lock while reading is an error, not an endless wait.
+//   - Requesting the write lock while reading is an error, not an endless wait.
 //   - ForceUnlock ends both sides.
 package rwlock
 
@@ -140,10 +140,10 @@ func (l *Lock) Name() string { return l.read.spec.Name }
 // writes. Its holds have a fencing token only with [lock.WithFencing]. The token is larger than the
 // token of every earlier writer, and equal for all readers until the next writer.
 //
-// Lock waits while another owner writes, or while a writer waits that came before. It requires one
+// Lock waits while another owner writes, or while an earlier writer waits. It requires one
 // round trip if it need not wait, and none while other callers of this client read. If ctx carries
 // an owner that already reads or writes, it is granted immediately. TryLock fails with
-// lock.ErrNotAcquired if Lock would wait. All else is as for a plain lock.
+// lock.ErrNotAcquired if Lock would wait. Otherwise it behaves like a plain lock.
 func (l *Lock) Read() lock.Locker { return &l.read }
 
 // Write returns the side for writing. One owner can hold it, while no other owner reads.
@@ -152,7 +152,7 @@ func (l *Lock) Read() lock.Locker { return &l.read }
 // requires one round trip if the lock is free. If ctx carries an owner that already writes, it
 // re-enters immediately. If that owner only reads, it fails immediately with lock.ErrUpgrade.
 // TryLock fails with lock.ErrNotAcquired if Lock would wait, and makes no reader wait behind it.
-// All else is as for a plain lock.
+// Otherwise it behaves like a plain lock.
 func (l *Lock) Write() lock.Locker { return &l.write }
 
 // Downgrade releases the write hold w and returns a read hold in its place. The read hold belongs
@@ -184,7 +184,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // ForceUnlock ends all reading and writing, and reports whether there was any. It notifies the
 // waiters. ForceUnlock is for operators.
 //
-// Holders of this client detect the loss immediately. Holders of other clients also do if they are
+// Holders of this client detect the loss immediately. So do holders of other clients if they are
 // subscribed (see admin.Admin.ForceUnlock), up to 64 readers. Other holders detect it with their next
 // renewal, and may act as holders until then. The cause of the loss matches lock.ErrForceUnlocked.
 //

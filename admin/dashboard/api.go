@@ -41,7 +41,7 @@ type (
 		Mode    string     `json:"mode,omitempty"`
 		Count   int        `json:"count,omitempty"`
 		Since   *time.Time `json:"since"`
-		Lingers bool       `json:"lingers,omitempty"` // it is in use, or kept, not in use
+		Lingers bool       `json:"lingers,omitempty"` // it is in use, or kept idle
 		Client  apiClient  `json:"client"`
 	}
 	apiClient struct {

@@ -652,7 +652,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			r.How += fmt.Sprintf(", %d times", o.Count)
 		}
 		if o.Lingers {
-			r.How += "; in use, or kept, not in use"
+			r.How += "; in use, or kept idle"
 		}
 		v.Holders = append(v.Holders, r)
 		if s := h.digest(o.Owner); !slices.Contains(v.Seen, s) {

@@ -353,7 +353,7 @@ func since(h lock.Holder) string {
 	}
 	text := fmt.Sprintf("requested %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
 	if h.Lingers {
-		text = "in use, or kept, not in use (lingers); " + text
+		text = "in use, or kept idle (lingers); " + text
 	}
 	if h.Mode == lock.Worker { // a worker of a wait group does not wait
 		return text

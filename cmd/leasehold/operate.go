@@ -100,7 +100,7 @@ type (
 		Since           *time.Time `json:"since"`                       // when it asked; null if nobody says
 		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter whose place ends if it is not heard from
 		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
-		Lingers         bool       `json:"lingers,omitempty"`           // of a holder whose client may keep the lock, not in use
+		Lingers         bool       `json:"lingers,omitempty"`           // of a holder whose client may keep the lock idle
 		Client          clientJSON `json:"client"`
 	}
 	leaderJSON struct {

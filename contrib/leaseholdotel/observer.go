@@ -211,7 +211,7 @@ func (o *observer) instruments(m metric.Meter) error {
 	o.lost = counter("leasehold.lock.lost", "{lock}", "Number of holds lost, by reason.")
 	o.abandoned = counter("leasehold.lock.abandoned", "{lock}", "Number of holds abandoned because they were not unlocked in time after their context was canceled.")
 	o.handedOff = counter("leasehold.lock.handed_off", "{lock}", "Number of hand-offs inside a process, without a command to Redis.")
-	o.kept = counter("leasehold.lock.kept", "{lock}", "Number of Unlock calls that kept the lock, not in use, for the next caller of the process.")
+	o.kept = counter("leasehold.lock.kept", "{lock}", "Number of Unlock calls that kept the lock idle for the next caller of the process.")
 	return errors.Join(errs...)
 }
 

@@ -126,7 +126,7 @@ func New(opts ...Option) (*Metrics, error) {
 	m.lost = counter("leasehold_lock_lost_total", "Number of holds lost, by reason.", labelReason)
 	m.abandoned = counter("leasehold_lock_abandoned_total", "Number of holds abandoned because they were not unlocked in time after their context was canceled.")
 	m.handedOff = counter("leasehold_lock_handed_off_total", "Number of hand-offs inside a process, without a command to Redis.")
-	m.kept = counter("leasehold_lock_kept_total", "Number of Unlock calls that kept the lock, not in use, for the next caller of the process.")
+	m.kept = counter("leasehold_lock_kept_total", "Number of Unlock calls that kept the lock idle for the next caller of the process.")
 	return m, nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// electors returns a client for each of the independent servers.
-func electors(ctx context.Context, urls []string) ([]*client.Client, error) {
+// openAll returns a client for each of the independent servers.
+func openAll(ctx context.Context, urls []string) ([]*client.Client, error) {
 	var clients []*client.Client
 	for _, url := range urls {
 		// Connect lazily, so that the process can start while one server is down.
@@ -25,13 +25,27 @@ func electors(ctx context.Context, urls []string) ([]*client.Client, error) {
 	return clients, nil
 }
 
-// leader returns a lock that a majority of the servers must grant.
-func leader(clients []*client.Client, opts ...multilock.Option) *multilock.Quorum {
+// onQuorum runs work under a lock that a majority of the servers must grant.
+func onQuorum(ctx context.Context, urls []string, work func(ctx context.Context) error, opts ...multilock.Option) error {
+	clients, err := openAll(ctx, urls)
+	if err != nil {
+		return err
+	}
+	defer closeAll(clients)
 	var locks []lock.Locker
 	for _, c := range clients {
-		locks = append(locks, c.NewLock("leader", lock.WithFencing()))
+		locks = append(locks, c.NewLock("ledger", lock.WithFencing()))
 	}
-	return multilock.NewQuorum(locks, opts...)
+	return lock.Do(ctx, multilock.NewQuorum(locks, opts...), work)
+}
+
+// closeAll closes the clients. It waits for up to a second for a server that is down.
+func closeAll(clients []*client.Client) {
+	for _, c := range clients {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		c.Close(ctx)
+		cancel()
+	}
 }
 
 func TestQuorum(t *testing.T) {
@@ -48,26 +62,15 @@ func TestQuorum(t *testing.T) {
 			defer s.Close()
 		}
 	}
-	clients, err := electors(t.Context(), urls)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		for _, c := range clients {
-			c.Close(ctx) // the server that is down confirms nothing
+	worked := false
+	work := func(ctx context.Context) error {
+		if worked = true; lock.HoldFromContext(ctx).Token() == 0 {
+			t.Error("there is no token")
 		}
-	}()
+		return nil
+	}
 	// The servers of the test have just started, so without this they would have no vote.
-	h, err := leader(clients, multilock.WithDurableServers()).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h.Token() == 0 {
-		t.Error("there is no token")
-	}
-	if err := h.Unlock(t.Context()); err != nil {
-		t.Error(err)
+	if err := onQuorum(t.Context(), urls, work, multilock.WithDurableServers()); err != nil || !worked {
+		t.Errorf("work was called: %t; %v", worked, err)
 	}
 }

@@ -77,7 +77,7 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 // The status is 412 Precondition Failed if err matches [fence.ErrStale], and 400 Bad Request if it
 // matches [fence.ErrNoToken]. The caller handles other errors.
 //
-// The status is 412 because the token is a condition in a header that is false. A 409 Conflict
+// The status is 412 because the token is a precondition in a header that failed. A 409 Conflict
 // would invite the client to send the request again. That cannot succeed, because the lock is lost.
 func WriteError(w http.ResponseWriter, err error) bool {
 	var stale *fence.StaleError

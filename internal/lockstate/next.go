@@ -106,7 +106,7 @@ type Refusal struct {
 	NoPubSub  bool          // no notification reaches this process
 	Confirmed bool          // the subscription of this process is confirmed
 	Own       bool          // a Redisson owner may notify the waiter of its turn, on the waiter's own channel
-	Kept      time.Duration // how long a single attempt retries, because the lock may be kept by another process, not in use; 0 if not
+	Kept      time.Duration // how long a single attempt retries, because the lock may be kept idle by another process; 0 if not
 	Trace     bool          // the request left an entry in Redis
 }
 

@@ -149,7 +149,7 @@ type keptElsewhere struct {
 }
 
 func (e keptElsewhere) Error() string {
-	return fmt.Sprintf("%v: in use, or kept, not in use, by a client that did not release it within %v", lock.ErrNotAcquired, e.within)
+	return fmt.Sprintf("%v: in use, or kept idle by a client that did not release it within %v", lock.ErrNotAcquired, e.within)
 }
 
 // Is makes the error match lock.ErrNotAcquired.

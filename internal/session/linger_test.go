@@ -191,7 +191,7 @@ func TestLinger_tryLockFails(t *testing.T) {
 			if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
 				w.Errorf("%v: %v", linger, err)
 			}
-			if c.ctx == time.Minute && !strings.Contains(err.Error(), "kept, not in use") {
+			if c.ctx == time.Minute && !strings.Contains(err.Error(), "kept idle") {
 				w.Errorf("%v: %v", linger, err)
 			}
 			if took := time.Since(start); took > c.want || took < c.want/2 {

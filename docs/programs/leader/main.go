@@ -54,7 +54,7 @@ func run(url, addr string, task func(ctx context.Context) error) error {
 		held := lock.HoldFromContext(ctx).Context() // canceled by a loss, but not by SIGTERM
 		for {
 			if err := task(held); err != nil {
-				return err // another process leads
+				return err // the task failed, or the lock is lost
 			}
 			select {
 			case <-time.After(time.Minute):
