@@ -285,20 +285,18 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 			}
 			steps++
 			names, err := a.step(ctx, nodes[at], scans, from)
+			var locks []Lock
+			for i := 0; err == nil && i < len(scans); i++ {
+				var some []Lock
+				some, err = scans[i].find(ctx, names[i])
+				locks = append(locks, some...)
+			}
 			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
 				a.lose(nodes[at], err)
 				break
 			}
 			if err != nil {
 				return "", 0, err
-			}
-			var locks []Lock
-			for i, s := range scans {
-				some, err := s.find(ctx, names[i])
-				if err != nil {
-					return "", 0, err
-				}
-				locks = append(locks, some...)
 			}
 			more = found(locks)
 		}

@@ -2,7 +2,9 @@ package admin_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +141,44 @@ func TestLocks_deadPrimary(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("with the primary back: %+v", got)
 		}
+	}
+}
+
+// A primary stops to respond between the steps of a list: after SCAN, before the locks are read. The list has what the others store.
+func TestLocks_primaryDiesInBetween(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.SharedCluster(t)
+	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
+	s.rdb = s.connect()
+	dead := cluster.Masters(t)[1]
+	var want []string
+	for i := range 24 {
+		name := "orders:" + strconv.Itoa(i)
+		s.do("HSET", name, "01a20376-5c32-7c6b-b43e-000000000010:1", "1")
+		if cluster.Master(t, name) != dead {
+			want = append(want, name)
+		}
+	}
+	slices.Sort(want)
+	wire, never := redistest.NewProxy(t, dead.Addr()), make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	wire.OnRequest(func(req [][]byte) (act redistest.Action) {
+		if command := string(req[0]); command == "HRANDFIELD" || command == "HSCAN" { // the first to be sent, on servers with and without it
+			act.HoldRequest = never
+		}
+		return act
+	})
+	a, err := admin.New(cluster.Client(t, func(o *rueidis.ClientOption) {
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if addr == dead.Addr() {
+				addr = wire.Addr()
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}), admin.WithOpTimeout(3*time.Second))
+	s.must(err)
+	if got := s.lists(a); !slices.Equal(got.locks, want) || !slices.Equal(got.missing, []string{dead.Addr()}) {
+		t.Errorf("%+v, want %q without %s", got, want, dead.Addr())
 	}
 }
 
