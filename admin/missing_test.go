@@ -182,6 +182,77 @@ func TestLocks_primaryDiesInBetween(t *testing.T) {
 	}
 }
 
+// Between two pages, a primary that is still to be listed hands over to a replica, which comes before the others by its address.
+func TestPage_failover(t *testing.T) {
+	t.Parallel()
+	var (
+		cluster            *redistest.Cluster
+		now, lower, higher *redistest.Server // the primary of the page, and the two of the other shard
+	)
+	for now == nil { // in one cluster of fifteen, no address is between those of another shard
+		cluster = redistest.StartCluster(t)
+		masters := cluster.Masters(t)
+		for _, m := range masters {
+			shard := []*redistest.Server{m, cluster.Replica(t, m)}
+			slices.SortFunc(shard, func(a, b *redistest.Server) int { return strings.Compare(a.Addr(), b.Addr()) })
+			for _, s := range cluster.Nodes {
+				if shard[0].Addr() < s.Addr() && s.Addr() < shard[1].Addr() {
+					now, lower, higher = s, shard[0], shard[1]
+				}
+			}
+		}
+	}
+	for _, s := range []*redistest.Server{now, higher} {
+		if !slices.Contains(cluster.Masters(t), s) {
+			cluster.TakeOver(t, s)
+		}
+	}
+	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
+	s.rdb = s.connect()
+	tag := func(of *redistest.Server) string {
+		for i := 0; ; i++ {
+			if tag := "{" + strconv.Itoa(i) + "}"; cluster.Master(t, tag) == of {
+				return tag
+			}
+		}
+	}
+	const many, owner = 2000, "01a20376-5c32-7c6b-b43e-000000000010:1" // so many that a page ends before the last
+	here, there := tag(now), tag(higher)
+	for i := range many {
+		s.do("HSET", here+strconv.Itoa(i), owner, "1")
+	}
+	s.do("HSET", there, owner, "1")
+	cluster.WaitForReplica(t, higher)
+	s.until("a client that connects knows the replica", func() bool {
+		s.rdb = s.connect()
+		return s.rdb.Nodes()[lower.Addr()] != nil
+	})
+	a, err := admin.New(s.rdb)
+	s.must(err)
+	listed := make(map[string]bool)
+	found := 0
+	for cursor, first, over := "", true, false; first || cursor != ""; first = false {
+		page, err := a.Page(t.Context(), admin.Query{}, cursor)
+		s.must(err)
+		for _, l := range page.Locks {
+			if listed[l.Name] = true; strings.HasPrefix(l.Name, here) {
+				found++
+			}
+		}
+		cursor = page.Next
+		if found > 0 && !over {
+			over = true
+			if found >= many {
+				t.Fatal("the page has all locks of its primary")
+			}
+			cluster.TakeOver(t, lower)
+		}
+	}
+	if len(listed) != many+1 {
+		t.Errorf("%d locks are listed, want %d", len(listed), many+1)
+	}
+}
+
 // A survey knows the locks of a primary that did not respond as soon as it is back, and not only when the scan comes by: otherwise they would
 // look released in between.
 func TestSurvey_primaryBack(t *testing.T) {
