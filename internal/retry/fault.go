@@ -90,7 +90,7 @@ var Replies = []Row{
 	// The cluster cannot serve now.
 	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a client of the cluster follows", passes},
 	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a client of the cluster follows", passes},
-	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and each node has some of the keys", passes},
+	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and the node lacks some of the keys", passes},
 	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", passes},
 	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", passes},
 	{"access a slot not served", "ERR Script attempted to access a slot not served", "the same, from a script", passes},
