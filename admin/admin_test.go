@@ -305,7 +305,7 @@ func TestPage(t *testing.T) {
 		if page, err := s.admin.Page(s.Context(), admin.Query{Match: "nothing"}, ""); err != nil || len(page.Locks) > 0 || page.Next == "" {
 			s.Errorf("a page that finds nothing looks at all keys: %+v, %v", page, err)
 		}
-		for _, bad := range []string{"nonsense", "127.0.0.1:1 7", "- x", "-"} {
+		for _, bad := range []string{"nonsense", "127.0.0.1:1 7", "127.0.0.1:1 7 0,0", "- x 0,0", "- 16384 0", "- 16384 x,0", "-"} {
 			if _, err := s.admin.Page(s.Context(), admin.Query{}, bad); !errors.Is(err, admin.ErrBadCursor) {
 				s.Errorf("from %q: %v", bad, err)
 			}

@@ -71,8 +71,8 @@ var ErrBadCursor = errors.New("invalid or outdated cursor: start over with an em
 // whichever comes first. The time of a call therefore does not grow with the number of keys.
 //
 // Page uses SCAN. A lock that exists from the first page to the last is on at least one of them,
-// and can be on two. For a lock with many readers, Holders has only some of them. Page counts the
-// waiters and does not list them (see Inspect).
+// unless its slot is migrated in the meantime, and can be on two. For a lock with many readers,
+// Holders has only some of them. Page counts the waiters and does not list them (see Inspect).
 func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
 	page, err := a.page(ctx, q, cursor)
 	if err != nil {
@@ -261,9 +261,14 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 	begin := slices.Repeat([]string{"0"}, len(scans))
 	at, from := 0, slices.Clone(begin)
 	if cursor != "" {
-		addr, numbers, _ := strings.Cut(cursor, " ")
-		at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr == addr }), strings.Split(numbers, ",")
-		if len(from) != len(scans) || slices.ContainsFunc(from, func(c string) bool {
+		words := strings.SplitN(cursor, " ", 3)
+		if len(words) != 3 {
+			return "", 0, ErrBadCursor
+		}
+		addr := words[0]
+		slot, err := strconv.ParseInt(words[1], 10, 64)
+		at, from = slices.IndexFunc(nodes, func(n node) bool { return n.compare(slot, addr) == 0 }), strings.Split(words[2], ",")
+		if err != nil || len(from) != len(scans) || slices.ContainsFunc(from, func(c string) bool {
 			_, err := strconv.ParseUint(c, 10, 64)
 			return err != nil && c != end
 		}) {
@@ -273,7 +278,7 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 			if !slices.ContainsFunc(a.missing(), func(m Missing) bool { return m.Server == addr }) {
 				return "", 0, ErrBadCursor
 			}
-			if at, from = slices.IndexFunc(nodes, func(n node) bool { return n.addr > addr }), slices.Clone(begin); at < 0 {
+			if at, from = slices.IndexFunc(nodes, func(n node) bool { return n.compare(slot, addr) > 0 }), slices.Clone(begin); at < 0 {
 				return "", 1, nil
 			}
 		}
@@ -281,24 +286,22 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 	for steps, more := 0, true; at < len(nodes); at, from = at+1, slices.Clone(begin) {
 		for slices.ContainsFunc(from, func(c string) bool { return c != end }) {
 			if steps == pageScans || !more {
-				return nodes[at].addr + " " + strings.Join(from, ","), (float64(at) + behind(from)) / float64(len(nodes)), nil
+				return fmt.Sprint(nodes[at].addr, " ", nodes[at].first(), " ", strings.Join(from, ",")), (float64(at) + behind(from)) / float64(len(nodes)), nil
 			}
 			steps++
 			names, err := a.step(ctx, nodes[at], scans, from)
+			var locks []Lock
+			for i := 0; err == nil && i < len(scans); i++ {
+				var some []Lock
+				some, err = scans[i].find(ctx, names[i])
+				locks = append(locks, some...)
+			}
 			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
 				a.lose(nodes[at], err)
 				break
 			}
 			if err != nil {
 				return "", 0, err
-			}
-			var locks []Lock
-			for i, s := range scans {
-				some, err := s.find(ctx, names[i])
-				if err != nil {
-					return "", 0, err
-				}
-				locks = append(locks, some...)
 			}
 			more = found(locks)
 		}

@@ -109,6 +109,20 @@ type node struct {
 	slots [][2]int64 // nil if it is the only server, or that is not known
 }
 
+// first returns the lowest slot of n, or one more than any slot if it is not known.
+func (n node) first() int64 {
+	if len(n.slots) == 0 {
+		return 1 << 14
+	}
+	return n.slots[0][0]
+}
+
+// compare compares n with the node at addr that has slot as the lowest. A failover changes the address alone, so nodes are in the order
+// of their slots.
+func (n node) compare(slot int64, addr string) int {
+	return cmp.Or(cmp.Compare(n.first(), slot), cmp.Compare(n.addr, addr))
+}
+
 // masters returns the servers that have keys of their own and respond, always in the same order. Those that do not respond are in
 // missing afterwards.
 func (a *Admin) masters(ctx context.Context) ([]node, error) {
@@ -160,8 +174,8 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 		}
 		return nil, cmp.Or(errors.Join(all...), errors.New("the cluster has no primary"))
 	}
-	slices.SortFunc(found, func(a, b node) int { return cmp.Compare(a.addr, b.addr) })
 	absent := a.primaries(found, lost)
+	slices.SortFunc(found, func(a, b node) int { return a.compare(b.first(), b.addr) })
 	a.mu.Lock()
 	a.absent = absent
 	a.mu.Unlock()

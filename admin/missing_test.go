@@ -2,7 +2,9 @@ package admin_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +141,115 @@ func TestLocks_deadPrimary(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("with the primary back: %+v", got)
 		}
+	}
+}
+
+// A primary stops to respond between the steps of a list: after SCAN, before the locks are read. The list has what the others store.
+func TestLocks_primaryDiesInBetween(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.SharedCluster(t)
+	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
+	s.rdb = s.connect()
+	dead := cluster.Masters(t)[1]
+	var want []string
+	for i := range 24 {
+		name := "orders:" + strconv.Itoa(i)
+		s.do("HSET", name, "01a20376-5c32-7c6b-b43e-000000000010:1", "1")
+		if cluster.Master(t, name) != dead {
+			want = append(want, name)
+		}
+	}
+	slices.Sort(want)
+	wire, never := redistest.NewProxy(t, dead.Addr()), make(chan struct{})
+	t.Cleanup(func() { close(never) })
+	wire.OnRequest(func(req [][]byte) (act redistest.Action) {
+		if command := string(req[0]); command == "HRANDFIELD" || command == "HSCAN" { // the first to be sent, on servers with and without it
+			act.HoldRequest = never
+		}
+		return act
+	})
+	a, err := admin.New(cluster.Client(t, func(o *rueidis.ClientOption) {
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if addr == dead.Addr() {
+				addr = wire.Addr()
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}), admin.WithOpTimeout(3*time.Second))
+	s.must(err)
+	if got := s.lists(a); !slices.Equal(got.locks, want) || !slices.Equal(got.missing, []string{dead.Addr()}) {
+		t.Errorf("%+v, want %q without %s", got, want, dead.Addr())
+	}
+}
+
+// Between two pages, a primary that is still to be listed hands over to a replica, which comes before the others by its address.
+func TestPage_failover(t *testing.T) {
+	t.Parallel()
+	var (
+		cluster            *redistest.Cluster
+		now, lower, higher *redistest.Server // the primary of the page, and the two of the other shard
+	)
+	for now == nil { // in one cluster of fifteen, no address is between those of another shard
+		cluster = redistest.StartCluster(t)
+		masters := cluster.Masters(t)
+		for _, m := range masters {
+			shard := []*redistest.Server{m, cluster.Replica(t, m)}
+			slices.SortFunc(shard, func(a, b *redistest.Server) int { return strings.Compare(a.Addr(), b.Addr()) })
+			for _, s := range cluster.Nodes {
+				if shard[0].Addr() < s.Addr() && s.Addr() < shard[1].Addr() {
+					now, lower, higher = s, shard[0], shard[1]
+				}
+			}
+		}
+	}
+	for _, s := range []*redistest.Server{now, higher} {
+		if !slices.Contains(cluster.Masters(t), s) {
+			cluster.TakeOver(t, s)
+		}
+	}
+	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
+	s.rdb = s.connect()
+	tag := func(of *redistest.Server) string {
+		for i := 0; ; i++ {
+			if tag := "{" + strconv.Itoa(i) + "}"; cluster.Master(t, tag) == of {
+				return tag
+			}
+		}
+	}
+	const many, owner = 2000, "01a20376-5c32-7c6b-b43e-000000000010:1" // so many that a page ends before the last
+	here, there := tag(now), tag(higher)
+	for i := range many {
+		s.do("HSET", here+strconv.Itoa(i), owner, "1")
+	}
+	s.do("HSET", there, owner, "1")
+	cluster.WaitForReplica(t, higher)
+	s.until("a client that connects knows the replica", func() bool {
+		s.rdb = s.connect()
+		return s.rdb.Nodes()[lower.Addr()] != nil
+	})
+	a, err := admin.New(s.rdb)
+	s.must(err)
+	listed := make(map[string]bool)
+	found := 0
+	for cursor, first, over := "", true, false; first || cursor != ""; first = false {
+		page, err := a.Page(t.Context(), admin.Query{}, cursor)
+		s.must(err)
+		for _, l := range page.Locks {
+			if listed[l.Name] = true; strings.HasPrefix(l.Name, here) {
+				found++
+			}
+		}
+		cursor = page.Next
+		if found > 0 && !over {
+			over = true
+			if found >= many {
+				t.Fatal("the page has all locks of its primary")
+			}
+			cluster.TakeOver(t, lower)
+		}
+	}
+	if len(listed) != many+1 {
+		t.Errorf("%d locks are listed, want %d", len(listed), many+1)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,6 +49,82 @@ func keepMoving(t *testing.T, c *redistest.Cluster, keys ...string) (stop func()
 	return func() {
 		close(moving)
 		<-done
+	}
+}
+
+// A slot is being migrated for longer than a lease. A plain lock is one key, and works throughout. Every other type names several
+// keys, of which one is missing, so its calls are rejected until the migration ends. Renewals name one key, except those of readers,
+// which lose the lock.
+func TestCluster_openMigration(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t)
+	const lease = 12 * time.Second
+	us := ours(t, c.Client(t), client.WithWatchdogTimeout(lease), client.WithOpTimeout(lease/4))
+	makers := map[string]func(name string) lock.Locker{
+		"plain":     func(name string) lock.Locker { return us.NewLock(name) },
+		"fenced":    func(name string) lock.Locker { return us.NewLock(name, lock.WithFencing()) },
+		"fair":      func(name string) lock.Locker { return us.NewFairLock(name) },
+		"read":      func(name string) lock.Locker { return us.NewRWLock(name).Read() },
+		"write":     func(name string) lock.Locker { return us.NewRWLock(name).Write() },
+		"semaphore": func(name string) lock.Locker { return us.NewSemaphore(name, 1) },
+	}
+	holds := make(map[string]lock.Hold)
+	for k, newLock := range makers {
+		h, err := newLock("{m}held-" + k).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		holds[k] = h
+	}
+	from := c.Master(t, "{m}")
+	m := c.Migrate(t, c.Slot(t, "{m}"), from, another(t, c, from))
+	granted := make(chan string, len(makers))
+	var all sync.WaitGroup
+	for k, newLock := range makers {
+		all.Go(func() {
+			l := newLock("{m}free-" + k)
+			h, err := l.TryLock(t.Context())
+			if k == "plain" && err != nil || k != "plain" && !errors.Is(err, lock.ErrUnavailable) {
+				t.Errorf("%s: TryLock: %v", k, err)
+			}
+			if err != nil {
+				h, err = l.Lock(t.Context())
+			}
+			if err == nil {
+				granted <- k
+				err = h.Unlock(t.Context())
+			}
+			if err != nil {
+				t.Errorf("%s: %v", k, err)
+			}
+		})
+	}
+	<-holds["read"].Context().Done()
+	for k, h := range holds {
+		switch err := h.Err(); {
+		case k == "read":
+			if !errors.Is(err, lock.ErrLost) {
+				t.Errorf("the reader: %v", err)
+			}
+			continue
+		case err != nil:
+			t.Errorf("%s: %v", k, err)
+		}
+		if k == "plain" || k == "fenced" {
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Errorf("%s: %v", k, err)
+			}
+		}
+	}
+	if k := <-granted; k != "plain" || len(granted) > 0 {
+		t.Errorf("granted during the migration: %s and %d others", k, len(granted))
+	}
+	m.Finish(t)
+	all.Wait()
+	for _, k := range []string{"fair", "write", "semaphore"} {
+		if err := holds[k].Unlock(t.Context()); err != nil {
+			t.Errorf("%s: %v", k, err)
+		}
 	}
 }
 

@@ -17,8 +17,8 @@ type Client struct {
 
 // KeepClient extends the expiry of a client's entry to ttl. If there is no entry, KeepClient writes
 // it and returns known false.
-func KeepClient(ctx context.Context, conn rueidis.DedicatedClient, key string, ttl time.Duration, c *Client) (known bool, err error) {
-	msg, err := clientKeep.exec(ctx, conn, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
+func KeepClient(ctx context.Context, rdb rueidis.CoreClient, key string, ttl time.Duration, c *Client) (known bool, err error) {
+	msg, err := clientKeep.exec(ctx, rdb, []string{key}, []string{ms(ttl), c.Host, c.PID, c.Name, c.Label, c.Version, c.Started}).ToMessage()
 	if err != nil {
 		return false, err
 	}

@@ -2,6 +2,7 @@ package luascripts_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -321,6 +322,31 @@ func TestAcquire_refusalWaitsForNoReplica(t *testing.T) {
 			t.Errorf("verdict %d: WAIT was sent %d times, want %d", c.want, n, c.waits)
 		}
 	}
+}
+
+// While a slot moves, and after that by a client that does not know it, a lock is acquired at the node that has it then, and that
+// node's replica confirms it.
+func TestAcquire_replicasOfAMovedSlot(t *testing.T) {
+	c := redistest.StartCluster(t)
+	asks, moved := c.Client(t), c.Client(t)
+	from := c.Master(t, keys.Lock)
+	masters := c.Masters(t)
+	to := masters[(slices.Index(masters, from)+1)%len(masters)]
+	m := c.Migrate(t, c.Slot(t, keys.Lock), from, to)
+	acquires := func(rdb rueidis.Client, waits int64) {
+		t.Helper()
+		a, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1, Replicas: 1, ReplicaTimeout: 30 * time.Second})
+		if err != nil || a.Verdict != luascripts.Done || a.Confirmed != 1 {
+			t.Errorf("%+v, %v", a, err)
+		}
+		if n := to.CommandCalls(t, "wait"); n != waits {
+			t.Errorf("the node has executed WAIT %d times, want %d", n, waits)
+		}
+	}
+	acquires(asks, 1)
+	m.Finish(t)
+	to.Do(t, "DEL", keys.Lock)
+	acquires(moved, 2)
 }
 
 // A user that may not run one of the commands gets an error, and no lock without

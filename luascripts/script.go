@@ -225,14 +225,19 @@ func settingMs(d time.Duration) string {
 
 // execReplicated runs s. If that grants a lock, it waits up to timeout until n replicas have what s
 // wrote, and returns how many have. WAIT counts only the writes of its own connection, so both commands
-// use a dedicated connection.
+// use a dedicated connection. The library follows no redirection there.
 //
 // The client library sets no limit for WAIT. Therefore ctx must end; then the library closes the
 // connection.
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()
-	defer release()
+	defer func() { release() }()
 	reply := s.exec(ctx, conn, keys, args)
+	if node := redirection(rdb, reply.Error()); node != nil {
+		release()
+		conn, release = node.Dedicate()
+		reply = conn.DoMulti(ctx, conn.B().Asking().Build(), s.command(conn, &words{keys, args}, true))[1] // after MOVED, ASKING has no effect
+	}
 	if a, err = acquired(s, reply); err != nil || a.Verdict != Done {
 		return a, err
 	}
@@ -243,6 +248,19 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	}
 	a.Confirmed = int(have)
 	return a, err
+}
+
+// redirection returns the node to which err redirects a command, or nil.
+func redirection(rdb rueidis.Client, err error) rueidis.Client {
+	reply, refused := rueidis.IsRedisErr(err)
+	if !refused {
+		return nil
+	}
+	addr, asks := reply.IsAsk()
+	if !asks {
+		addr, _ = reply.IsMoved()
+	}
+	return rdb.Nodes()[addr]
 }
 
 // UnknownError means that the server does not have a command that leasehold needs. The command was

@@ -62,8 +62,9 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 	pause := retry.Backoff{Most: longestPause}
 	var last error
 	for {
+		began := time.Now()
 		r, err := l.reserve(ctx, op, key, n)
-		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && retry.FaultOf(err).MayHaveRun()
+		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && (retry.FaultOf(err).MayHaveRun() || command.Resent(time.Since(began)))
 		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err
 		}

@@ -95,6 +95,24 @@ func TestWait_tooLate(t *testing.T) {
 	})
 }
 
+// An error reply says that nothing was executed, and comes so late that rueidis can have sent the command twice. Wait fails, as another
+// attempt could take the units twice.
+func TestWait_lateError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", closed, daily)
+		peek(t, l, "k")
+		wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{Refuse: "LOADING x", Execute: true, DelayReply: time.Second}))
+		if err := l.Wait(t.Context(), "k", 3); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Wait: %v", err)
+		}
+		if d := peek(t, l, "k"); d.Remaining != 7 {
+			t.Errorf("%+v, want 7 left", d)
+		}
+	})
+}
+
 // The units of a waiter that gives up are there at once for the next waiter.
 func TestWait_cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -286,7 +286,7 @@ func (h *Hub) Check(name string) {
 // first if necessary. It reports false, and does not call f, if no subscriber is at the right node.
 //
 // The connection ends with its subscriber, when f has returned. An error of f can therefore mean that the hub is about
-// to reconnect.
+// to reconnect. If the error is not a reply, and ctx is not canceled, the hub does.
 func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedClient) error) (bool, error) {
 	s := h.sharing(name)
 	if s == nil {
@@ -295,7 +295,11 @@ func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedCl
 	defer s.users.Done()
 	select {
 	case <-s.connected:
-		return true, f(s.conn)
+		err := f(s.conn)
+		if _, replied := rueidis.IsRedisErr(err); err != nil && !replied && ctx.Err() == nil {
+			s.broke()
+		}
+		return true, err
 	case <-ctx.Done():
 		return true, ctx.Err()
 	case <-h.ctx.Done():

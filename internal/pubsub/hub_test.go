@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,6 +339,66 @@ func TestShare_whileTheHubCloses(t *testing.T) {
 		is(t, "the command", <-result, nil)
 		<-closed
 	})
+}
+
+// A command that gets an error reply, or whose caller does not wait for the reply, does not end the connection.
+func TestShare_failsWithoutABreak(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		is(t, "a connection", w.shares("entry"), true)
+		n.dialled()
+		n.answers(func(command string) string {
+			if command == "ECHO x" {
+				return "-LOADING x\r\n"
+			}
+			return ""
+		})
+		ctx, cancel := context.WithCancel(w.Context())
+		for _, f := range []func(rueidis.DedicatedClient) error{
+			func(conn rueidis.DedicatedClient) error {
+				return conn.Do(ctx, conn.B().Echo().Message("x").Build()).Error()
+			},
+			func(rueidis.DedicatedClient) error { cancel(); return ctx.Err() },
+		} {
+			if shared, err := w.Share(ctx, "entry", f); !shared || err == nil {
+				t.Errorf("%t, %v", shared, err)
+			}
+			synctest.Wait()
+			is(t, "a connection", w.shares("entry"), true)
+		}
+		is(t, "connections", n.dialled(), 0)
+	})
+}
+
+// In RESP2, the connection for commands breaks, and that for subscriptions does not. One command fails. After it, the connection is
+// not shared until the hub has another one.
+func TestShare_oneOfTwoBreaks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	h := New(s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true }), testConfig(false))
+	defer h.Close()
+	var id string
+	share := func() (bool, error) {
+		return h.Share(t.Context(), "entry", func(conn rueidis.DedicatedClient) error {
+			n, err := conn.Do(t.Context(), conn.B().ClientId().Build()).AsInt64()
+			id = strconv.FormatInt(n, 10)
+			return err
+		})
+	}
+	if shared, err := share(); !shared || err != nil {
+		t.Fatal(shared, err)
+	}
+	first := id
+	s.Do(t, "CLIENT", "KILL", "ID", first)
+	if shared, err := share(); !shared || err == nil {
+		t.Errorf("on the broken connection: %t, %v", shared, err)
+	}
+	for shared, end := false, time.Now().Add(30*time.Second); !shared; time.Sleep(time.Millisecond) {
+		var err error
+		if shared, err = share(); err != nil || time.Now().After(end) {
+			t.Fatalf("after that: %t, %v", shared, err)
+		}
+	}
+	is(t, "the same connection", id == first, false)
 }
 
 // Share returns when its context is canceled, although the hub waits for a connection.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
 
@@ -13,9 +14,9 @@ import (
 // cluster that supports it. Any node can tell. While one has not replied for a part of timeout, the
 // next is queried, too. Without a cluster, no command is sent.
 //
-// An error reply means no: the server is too old, or denies the command. No reply within timeout, or
-// before ctx is canceled, is an error, because a wrong guess would cost every waiter its
-// notifications.
+// An error reply means no: the server is too old, or denies the command. A temporary error, such as
+// BUSY, tells nothing. No other reply within timeout, or before ctx is canceled, is an error, because
+// a wrong guess would cost every waiter its notifications.
 func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
 	if rdb.Mode() != rueidis.ClientModeCluster {
 		return false, nil
@@ -23,6 +24,9 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	nodes := slices.Collect(maps.Values(rdb.Nodes()))
+	if len(nodes) == 0 { // no node has slots yet
+		nodes = []rueidis.Client{rdb}
+	}
 	replies := make(chan error, len(nodes))
 	next := time.NewTicker(timeout/time.Duration(len(nodes)+1) + 1)
 	defer next.Stop() // mutant: removed: memory
@@ -41,7 +45,7 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
-		if _, refused := rueidis.IsRedisErr(err); err == nil || refused {
+		if reply, refused := rueidis.IsRedisErr(err); err == nil || refused && !retry.Passes(reply.Error()) {
 			return err == nil, nil
 		}
 	}

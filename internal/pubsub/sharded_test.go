@@ -2,11 +2,14 @@ package pubsub
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
 
@@ -55,6 +58,64 @@ func TestSharded_denied(t *testing.T) {
 		s.Do(t, "ACL", "SETUSER", "default", "-pubsub")
 	}
 	if sharded, err := Sharded(t.Context(), rdb, 10*time.Second); sharded || err != nil {
+		t.Error(sharded, err)
+	}
+}
+
+// A temporary error reply tells nothing: neither that of a busy server, nor that of a server with too many clients to a new
+// connection. Any other node can tell. If all reply so, there is an error.
+func TestSharded_temporaryError(t *testing.T) {
+	t.Parallel()
+	if !redistest.Start(t).KnowsSharded(t) {
+		t.Skip("this server does not support sharded Pub/Sub")
+	}
+	c := redistest.StartCluster(t)
+	for command, text := range map[string]string{
+		"PUBSUB": "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+		"HELLO":  "ERR max number of clients reached",
+	} {
+		refuse := func(req [][]byte) (act redistest.Action) {
+			if string(req[0]) == command {
+				act.Refuse = text
+			}
+			return act
+		}
+		wires := make(map[string]*redistest.Proxy)
+		for _, s := range c.Nodes {
+			wires[s.Addr()] = redistest.NewProxy(t, s.Addr())
+		}
+		rdb := c.Client(t, func(o *rueidis.ClientOption) {
+			o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				return d.DialContext(ctx, "tcp", wires[addr].Addr())
+			}
+		})
+		wire := wires[c.Nodes[0].Addr()]
+		wire.OnRequest(refuse)
+		wire.CutAll()
+		for range 30 {
+			if sharded, err := Sharded(t.Context(), rdb, 30*time.Second); !sharded || err != nil {
+				t.Fatalf("%s: %t, %v", text, sharded, err)
+			}
+		}
+		for _, wire := range wires {
+			wire.OnRequest(refuse)
+			wire.CutAll()
+		}
+		if _, err := Sharded(t.Context(), rdb, 30*time.Second); err == nil || !retry.FaultOf(err).Passes {
+			t.Errorf("%s, from all nodes: %v", text, err)
+		}
+	}
+}
+
+// Before a cluster has slots, the client knows none of its nodes.
+func TestSharded_noSlots(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--cluster-enabled", "yes")
+	rdb := s.Client(t)
+	if n := len(rdb.Nodes()); rdb.Mode() != rueidis.ClientModeCluster || n != 0 {
+		t.Fatalf("mode %s, %d nodes", rdb.Mode(), n)
+	}
+	if sharded, err := Sharded(t.Context(), rdb, 30*time.Second); sharded != s.KnowsSharded(t) || err != nil {
 		t.Error(sharded, err)
 	}
 }

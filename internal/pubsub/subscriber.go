@@ -54,6 +54,15 @@ func (f *subscriber) change() {
 	}
 }
 
+// broke makes the subscriber end, because a command of Share had no reply. In RESP2, rueidis has one connection for
+// commands and one for subscriptions, and reports only if the second one breaks.
+func (f *subscriber) broke() {
+	f.hub.mu.Lock()
+	defer f.hub.mu.Unlock()
+	f.ended = true
+	f.change()
+}
+
 func (f *subscriber) run() {
 	f.serve()
 	h := f.hub
@@ -120,6 +129,9 @@ func (f *subscriber) serve() {
 		}
 		select {
 		case <-f.changed:
+			if f.isEnded() {
+				return
+			}
 		case <-look:
 		case <-broken:
 			return
@@ -137,6 +149,12 @@ func (f *subscriber) close(conn rueidis.DedicatedClient) {
 	f.hub.mu.Unlock()
 	f.users.Wait()
 	conn.Close()
+}
+
+func (f *subscriber) isEnded() bool {
+	f.hub.mu.Lock()
+	defer f.hub.mu.Unlock()
+	return f.ended
 }
 
 // lookDue returns when to query the role. wanted is false if there are no listeners here, or the role

@@ -129,7 +129,7 @@ func (e *Entry) run() {
 
 // keep writes the entry, or extends its expiry. It does not use the connection of the locks: the first two concurrent
 // commands there make rueidis start background goroutines for it. That makes each lock about 15 % slower for an
-// application that locks in one goroutine.
+// application that locks in one goroutine. A redirection is the exception, because rueidis follows none elsewhere.
 func (e *Entry) keep() error {
 	ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
 	defer cancel()
@@ -137,21 +137,43 @@ func (e *Entry) keep() error {
 		_, err := luascripts.KeepClient(ctx, conn, e.key, TTL, &e.told)
 		return err
 	}
+	shared, err := false, error(nil)
 	if e.config.Share != nil {
-		if shared, err := e.config.Share(ctx, e.key, write); shared {
-			return err
-		}
+		shared, err = e.config.Share(ctx, e.key, write)
 	}
-	return e.rdb.Dedicated(write)
+	if !shared {
+		err = e.rdb.Dedicated(write)
+	}
+	reply, refused := rueidis.IsRedisErr(err)
+	if !refused {
+		return err
+	}
+	_, asks := reply.IsAsk()
+	if _, moved := reply.IsMoved(); asks || moved {
+		ctx, cancel := e.limited()
+		defer cancel()
+		_, err = luascripts.KeepClient(ctx, e.rdb, e.key, TTL, &e.told)
+	}
+	return err
 }
 
 // remove deletes the entry. If that fails, the entry expires after TTL. The client is closing, so the connection of the
-// locks serves, and no other is opened for one command. A context with a deadline could make rueidis close it.
+// locks serves, and no other is opened for one command.
 func (e *Entry) remove() {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := e.limited()
 	defer cancel()
-	defer time.AfterFunc(e.config.Timeout, cancel).Stop()
 	_ = e.rdb.Do(ctx, e.rdb.B().Del().Key(e.key).Build()).Error()
+}
+
+// limited returns a context for one command on the connection of the locks. One with a deadline could make rueidis close
+// the connection.
+func (e *Entry) limited() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	timer := time.AfterFunc(e.config.Timeout, cancel)
+	return ctx, func() {
+		timer.Stop()
+		cancel()
+	}
 }
 
 // logger returns the logger to use now, because an application may set slog's default late.

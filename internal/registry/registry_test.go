@@ -615,3 +615,30 @@ func TestEntry_shares(t *testing.T) {
 		}
 	})
 }
+
+// While the slot of the entry is migrated, its node replies ASK, and then MOVED. The entry is written on the connection of the
+// locks, where rueidis follows.
+func TestEntry_redirected(t *testing.T) {
+	for _, reply := range []string{"ASK 3999 127.0.0.1:6381", "MOVED 3999 127.0.0.1:6381"} {
+		inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, e *Entry, logged *record) {
+			wire := m.Proxy(t)
+			shared := m.Client(t, redistest.Via(wire))
+			e.config.Share = func(_ context.Context, _ string, f func(rueidis.DedicatedClient) error) (bool, error) {
+				return true, shared.Dedicated(f)
+			}
+			redirects := func(req [][]byte) (act redistest.Action) {
+				if strings.HasPrefix(string(req[0]), "EVAL") {
+					act.Refuse = reply
+				}
+				return act
+			}
+			wire.OnRequest(redirects)
+			e.Begin()
+			time.Sleep(2*TTL + time.Millisecond)
+			synctest.Wait()
+			if ttl := m.TTL(keys.Client(id)); ttl != TTL-time.Millisecond || logged.String() != "" {
+				t.Errorf("%s: the TTL is %v, and the client logs %q", reply, ttl, logged)
+			}
+		})
+	}
+}

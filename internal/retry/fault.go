@@ -90,7 +90,7 @@ var Replies = []Row{
 	// The cluster cannot serve now.
 	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a client of the cluster follows", passes},
 	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a client of the cluster follows", passes},
-	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and each node has some of the keys", passes},
+	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and the node lacks some of the keys", passes},
 	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", passes},
 	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", passes},
 	{"access a slot not served", "ERR Script attempted to access a slot not served", "the same, from a script", passes},
@@ -207,13 +207,15 @@ var Kinds = []Kind{
 	{"a reply that is none of the script's", Fault{Executed: Yes}, as[*luascripts.ReplyError]},
 	{"an error of this module's own", final, func(err error) bool { var own interface{ Final() }; return errors.As(err, &own) }},
 	{"no connection could be made, so nothing was sent", passes, as[Undialled]},
+	{"no node of the cluster has the slot, so nothing was sent", passes, func(err error) bool { return errors.Is(err, rueidis.ErrNoSlot) }},
 	{"the connection broke, or no reply came within the operation timeout", passesUnsure, func(error) bool { return true }},
 }
 
 // FaultOf returns what err means for the command that failed with it.
 //
 // A dial error can belong to a later connection, because rueidis resends a command when its
-// ConnLifetime ends. Only Undialled therefore means that nothing was sent.
+// ConnLifetime ends. Of the dial errors, only Undialled therefore means that nothing was sent.
+// rueidis.ErrNoSlot can follow such a resend, too, as every error reply can: see command.Resent.
 func FaultOf(err error) Fault {
 	var wait *luascripts.WaitError
 	if errors.As(err, &wait) { // the script before WAIT was executed

@@ -132,7 +132,7 @@ func TestFaultOf(t *testing.T) {
 		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock from blocking operation"}, Fault{Executed: Yes, Passes: true, Is: lock.ErrUnavailable}},
 		{&luascripts.WaitError{Reply: "ERR WAIT cannot be used with replica instances."}, Fault{Executed: Yes, Passes: true, Is: lock.ErrUnavailable}},
 		{rueidis.ErrClosing, unreplied},
-		{rueidis.ErrNoSlot, unreplied},
+		{rueidis.ErrNoSlot, unsent},
 		{Closed{rueidis.ErrClosing}, Fault{Is: lock.ErrClosed}},
 		{Undialled{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}}, unsent},
 		{Undialled{reply("NOAUTH Authentication required.")}, Fault{Executed: No, Denied: true}},

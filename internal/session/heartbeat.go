@@ -63,7 +63,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	again, mayHaveRun := false, false
 	if err != nil {
 		fault := retry.FaultOf(err)
-		again, mayHaveRun = fault.Passes, fault.MayHaveRun()
+		again, mayHaveRun = fault.Passes, fault.MayHaveRun() || command.Resent(time.Since(round.Sent))
 	}
 	var left []*acquisition // entered the queue after their waiters had left
 	now := time.Now()

@@ -90,6 +90,35 @@ func TestHeartbeat_entryFails(t *testing.T) {
 	})
 }
 
+// The reply to an entry into the queue is an error, and comes so late that rueidis can have sent the entry twice. Its waiter has left,
+// and does not stay in the queue.
+func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
+			if _, err := send(); err != nil {
+				w.Error(err)
+			}
+			time.Sleep(time.Second)
+			return luascripts.Kept{}, rueidis.ErrNoSlot
+		})
+		h := w.take(w.b, k, w.Context())
+		first := w.goLockKind(w.a, k, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		left := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+		time.Sleep(pollTime / 4)
+		cancel()
+		if _, got := <-left; got {
+			w.Fatal("it has the lock")
+		}
+		time.Sleep(2 * pollTime)
+		if queue := w.inQueue(); len(queue) != 1 {
+			w.Errorf("got %q queued, want one waiter", queue)
+		}
+		w.unlock(h)
+		w.unlock(<-first)
+	})
+}
+
 // A waiter leaves while its entry into the queue is in flight, and then the entry is executed. The waiter does not stay
 // in the queue.
 func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {

@@ -366,6 +366,26 @@ func TestUnlock_wrongTypeAtTheRepetition(t *testing.T) {
 	})
 }
 
+// No node has the slot for the release, so it was not sent, and its repetition finds no lock: the lock was lost.
+func TestUnlock_goneAfterNoNode(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var sent atomic.Int32
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+				if sent.Add(1) == 1 {
+					return luascripts.Released{}, rueidis.ErrNoSlot
+				}
+				return handOff(ctx, rdb, k, owner, p)
+			}
+		})
+		h := w.take(w.a, k, w.Context())
+		w.mini.Del("orders")
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
+			w.Errorf("Unlock: %v", err)
+		}
+	})
+}
+
 // An inner and the outer hold are released concurrently. The command that leaves one hold comes second, and must not
 // release the other.
 func TestReduce_doesNotFreeTheLock(t *testing.T) {
