@@ -338,3 +338,100 @@ func (l *paused) Lock(ctx context.Context) (lock.Hold, error) {
 	<-l.resume
 	return h, err
 }
+
+// wrapping returns holds that cannot be compared.
+type wrapping struct {
+	lock.Locker
+	check func() // called by their Err
+}
+
+func (l wrapping) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := l.Locker.Lock(ctx)
+	return wrapped{h, l.check}, err
+}
+
+type wrapped struct {
+	lock.Hold
+	check func()
+}
+
+func (h wrapped) Err() error {
+	h.check()
+	return h.Hold.Err()
+}
+
+// The holds of a Locker need not be comparable.
+func TestStorage_wrappedHold(t *testing.T) {
+	l := wrapping{locktest.NewServer(t).Client(t).NewLock("x"), func() {}}
+	s := certmagiclock.New(nil, func(string) lock.Locker { return l })
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Unlock(t.Context(), "x"); err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("another Unlock: %v", err)
+	}
+}
+
+// A hold that detects its loss calls the log handler of the application, which may call RenewLockLease.
+func TestStorage_errCallsRenewLockLease(t *testing.T) {
+	var s *certmagiclock.Storage
+	nested := false // guarded by the lock
+	l := wrapping{locktest.NewServer(t).Client(t).NewLock("x"), func() {
+		if !nested {
+			nested = true
+			if err := s.RenewLockLease(t.Context(), "x", time.Hour); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	s = certmagiclock.New(nil, func(string) lock.Locker { return l })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := errors.Join(s.Lock(t.Context(), "x"), s.Unlock(t.Context(), "x")); err != nil {
+			t.Error(err)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Unlock waits for RenewLockLease")
+	}
+}
+
+// Of two Unlocks at the same time, each releases its own hold. Here, one runs while the other looks for its hold.
+func TestStorage_unlockDuringUnlock(t *testing.T) {
+	server, ctx := locktest.NewServer(t), t.Context()
+	c, other := server.Client(t), server.Client(t).NewLock("x")
+	check := func() {}
+	l := wrapping{c.NewLock("x"), func() { check() }}
+	s := certmagiclock.New(nil, func(string) lock.Locker { return l })
+	if err := s.Lock(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NewLock("x").ForceUnlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Lock(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	check = func() {
+		check = func() {}
+		if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("the Unlock of the lost hold: %v", err)
+		}
+	}
+	if err := s.Unlock(ctx, "x"); err != nil {
+		t.Errorf("the other Unlock: %v", err)
+	}
+	h, err := other.TryLock(ctx)
+	if err != nil {
+		t.Fatalf("after both: %v", err)
+	}
+	if err := h.Unlock(ctx); err != nil {
+		t.Error(err)
+	}
+}
