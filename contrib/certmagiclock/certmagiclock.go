@@ -90,16 +90,39 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 	return h.Unlock(ctx)
 }
 
-// RenewLockLease returns nil if the lock is still held, and the cause of its loss otherwise.
-// certmagic calls it before it waits for another attempt, possibly for hours. RenewLockLease
-// extends nothing, because the lock is renewed all the time. With a lease of hours, a server that
-// dies would block the others for as long.
-func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
+// RenewLockLease returns nil if the lock is still held. certmagic calls it at the start of each
+// attempt to obtain a certificate, and its attempts can be hours apart. If the lock was lost since
+// the last one, RenewLockLease makes one attempt to acquire it again. If that fails, the error
+// matches the cause of the loss and the error of the attempt, and certmagic calls RenewLockLease
+// again later. Once the lock is held again, certmagic checks whether another server has stored the
+// certificate.
+//
+// RenewLockLease extends nothing, because the lock is renewed all the time. With a lease of hours,
+// a server that dies would block the others for as long.
+func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
 	h := s.next(name)
 	if h == nil {
 		return &lock.Error{Op: "renew", Name: name, Err: lock.ErrNotHeld}
 	}
-	return h.Err()
+	lost := h.Err()
+	if lost == nil {
+		return nil
+	}
+	_ = h.Unlock(ctx) // a multi-lock still has its other locks
+	again, err := lock.UntilUnlock(s.lockOf(name)).TryLock(lock.ContextWithNewOwner(ctx))
+	if err != nil {
+		return errors.Join(lost, err)
+	}
+	s.mu.Lock()
+	i := slices.Index(s.holds[name], h)
+	if i >= 0 {
+		s.holds[name][i] = &kept{again}
+	}
+	s.mu.Unlock()
+	if i < 0 { // Unlock has taken h in the meantime
+		return errors.Join(lost, again.Unlock(ctx))
+	}
+	return nil
 }
 
 // keep remembers a hold.
