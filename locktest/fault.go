@@ -54,18 +54,22 @@ func (f *faults) connected(c net.Conn) (net.Conn, error) {
 // before delays a command, and returns the error reply if it is denied.
 func (f *faults) before(command string) (refusal string) {
 	f.mu.Lock()
-	wait, thawed := max(f.delay, time.Until(f.frozen)), f.thawed
-	f.mu.Unlock()
-	if wait > 0 {
+	defer f.mu.Unlock()
+	for due := time.Now().Add(f.delay); ; { // another Freeze can begin in the meantime
+		wait, thawed := max(time.Until(due), time.Until(f.frozen)), f.thawed
+		if wait <= 0 {
+			break
+		}
+		f.mu.Unlock()
 		timer := time.NewTimer(wait)
-		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-thawed: // nil without a Freeze
+			timer.Stop()
+			due = time.Time{}
 		}
+		f.mu.Lock()
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.denied[command] {
 		return fmt.Sprintf("NOPERM User default has no permissions to run the '%s' command", strings.ToLower(command))
 	}

@@ -86,10 +86,44 @@ func TestServer_Freeze(t *testing.T) {
 	})
 }
 
-// Up ends a freeze immediately, and the end of the test ends a fault that lasts.
+// A command that already waits when the server is frozen waits until the end of the freeze.
+func TestServer_Freeze_delayedCommand(t *testing.T) {
+	for name, begin := range map[string]func(s *locktest.Server){
+		"Slow":   func(s *locktest.Server) { s.Slow(time.Second) },
+		"Freeze": func(s *locktest.Server) { s.Freeze(time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *locktest.Server, _ *client.Client) {
+				r, done := s.Redis().Dedicate() // one connection, which set makes
+				defer done()
+				set := func() {
+					if err := r.Do(t.Context(), r.B().Set().Key("key").Value("value").Build()).Error(); err != nil {
+						t.Error(err)
+					}
+				}
+				set()
+				began := time.Now()
+				begin(s)
+				replied := make(chan time.Duration)
+				go func() {
+					set()
+					replied <- time.Since(began)
+				}()
+				time.Sleep(500 * time.Millisecond)
+				s.Freeze(2 * time.Second)
+				if took := <-replied; took != 2500*time.Millisecond {
+					t.Errorf("the command ran after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// Up ends a freeze, and the delays during it, immediately, and the end of the test ends a fault that lasts.
 func TestServer_Up(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
 		began := time.Now()
+		s.Slow(time.Hour)
 		s.Freeze(time.Hour)
 		go func() {
 			time.Sleep(time.Second)

@@ -121,8 +121,9 @@ func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 	if s.err != nil {
 		list.Error = s.err.Error()
 	}
+	q := r.URL.Query() // and not FormValue, which also reads an upload, to a file if it is large
 	for _, l := range s.locks {
-		if matches(l.Lock, r.FormValue("q")) && ofKind(l.Lock, r.FormValue("kind")) {
+		if matches(l.Lock, q.Get("q")) && ofKind(l.Lock, q.Get("kind")) {
 			list.Locks = append(list.Locks, apiLockOf(l.Lock))
 		}
 	}
@@ -132,7 +133,7 @@ func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 // apiHistory serves who held a lock in the last hour.
 func (h *Handler) apiHistory(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
-	past := apiPast{Name: r.FormValue("name"), Recorded: instant(h.history.since()), Holds: []apiHold{}}
+	past := apiPast{Name: r.URL.Query().Get("name"), Recorded: instant(h.history.since()), Holds: []apiHold{}}
 	for _, p := range h.history.of(past.Name, now) {
 		past.Holds = append(past.Holds, apiHold{Mode: string(p.mode), Asked: instant(p.asked), From: p.from.UTC(), Before: p.before, Until: instant(p.ended),
 			HeldMS: p.lasted(now).Milliseconds(), Ended: p.how, Client: apiClientOf(p.client)})

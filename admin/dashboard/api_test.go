@@ -3,6 +3,8 @@ package dashboard_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,24 @@ func TestAPI_locks(t *testing.T) {
 	for query, want := range map[string]int{"": 2, "?kind=plain": 1, "?q=GPUS": 1, "?q=billing": 2, "?q=nothing": 0} {
 		if n := len(s.json("api/locks"+query, 200)["locks"].([]any)); n != want {
 			t.Errorf("%q: %d locks, want %d", query, n, want)
+		}
+	}
+}
+
+// The addresses of /api do not read the body of a request. They would store a large upload in a file.
+func TestAPI_upload(t *testing.T) {
+	h, err := dashboard.New(redistest.Start(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/api/locks", "/api/history?name=orders:42"} {
+		body := strings.NewReader("--b\r\nContent-Disposition: form-data; name=\"q\"; filename=\"q\"\r\n\r\nany\r\n--b--\r\n")
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, body)
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || r.MultipartForm != nil {
+			t.Errorf("%s: %d, and it has read %v", path, w.Code, r.MultipartForm)
 		}
 	}
 }

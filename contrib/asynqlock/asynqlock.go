@@ -25,12 +25,13 @@ import (
 // lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable. If the client is
 // closed, it matches lock.ErrClosed. If the context of the task is canceled before a reply, it
 // matches the error of that context. asynq then retries the task. With [IsFailure] none of these
-// errors counts as a failure.
+// errors counts as a failure. But asynq does not wait for the error of a task whose time limit has
+// passed, and counts a failure. The limit should be longer than client.WithOpTimeout.
 //
 // The context of the task is canceled if the lock is lost. The handler must check it before each
 // step that must not be done twice. lock.HoldFromContext returns the hold. If the lock is lost
-// during a task, the error matches lock.ErrLost, even if the handler returned nil, and asynq
-// retries the task. If the client is closed during a task, that holds for lock.ErrClosed.
+// during a task, the error matches lock.ErrLost, whatever the handler returned, and asynq retries
+// the task. If the client is closed during a task, that holds for lock.ErrClosed.
 //
 // Each task is its own owner, even if asynq.Config.BaseContext returns the context of a hold.
 //
@@ -60,14 +61,17 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 			switch {
 			case called:
 				// A release that Redis does not confirm is no reason to process the task again.
-				switch {
-				case err != nil:
-				case errors.Is(unlock, lock.ErrLost):
-					err = unlock
-				default:
-					err = ended
+				if ended == nil && errors.Is(unlock, lock.ErrLost) {
+					ended = unlock
 				}
-				return err
+				switch {
+				case err == nil:
+					return ended
+				case ended == nil || errors.Is(err, ended):
+					return err
+				default: // mostly, the handler returned the error of its canceled context
+					return errors.Join(err, ended)
+				}
 			case errors.Is(unlock, lock.ErrNotAcquired), errors.Is(unlock, lock.ErrUnavailable), errors.Is(unlock, lock.ErrClosed), ctx.Err() != nil && errors.Is(unlock, ctx.Err()):
 				return notProcessed{unlock}
 			default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -110,22 +111,51 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-// The handler is told of a loss, and the task counts as failed although the handler returns nil.
+// A handler detects a loss by its context, and the error of the task matches the loss, whatever the handler returns. The error of the handler counts too.
 func TestMiddleware_lost(t *testing.T) {
-	l := locktest.NewServer(t).Client(t).NewLock("customer")
-	middleware := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return l })
-	err := middleware(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-		if _, err := l.ForceUnlock(ctx); err != nil {
-			t.Error(err)
+	for name, result := range map[string]func(context.Context) error{
+		"nil":                      func(context.Context) error { return nil },
+		"the error of the context": context.Context.Err,
+		"its cause":                context.Cause,
+		"SkipRetry":                func(context.Context) error { return fmt.Errorf("the bill is wrong: %w", asynq.SkipRetry) },
+	} {
+		l := locktest.NewServer(t).Client(t).NewLock("customer")
+		var returned error
+		err := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return l })(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+			if _, err := l.ForceUnlock(ctx); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			if !errors.Is(context.Cause(ctx), lock.ErrForceUnlocked) {
+				t.Errorf("%s: the cause is %v", name, context.Cause(ctx))
+			}
+			returned = result(ctx)
+			return returned
+		})).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+		if !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || returned != nil && !errors.Is(err, returned) || !asynqlock.IsFailure(err) {
+			t.Errorf("%s: %v", name, err)
 		}
-		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), lock.ErrForceUnlocked) {
-			t.Errorf("the cause is %v", context.Cause(ctx))
+		if n := strings.Count(err.Error(), "force-unlocked"); n != 1 {
+			t.Errorf("%s: the error names the loss %d times: %v", name, n, err)
 		}
-		return nil
-	})).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
-	if !errors.Is(err, lock.ErrLost) || !asynqlock.IsFailure(err) {
-		t.Errorf("%v", err)
+		if errors.Is(err, asynq.SkipRetry) != (name == "SkipRetry") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A loss that nobody has detected before Unlock is in the error too.
+func TestMiddleware_lostUnnoticed(t *testing.T) {
+	for _, returned := range []error{nil, io.EOF} {
+		server := locktest.NewServer(t)
+		l := server.Client(t).NewLock("customer")
+		err := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return l })(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+			server.Lose("customer")
+			return returned
+		})).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+		if !errors.Is(err, lock.ErrLost) || returned != nil && !errors.Is(err, returned) || !asynqlock.IsFailure(err) {
+			t.Errorf("the handler returned %v: %v", returned, err)
+		}
 	}
 }
 
@@ -233,13 +263,20 @@ func TestMiddleware_ownerOfTheServer(t *testing.T) {
 	}
 }
 
-// A task whose client is closed while it runs has no lock any more, so it is retried although the handler returns nil.
+// A task whose client is closed while it runs has no lock any more, so it is retried whatever the handler returns.
 func TestMiddleware_closedMeanwhile(t *testing.T) {
-	c := locktest.NewServer(t).Client(t)
-	err := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return c.NewLock("customers:42") })(
-		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return c.Close(context.Background()) }),
-	).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
-	if !errors.Is(err, lock.ErrClosed) || !asynqlock.IsFailure(err) {
-		t.Errorf("%v", err)
+	for _, returned := range []error{nil, context.Canceled, io.EOF} {
+		c := locktest.NewServer(t).Client(t)
+		err := asynqlock.Middleware(func(*asynq.Task) lock.Locker { return c.NewLock("customers:42") })(
+			asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+				if err := c.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+				return returned
+			}),
+		).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
+		if !errors.Is(err, lock.ErrClosed) || returned != nil && !errors.Is(err, returned) || !asynqlock.IsFailure(err) {
+			t.Errorf("the handler returned %v: %v", returned, err)
+		}
 	}
 }

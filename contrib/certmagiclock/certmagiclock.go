@@ -29,8 +29,11 @@ type Storage struct {
 	// holds has the holds by certmagic's name of the lock: one while a goroutine has it. A goroutine that has lost the lock has not
 	// unlocked it yet: then there are more, in any order.
 	mu    sync.Mutex
-	holds map[string][]lock.Hold
+	holds map[string][]*kept
 }
+
+// kept is a hold. Its address identifies it, because the holds of another Locker may not be comparable.
+type kept struct{ lock.Hold }
 
 var (
 	_ certmagic.Storage          = (*Storage)(nil)
@@ -42,7 +45,7 @@ var (
 // must use it, because a server with the storage's own locks does not exclude the others. The locks
 // must be renewed, as they are without lock.WithFixedLease.
 func New(storage certmagic.Storage, lockOf func(name string) lock.Locker) *Storage {
-	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]lock.Hold)}
+	return &Storage{Storage: storage, lockOf: lockOf, holds: make(map[string][]*kept)}
 }
 
 // Lock waits until the lock is held or ctx is canceled. The lock is held until Unlock, even after
@@ -80,50 +83,87 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 // two holds. The first Unlock applies to the lost hold, whichever goroutine calls it. The other
 // hold lasts until the second Unlock.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
-	s.mu.Lock()
-	h := s.nextLocked(name)
-	s.holds[name] = slices.DeleteFunc(s.holds[name], func(other lock.Hold) bool { return other == h })
-	if len(s.holds[name]) == 0 {
-		delete(s.holds, name)
-	}
-	s.mu.Unlock()
+	h := s.take(name)
 	if h == nil {
 		return &lock.Error{Op: "unlock", Name: name, Err: lock.ErrNotHeld}
 	}
 	return h.Unlock(ctx)
 }
 
-// RenewLockLease returns nil if the lock is still held, and the cause of its loss otherwise.
-// certmagic calls it before it waits for another attempt, possibly for hours. RenewLockLease
-// extends nothing, because the lock is renewed all the time. With a lease of hours, a server that
-// dies would block the others for as long.
-func (s *Storage) RenewLockLease(_ context.Context, name string, _ time.Duration) error {
-	s.mu.Lock()
-	h := s.nextLocked(name)
-	s.mu.Unlock()
+// RenewLockLease returns nil if the lock is still held. certmagic calls it at the start of each
+// attempt to obtain a certificate, and its attempts can be hours apart. If the lock was lost since
+// the last one, RenewLockLease makes one attempt to acquire it again. If that fails, the error
+// matches the cause of the loss and the error of the attempt, and certmagic calls RenewLockLease
+// again later. Once the lock is held again, certmagic checks whether another server has stored the
+// certificate.
+//
+// RenewLockLease extends nothing, because the lock is renewed all the time. With a lease of hours,
+// a server that dies would block the others for as long.
+func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Duration) error {
+	h := s.next(name)
 	if h == nil {
 		return &lock.Error{Op: "renew", Name: name, Err: lock.ErrNotHeld}
 	}
-	return h.Err()
+	lost := h.Err()
+	if lost == nil {
+		return nil
+	}
+	_ = h.Unlock(ctx) // a multi-lock still has its other locks
+	again, err := lock.UntilUnlock(s.lockOf(name)).TryLock(lock.ContextWithNewOwner(ctx))
+	if err != nil {
+		return errors.Join(lost, err)
+	}
+	s.mu.Lock()
+	i := slices.Index(s.holds[name], h)
+	if i >= 0 {
+		s.holds[name][i] = &kept{again}
+	}
+	s.mu.Unlock()
+	if i < 0 { // Unlock has taken h in the meantime
+		return errors.Join(lost, again.Unlock(ctx))
+	}
+	return nil
 }
 
 // keep remembers a hold.
 func (s *Storage) keep(name string, h lock.Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holds[name] = append(s.holds[name], h)
+	s.holds[name] = append(s.holds[name], &kept{h})
 }
 
-// nextLocked returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
+// take returns the hold that Unlock releases, and forgets it. It returns nil if there is none.
+func (s *Storage) take(name string) *kept {
+	for {
+		h := s.next(name)
+		s.mu.Lock()
+		i := slices.Index(s.holds[name], h)
+		if i >= 0 {
+			s.holds[name] = slices.Delete(s.holds[name], i, i+1)
+		}
+		if len(s.holds[name]) == 0 {
+			delete(s.holds, name)
+		}
+		s.mu.Unlock()
+		if h == nil || i >= 0 {
+			return h
+		} // otherwise another Unlock has taken h
+	}
+}
+
+// next returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
 // appended last, by a goroutine that was paused after its Lock.
-func (s *Storage) nextLocked(name string) lock.Hold {
-	for _, h := range s.holds[name] {
+func (s *Storage) next(name string) *kept {
+	s.mu.Lock()
+	holds := slices.Clone(s.holds[name])
+	s.mu.Unlock()
+	for _, h := range holds { // without the mutex: Err can detect the loss, and then calls the application's log handler
 		if h.Err() != nil {
 			return h
 		}
 	}
-	if len(s.holds[name]) == 0 {
+	if len(holds) == 0 {
 		return nil
 	}
-	return s.holds[name][0]
+	return holds[0]
 }

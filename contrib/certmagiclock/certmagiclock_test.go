@@ -22,6 +22,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
+	"github.com/leasehold-go/leasehold/multilock"
 	"go.uber.org/zap"
 )
 
@@ -163,21 +164,53 @@ func TestStorage_locks(t *testing.T) {
 	}
 }
 
-// certmagic hears of a loss where it asks, and "busy" is not "no answer".
+// RenewLockLease acquires a lost lock again, unless another server has it.
 func TestStorage_loss(t *testing.T) {
-	c := locktest.NewServer(t).Client(t)
-	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
+	server := locktest.NewServer(t)
+	c, other := server.Client(t), server.Client(t).NewLock("x")
+	s := certmagiclock.New(nil, func(name string) lock.Locker { return c.NewLock(name) })
+	lose := func() {
+		t.Helper()
+		if _, err := c.NewLock("x").ForceUnlock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := s.Lock(t.Context(), "x"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.NewLock("x").ForceUnlock(t.Context()); err != nil {
+	lose()
+	if err := s.RenewLockLease(t.Context(), "x", time.Hour); err != nil {
+		t.Errorf("RenewLockLease after a loss: %v", err)
+	}
+	if _, err := other.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("another server, after RenewLockLease: %v", err)
+	}
+	lose()
+	h, err := other.TryLock(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.RenewLockLease(t.Context(), "x", time.Hour); !errors.Is(err, lock.ErrForceUnlocked) {
-		t.Errorf("%v", err)
+	for range 2 {
+		if err := s.RenewLockLease(t.Context(), "x", time.Hour); !errors.Is(err, lock.ErrForceUnlocked) || !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("RenewLockLease while another server has the lock: %v", err)
+		}
 	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := s.RenewLockLease(t.Context(), "x", time.Hour); err != nil {
+		t.Errorf("RenewLockLease after the other server: %v", err)
+	}
+	if err := s.Unlock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	lose()
 	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrLost) {
-		t.Errorf("%v", err)
+		t.Errorf("Unlock after a loss: %v", err)
 	}
 
 	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
@@ -185,7 +218,7 @@ func TestStorage_loss(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close(context.Background())
-	s = certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return silent.NewLock(name) })
+	s = certmagiclock.New(nil, func(name string) lock.Locker { return silent.NewLock(name) })
 	if ok, err := s.TryLock(t.Context(), "x"); ok || !errors.Is(err, lock.ErrUnavailable) {
 		t.Errorf("without Redis: %v, %v", ok, err)
 	}
@@ -193,8 +226,8 @@ func TestStorage_loss(t *testing.T) {
 
 // A goroutine that has lost the lock gives back its own hold, and not that of the goroutine of this server that has it now.
 func TestStorage_lossBesideAnother(t *testing.T) {
-	server, ctx := locktest.NewServer(t), t.Context()
-	c, other := server.Client(t, client.WithWatchdogTimeout(6*time.Second)), server.Client(t) // c learns of the loss in 2 s
+	server, ctx, lost := locktest.NewServer(t), t.Context(), make(chan struct{})
+	c, other := server.Client(t, client.WithObserver(lock.Observer{Lost: func(context.Context, lock.Event) { close(lost) }})), server.Client(t)
 	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
 	if err := s.Lock(ctx, "x"); err != nil { // by one goroutine, which loses it
 		t.Fatal(err)
@@ -202,9 +235,7 @@ func TestStorage_lossBesideAnother(t *testing.T) {
 	if _, err := other.NewLock("x").ForceUnlock(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for s.RenewLockLease(ctx, "x", time.Hour) == nil {
-		time.Sleep(10 * time.Millisecond)
-	}
+	<-lost
 	if err := s.Lock(ctx, "x"); err != nil { // by another
 		t.Fatal(err)
 	}
@@ -337,4 +368,209 @@ func (l *paused) Lock(ctx context.Context) (lock.Hold, error) {
 	l.acquired <- h
 	<-l.resume
 	return h, err
+}
+
+// An Unlock while RenewLockLease acquires the lock again leaves no lock behind.
+func TestStorage_unlockDuringRenewLockLease(t *testing.T) {
+	server := locktest.NewServer(t)
+	l := server.Client(t).NewLock("x")
+	var s *certmagiclock.Storage
+	s = certmagiclock.New(nil, func(string) lock.Locker {
+		return hooked{l, func() {
+			if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrLost) {
+				t.Errorf("Unlock: %v", err)
+			}
+		}}
+	})
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RenewLockLease(t.Context(), "x", time.Hour); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("RenewLockLease: %v", err)
+	}
+	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
+		t.Errorf("another Unlock: %v", err)
+	}
+	h, err := server.Client(t).NewLock("x").TryLock(t.Context())
+	if err != nil {
+		t.Fatalf("another server: %v", err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// hooked is a Locker whose TryLock calls before first.
+type hooked struct {
+	lock.Locker
+	before func()
+}
+
+func (l hooked) TryLock(ctx context.Context) (lock.Hold, error) {
+	l.before()
+	return l.Locker.TryLock(ctx)
+}
+
+// A multi-lock that has lost one of its locks still has the others. RenewLockLease acquires all of them again.
+func TestStorage_lossOfOneOfSeveral(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	s := certmagiclock.New(nil, func(string) lock.Locker { return multilock.New(c.NewLock("a"), c.NewLock("b")) })
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NewLock("b").ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RenewLockLease(t.Context(), "x", time.Hour); err != nil {
+		t.Errorf("RenewLockLease: %v", err)
+	}
+	if err := s.Unlock(t.Context(), "x"); err != nil {
+		t.Error(err)
+	}
+}
+
+// failsOnce is an authority that issues no certificate at the first request.
+type failsOnce struct {
+	*authority
+	first func()
+}
+
+func (a *failsOnce) Issue(ctx context.Context, csr *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
+	if first := a.first; first != nil {
+		a.first = nil
+		first()
+		return nil, errors.New("try again later")
+	}
+	return a.authority.Issue(ctx, csr)
+}
+
+// A lock that is lost between two attempts of certmagic does not end them.
+func TestStorage_lossBetweenAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := locktest.NewServer(t).Client(t).NewLock("example.com")
+		s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(string) lock.Locker { return l })
+		issuer := &failsOnce{newAuthority(t), func() {
+			if _, err := l.ForceUnlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}}
+		var config *certmagic.Config
+		cache := certmagic.NewCache(certmagic.CacheOptions{
+			GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return config, nil },
+			Logger:           zap.NewNop(),
+		})
+		defer cache.Stop()
+		config = certmagic.New(cache, certmagic.Config{
+			Storage: s, Issuers: []certmagic.Issuer{issuer}, Logger: zap.NewNop(),
+			OCSP: certmagic.OCSPConfig{DisableStapling: true},
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // certmagic goes on for 30 days
+		defer cancel()
+		if err := config.ObtainCertAsync(ctx, "example.com"); err != nil || issuer.issued.Load() != 1 {
+			t.Errorf("%v, and %d certificates were issued", err, issuer.issued.Load())
+		}
+		if state, err := l.Inspect(t.Context()); err != nil || len(state.Holders) != 0 {
+			t.Errorf("afterwards: %+v, %v", state, err)
+		}
+	})
+}
+
+// wrapping returns holds that cannot be compared.
+type wrapping struct {
+	lock.Locker
+	check func() // called by their Err
+}
+
+func (l wrapping) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := l.Locker.Lock(ctx)
+	return wrapped{h, l.check}, err
+}
+
+type wrapped struct {
+	lock.Hold
+	check func()
+}
+
+func (h wrapped) Err() error {
+	h.check()
+	return h.Hold.Err()
+}
+
+// The holds of a Locker need not be comparable.
+func TestStorage_wrappedHold(t *testing.T) {
+	l := wrapping{locktest.NewServer(t).Client(t).NewLock("x"), func() {}}
+	s := certmagiclock.New(nil, func(string) lock.Locker { return l })
+	if err := s.Lock(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Unlock(t.Context(), "x"); err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), "x"); !errors.Is(err, lock.ErrNotHeld) {
+		t.Errorf("another Unlock: %v", err)
+	}
+}
+
+// A hold that detects its loss calls the log handler of the application, which may call RenewLockLease.
+func TestStorage_errCallsRenewLockLease(t *testing.T) {
+	var s *certmagiclock.Storage
+	nested := false // guarded by the lock
+	l := wrapping{locktest.NewServer(t).Client(t).NewLock("x"), func() {
+		if !nested {
+			nested = true
+			if err := s.RenewLockLease(t.Context(), "x", time.Hour); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	s = certmagiclock.New(nil, func(string) lock.Locker { return l })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := errors.Join(s.Lock(t.Context(), "x"), s.Unlock(t.Context(), "x")); err != nil {
+			t.Error(err)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Unlock waits for RenewLockLease")
+	}
+}
+
+// Of two Unlocks at the same time, each releases its own hold. Here, one runs while the other looks for its hold.
+func TestStorage_unlockDuringUnlock(t *testing.T) {
+	server, ctx := locktest.NewServer(t), t.Context()
+	c, other := server.Client(t), server.Client(t).NewLock("x")
+	check := func() {}
+	l := wrapping{c.NewLock("x"), func() { check() }}
+	s := certmagiclock.New(nil, func(string) lock.Locker { return l })
+	if err := s.Lock(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NewLock("x").ForceUnlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Lock(ctx, "x"); err != nil {
+		t.Fatal(err)
+	}
+	check = func() {
+		check = func() {}
+		if err := s.Unlock(ctx, "x"); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("the Unlock of the lost hold: %v", err)
+		}
+	}
+	if err := s.Unlock(ctx, "x"); err != nil {
+		t.Errorf("the other Unlock: %v", err)
+	}
+	h, err := other.TryLock(ctx)
+	if err != nil {
+		t.Fatalf("after both: %v", err)
+	}
+	if err := h.Unlock(ctx); err != nil {
+		t.Error(err)
+	}
 }

@@ -96,7 +96,10 @@ func (e *Elector) campaign(ctx context.Context, l lock.Locker) {
 			continue
 		}
 		e.set(h)
-		<-h.Context().Done()
+		select {
+		case <-h.Context().Done():
+		case <-ctx.Done(): // which does not end a hold of lock.UntilUnlock
+		}
 		e.set(nil)
 		within, cancel := context.WithTimeout(context.Background(), releaseTime)
 		_ = h.Unlock(within)

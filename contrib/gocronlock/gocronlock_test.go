@@ -128,6 +128,35 @@ func TestElector(t *testing.T) {
 	})
 }
 
+// Close releases a lock of lock.UntilUnlock too, whose hold outlives the context of the campaign.
+func TestElector_untilUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := locktest.NewServer(t)
+		e := NewElector(lock.UntilUnlock(server.Client(t).NewLock("leader")))
+		synctest.Wait()
+		if err := e.IsLeader(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan struct{})
+		go func() {
+			e.Close()
+			close(closed)
+		}()
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Fatal("Close does not return")
+		}
+		h, err := server.Client(t).NewLock("leader").TryLock(t.Context())
+		if err != nil {
+			t.Fatalf("another process: %v", err)
+		}
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // An Elector that cannot lead says why, until it can.
 func TestElector_saysWhatIsWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

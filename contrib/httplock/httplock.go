@@ -130,13 +130,15 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	called := false
 	err := s.do(ctx, l, func(ctx context.Context) error {
 		called = true
+		inner := r.WithContext(ctx)
 		panics := true
 		defer func() {
+			r.MultipartForm = inner.MultipartForm // the server removes its files
 			if err := lock.HoldFromContext(ctx).Err(); panics && err != nil {
 				s.tell(r, err) // the error of Unlock is not returned
 			}
 		}()
-		s.next.ServeHTTP(a, r.WithContext(ctx))
+		s.next.ServeHTTP(a, inner)
 		panics = false
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -540,5 +541,34 @@ func TestHandler_ownerOfTheServer(t *testing.T) {
 	})
 	if first != http.StatusOK {
 		t.Errorf("the first request: %d", first)
+	}
+}
+
+// The server removes the temporary files of an upload that next parses.
+func TestHandler_upload(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	files := func() int {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Error(err)
+		}
+		return len(entries)
+	}
+	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil || files() != 1 {
+			t.Errorf("%v, and %d files while next runs", err, files())
+		}
+	})
+	c := locktest.NewServer(t).Client(t)
+	s := serve(t, httplock.Handler(lockOf(c), httplock.Handler(lockOf(c), next, fatal(t)), fatal(t)))
+	resp, err := http.Post(s.URL+"/orders/42", "multipart/form-data; boundary=b", strings.NewReader("--b\r\nContent-Disposition: form-data; name=\"scan\"; filename=\"bill.pdf\"\r\n\r\nmore than one byte\r\n--b--\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	s.Close() // waits until the server is done with the request
+	if n := files(); n != 0 {
+		t.Errorf("%d files are left", n)
 	}
 }

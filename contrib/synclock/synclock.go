@@ -26,8 +26,11 @@ type Locker struct {
 	// holds has one hold while a goroutine has the lock, and none while none has it. A goroutine that has lost the lock has
 	// not unlocked it yet: then there are more, in any order.
 	mu    sync.Mutex
-	holds []lock.Hold
+	holds []*kept
 }
+
+// kept is a hold. Its address identifies it, because the holds of another Locker may not be comparable.
+type kept struct{ lock.Hold }
 
 var _ sync.Locker = (*Locker)(nil)
 
@@ -45,7 +48,7 @@ func (s *Locker) Lock() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holds = append(s.holds, h)
+	s.holds = append(s.holds, &kept{h})
 }
 
 // Unlock releases the lock. It panics with an error that matches lock.ErrLost if the lock was lost
@@ -57,10 +60,7 @@ func (s *Locker) Lock() {
 // first Unlock applies to the lost hold, whichever goroutine calls it. The other hold lasts until
 // the second Unlock.
 func (s *Locker) Unlock() {
-	s.mu.Lock()
-	h := s.nextLocked()
-	s.holds = slices.DeleteFunc(s.holds, func(other lock.Hold) bool { return other == h })
-	s.mu.Unlock()
+	h := s.take()
 	if h == nil {
 		panic(&lock.Error{Op: "unlock", Name: s.l.Name(), Err: lock.ErrNotHeld})
 	}
@@ -72,21 +72,41 @@ func (s *Locker) Unlock() {
 // Hold returns the hold that the next Unlock releases, or nil if there is none. Check its Err or
 // Context before each step that must not be done twice.
 func (s *Locker) Hold() lock.Hold {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.nextLocked()
+	if h := s.next(); h != nil {
+		return h.Hold
+	}
+	return nil
 }
 
-// nextLocked returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
+// take returns the hold that Unlock releases, and forgets it. It returns nil if there is none.
+func (s *Locker) take() *kept {
+	for {
+		h := s.next()
+		s.mu.Lock()
+		i := slices.Index(s.holds, h)
+		if i >= 0 {
+			s.holds = slices.Delete(s.holds, i, i+1)
+		}
+		s.mu.Unlock()
+		if h == nil || i >= 0 {
+			return h
+		} // otherwise another Unlock has taken h
+	}
+}
+
+// next returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
 // appended last, by a goroutine that was paused after its Lock.
-func (s *Locker) nextLocked() lock.Hold {
-	for _, h := range s.holds {
+func (s *Locker) next() *kept {
+	s.mu.Lock()
+	holds := slices.Clone(s.holds)
+	s.mu.Unlock()
+	for _, h := range holds { // without the mutex: Err can detect the loss, and then calls the application's log handler
 		if h.Err() != nil {
 			return h
 		}
 	}
-	if len(s.holds) == 0 {
+	if len(holds) == 0 {
 		return nil
 	}
-	return s.holds[0]
+	return holds[0]
 }

@@ -185,3 +185,89 @@ func (p paused) Lock(ctx context.Context) (lock.Hold, error) {
 	<-a.resume
 	return h, err
 }
+
+// wrapping returns holds that cannot be compared.
+type wrapping struct {
+	lock.Locker
+	check func() // called by their Err
+}
+
+func (l wrapping) Lock(ctx context.Context) (lock.Hold, error) {
+	h, err := l.Locker.Lock(ctx)
+	return wrapped{h, l.check}, err
+}
+
+type wrapped struct {
+	lock.Hold
+	check func()
+}
+
+func (h wrapped) Err() error {
+	h.check()
+	return h.Hold.Err()
+}
+
+// The holds of a Locker need not be comparable.
+func TestLocker_wrappedHold(t *testing.T) {
+	l := synclock.New(wrapping{locktest.NewServer(t).Client(t).NewLock("count"), func() {}})
+	for range 2 {
+		l.Lock()
+		l.Unlock()
+	}
+	if h := l.Hold(); h != nil {
+		t.Errorf("after Unlock: %v", h)
+	}
+}
+
+// A hold that detects its loss calls the log handler of the application, which may call Hold.
+func TestLocker_errCallsHold(t *testing.T) {
+	var l *synclock.Locker
+	nested := false // guarded by the lock
+	l = synclock.New(wrapping{locktest.NewServer(t).Client(t).NewLock("count"), func() {
+		if !nested {
+			nested = true
+			if l.Hold() == nil {
+				t.Error("no hold")
+			}
+		}
+	}})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Lock()
+		l.Unlock()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Unlock waits for Hold")
+	}
+}
+
+// Of two Unlocks at the same time, each releases its own hold. Here, one runs while the other looks for its hold.
+func TestLocker_unlockDuringUnlock(t *testing.T) {
+	server := locktest.NewServer(t)
+	other := server.Client(t).NewLock("count")
+	check := func() {}
+	l := synclock.New(wrapping{server.Client(t).NewLock("count"), func() { check() }})
+	l.Lock()
+	if _, err := other.ForceUnlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Hold().Context().Done()
+	l.Lock()
+	check = func() {
+		check = func() {}
+		if err := panics(t, l.Unlock); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("the Unlock of the lost hold: %v", err)
+		}
+	}
+	l.Unlock()
+	h, err := other.TryLock(t.Context())
+	if err != nil {
+		t.Fatalf("after both: %v", err)
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

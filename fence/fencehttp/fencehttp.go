@@ -65,7 +65,9 @@ func Handler(check func(r *http.Request, token uint64) error, next http.Handler)
 		}
 		switch {
 		case err == nil:
-			next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), token)))
+			inner := r.WithContext(NewContext(r.Context(), token))
+			defer func() { r.MultipartForm = inner.MultipartForm }() // the server removes its files
+			next.ServeHTTP(w, inner)
 		case WriteError(w, err):
 		default:
 			http.Error(w, "the fencing token could not be checked", http.StatusInternalServerError)

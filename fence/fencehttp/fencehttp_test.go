@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -143,6 +144,43 @@ func TestHandler_overTheWire(t *testing.T) {
 		} else if err != nil {
 			t.Errorf("%s with %d: %v", c.path, c.token, err)
 		}
+	}
+}
+
+// The server removes the temporary files of an upload that next parses.
+func TestHandler_upload(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	files := func() int {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Error(err)
+		}
+		return len(entries)
+	}
+	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil || files() != 1 {
+			t.Errorf("%v, and %d files while next runs", err, files())
+		}
+	})
+	s := httptest.NewServer(fencehttp.Handler(nil, next))
+	defer s.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, strings.NewReader("--b\r\nContent-Disposition: form-data; name=\"scan\"; filename=\"bill.pdf\"\r\n\r\nmore than one byte\r\n--b--\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+	if err := fencehttp.SetHeader(r.Header, younger); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := s.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	s.Close() // waits until the server is done with the request
+	if n := files(); n != 0 {
+		t.Errorf("%d files are left", n)
 	}
 }
 

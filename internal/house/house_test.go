@@ -42,7 +42,7 @@ var floors = map[string]struct {
 	"docs/guides":                       {ours: nil, why: "the code of the pages; only its tests import anything"},
 	"docs/programs/http":                {ours: []string{"client", "contrib/httplock", "lock"}, why: "the program of a guide"},
 	"docs/programs/leader":              {ours: []string{"client", "leader", "lock"}, why: "the program of a guide"},
-	"docs/programs/limits":              {ours: []string{"client", "ratelimit"}, why: "the program of a guide"},
+	"docs/programs/limits":              {ours: []string{"client", "lock", "ratelimit"}, why: "the program of a guide"},
 	"docs/programs/nightly":             {ours: []string{"client", "fence", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "the program of a guide"},
 	"docs/programs/programtest":         {why: "runs the program of a guide as a process; only tests import it"},
 	"docs/programs/queue":               {ours: []string{"client", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "the program of a guide"},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
@@ -70,14 +71,24 @@ func byAddress(r *http.Request) (key string, n int64) {
 func poll(ctx context.Context, c *client.Client, fetch func(ctx context.Context) error) error {
 	limit := ratelimit.Limit{Rate: 100, Per: time.Hour, Burst: 10}
 	partner := c.NewRateLimiter("partner", ratelimit.FailClosed().After(time.Second), limit)
-	for {
-		if err := partner.Wait(ctx, "prices", 1); err != nil {
-			return err // ctx is canceled
-		}
-		if err := fetch(ctx); err != nil {
-			slog.Error("fetching prices", "err", err)
+	for ctx.Err() == nil {
+		err := partner.Wait(ctx, "prices", 1)
+		switch {
+		case err == nil:
+			if err := fetch(ctx); err != nil {
+				slog.Error("fetching prices", "err", err)
+			}
+		case errors.Is(err, lock.ErrUnavailable): // a connection broke, and the permit may be used
+			slog.Error("waiting for the partner's limit", "err", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		default:
+			return err
 		}
 	}
+	return ctx.Err()
 }
 
 // fetch, login and search are your work.

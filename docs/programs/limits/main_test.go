@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +112,34 @@ func TestPoll(t *testing.T) {
 	})
 	if !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without Redis, a worker ended with %v", err)
+	}
+}
+
+// A connection that breaks while Redis executes a command of Wait does not end a worker.
+func TestPoll_brokenConnection(t *testing.T) {
+	proxy := redistest.NewProxy(t, redistest.Start(t).Addr())
+	c, err := client.Open(t.Context(), "redis://"+proxy.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	var broke atomic.Bool
+	proxy.OnRequest(func(req [][]byte) (act redistest.Action) {
+		if string(req[0]) == "EVALSHA" && bytes.Contains(bytes.Join(req, nil), []byte("partner")) {
+			act.DropReply = !broke.Swap(true)
+		}
+		return act
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	called := false
+	err = poll(ctx, c, func(context.Context) error {
+		called = true
+		cancel()
+		return nil
+	})
+	if !called || !errors.Is(err, context.Canceled) || !broke.Load() {
+		t.Errorf("called %v, connection broken %v, and the worker ended with %v", called, broke.Load(), err)
 	}
 }
 

@@ -51,8 +51,9 @@ func run(url string, do func(ctx context.Context, order string) error) error {
 		return err
 	}
 
+	cursor := "0"
 	for ctx.Err() == nil { // SIGTERM stops the intake
-		jobs, err := receive(ctx, rdb)
+		jobs, err := receive(ctx, rdb, &cursor)
 		for _, job := range jobs { // at most one
 			err = process(ctx, c, rdb, job, do)
 		}
@@ -67,15 +68,19 @@ func run(url string, do func(ctx context.Context, order string) error) error {
 	return nil
 }
 
-// receive returns a job that no worker acknowledged within a minute, or else a new one, or none.
-func receive(ctx context.Context, rdb rueidis.Client) ([]rueidis.XRangeEntry, error) {
+// receive returns a job that no worker acknowledged within a minute, or else a new one, or none. XAUTOCLAIM examines only some
+// unacknowledged jobs, and the next call continues at its cursor.
+func receive(ctx context.Context, rdb rueidis.Client, cursor *string) ([]rueidis.XRangeEntry, error) {
 	self, err := os.Hostname()
 	if err != nil {
 		return nil, err
 	}
-	claim := rdb.B().Xautoclaim().Key("jobs").Group("workers").Consumer(self).MinIdleTime("60000").Start("0").Count(1).Build()
+	claim := rdb.B().Xautoclaim().Key("jobs").Group("workers").Consumer(self).MinIdleTime("60000").Start(*cursor).Count(1).Build()
 	claimed, err := rdb.Do(ctx, claim).ToArray()
 	if err != nil {
+		return nil, err
+	}
+	if *cursor, err = claimed[0].ToString(); err != nil {
 		return nil, err
 	}
 	if jobs, err := claimed[1].AsXRange(); err != nil || len(jobs) > 0 {

@@ -132,3 +132,21 @@ func TestQueue_killed(t *testing.T) {
 	two.Terminate()
 	two.End()
 }
+
+// A job whose worker died is done although many older ones cannot be, because their order is busy.
+func TestQueue_behindBusyOrders(t *testing.T) {
+	q := queue{t, redistest.Start(t)}
+	q.Do(t, "XGROUP", "CREATE", "jobs", "workers", "0", "MKSTREAM")
+	for range 30 {
+		q.add("j-1", "42")
+	}
+	entry := q.add("j-2", "43")
+	q.Do(t, "XREADGROUP", "GROUP", "workers", "nobody", "STREAMS", "jobs", ">")
+	q.late(entry)
+	w := q.worker()
+	w.Await("working on 43")
+	w.Finish()
+	programtest.Until(t, "the job is done", func() bool { return q.number("XLEN", "jobs") == 30 })
+	w.Terminate()
+	w.End()
+}
