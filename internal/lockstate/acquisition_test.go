@@ -326,6 +326,32 @@ func TestEnd_leavesTheOwnersNextAcquisition(t *testing.T) {
 	}
 }
 
+// The lease of an acquisition has ended, but its end is not recorded yet, and its owner acquires the lock again. What is recorded
+// of the first acquisition then changes nothing of the second.
+func TestEnd_afterItsOwnerHoldsAgain(t *testing.T) {
+	s := newStage(t)
+	first, _ := s.reads(&readTerms, 1)
+	s.pass(2 * ShareTime)
+	second, h := s.reads(&readTerms, 1)
+	if second == first {
+		t.Fatal("it has no acquisition of its own")
+	}
+	owner := h.By
+	if !s.joins(&readTerms, 2) {
+		t.Fatal("the second acquisition is not shared")
+	}
+	s.End(first, Lost)
+	if owner.Acquisition() != second {
+		t.Fatal("the owner has lost an acquisition that is not over")
+	}
+	if remains, _ := s.Unlock(second, h, s.now, nil); remains != SharersHold {
+		t.Errorf("the owner unlocks, and %d holds remain", remains)
+	}
+	if remains, _ := s.Unlock(second, second.Holds()[0], s.now, nil); remains != NobodyHolds {
+		t.Errorf("both unlock, and %d holds remain", remains)
+	}
+}
+
 // The largest value that the token counter was raised to counts.
 func TestRaise(t *testing.T) {
 	held, _ := newStage(t).take(&plainTerms, 1)

@@ -319,11 +319,14 @@ func (o *Owner) hold(t *Acquisition) {
 	t.owners++
 }
 
-// lose records that one of o's holds of t, its acquisition, is gone.
+// lose records that one of o's holds of t is gone. If t is lost, o can have acquired the lock again before that is recorded, and
+// then has holds of another acquisition.
 func (o *Owner) lose(t *Acquisition) {
-	if o.holds--; o.holds == 0 {
-		o.acquisition = nil
-		t.owners--
+	if o.acquisition == t {
+		if o.holds--; o.holds == 0 {
+			o.acquisition = nil
+			t.owners--
+		}
 	}
 	o.Leave()
 }
