@@ -87,8 +87,8 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 		return false
 	case !p.inherits(t):
 		return false
-	case t.Terms.Sided && (p.inFlight > 0 || p.readersHere()):
-		return false
+	case t.Terms.Sided && (t.reads || p.inFlight > 0 || p.readersHere()):
+		return false // reads: the key may have the longer lease of the reader
 	}
 	return true
 }

@@ -82,6 +82,7 @@ func TestMayKeep(t *testing.T) {
 		"a writer, and a request":      {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.WillSend(s.acquisition(&readTerms), 0, 0) }},
 		"a plain one, and a request":   {change: func(s *stage, _ *Acquisition) { s.WillSend(s.acquisition(&plainTerms), 0, 0) }, may: true},
 		"a writer, and a reader":       {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.owner(&readTerms, 2) }},
+		"a writer that has read":       {terms: keptWrite, change: func(_ *stage, t *Acquisition) { t.reads = true }},
 		"a writer, and one waits":      {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.stand(&writeTerms, 2) }},
 	} {
 		t.Run(name, func(t *testing.T) {
