@@ -20,6 +20,7 @@ type acquisition struct {
 	spec      *Spec           // of the first hold; of a ticket, its waiter's. Guarded by at.mu until lease is set, then constant
 	lease     *watchdog.Lease // set under at.mu before the grant is visible to others, then constant
 	keepUntil *time.Time      // the lock stays locked until then: lock.WithMinHold; otherwise nil. Guarded by at.mu
+	late      bool            // a renewal or extension with this owner string may still be executed. Guarded by at.mu
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 }
@@ -108,7 +109,7 @@ func (t *acquisition) Lost(cause error) {
 func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.at.lock()
 	t.at.state.NoLongerHeld(&t.Acquisition)
-	uncertain, served := t.Uncertain(), len(t.Served())
+	uncertain, served := t.unsure(), len(t.Served())
 	t.at.dropKeeper()
 	t.at.unlock()
 	t.at.s.mayBeFree(t.spec)

@@ -175,13 +175,6 @@ func (t *acquisition) Due() {
 	t.at.tidy()
 }
 
-// past is a canceled context.
-var past = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
 // expire ends h, whose limit has passed, as lost. The reconciler releases it. expire does not wait for Redis.
 func (s *Session) expire(h *hold) {
 	t := h.acquisition()
@@ -194,14 +187,16 @@ func (s *Session) expire(h *hold) {
 	remains, handedOff := t.remove(h, time.Now())
 	t.at.unlock()
 	if remains == lockstate.NobodyHolds && !handedOff {
-		t.lease.Stop(past) // without waiting: a renewal in flight is executed before the release or has no effect
+		if _, inFlight := t.lease.End(); inFlight != nil { // not waited for: unless the lock is retained, it is executed before the release or has no effect
+			t.unrenewed()
+		}
 		t.at.lock()
 		t.at.state.NoLongerHeld(&t.Acquisition)
 		t.at.dropKeeper()
 		t.at.unlock()
 	}
 	if remains == lockstate.NobodyHolds && !handedOff || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
-		s.reconcile(t, locked(t.at, t.Uncertain))
+		s.reconcile(t, locked(t.at, t.unsure))
 	}
 	if remains == lockstate.NotThere {
 		return // its owner has lost all holds in the meantime

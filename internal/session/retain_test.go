@@ -247,6 +247,80 @@ func TestMinHold_delayedRenewal(t *testing.T) {
 	}
 }
 
+// The same for renewals and extensions whose outcome is not known to the watchdog, or became known before there was a
+// minimum hold time.
+func TestMinHold_delayedCommand(t *testing.T) {
+	minimum := lock.WithMinHold(2 * leaseTime / 3)
+	for name, test := range map[string]struct {
+		hold   func(w *world, k *Kind) lock.Hold
+		during bool // Unlock is called while the renewal is in flight
+	}{
+		"in flight at Unlock": {during: true, hold: func(w *world, k *Kind) lock.Hold {
+			h := w.take(w.a, k, w.Context(), minimum)
+			time.Sleep(leaseTime/3 + time.Second)
+			return h
+		}},
+		"in flight when it is abandoned": {during: true, hold: func(w *world, k *Kind) lock.Hold {
+			ctx, cancel := context.WithCancel(w.Context())
+			h := w.take(w.a, k, ctx, minimum, lock.WithGrace(time.Second))
+			cancel()
+			time.Sleep(leaseTime/3 + time.Second + time.Millisecond)
+			if !errors.Is(h.Err(), lock.ErrAbandoned) {
+				w.Error(h.Err())
+			}
+			return nil
+		}},
+		"before the reentry with the minimum": {hold: func(w *world, k *Kind) lock.Hold {
+			outer := w.take(w.a, k, w.Context())
+			time.Sleep(leaseTime / 2)
+			inner := w.take(w.a, k, outer.Context(), minimum)
+			w.unlock(outer)
+			return inner
+		}},
+		"before the hand-off": {hold: func(w *world, k *Kind) lock.Hold {
+			first := w.take(w.a, k, w.Context())
+			next := w.goLockKind(w.a, k, w.Context(), minimum)
+			if err := first.Extend(w.Context(), leaseTime); err != nil {
+				w.Fatal(err)
+			}
+			w.unlock(first)
+			h := <-next
+			if h.Owner() != first.Owner() {
+				w.Error("the lock was not handed off")
+			}
+			return h
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				k := *plain
+				var execute func() // set by the first renewal
+				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+					batch = slices.Clone(batch)
+					if execute != nil {
+						return plain.Renew(ctx, rdb, batch, lease, perCall)
+					}
+					execute = func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
+					if test.during {
+						time.Sleep(2 * time.Second)
+					}
+					return []luascripts.Renewed{{Err: io.EOF}}
+				}
+				if h := test.hold(w, &k); h != nil {
+					w.unlock(h)
+				}
+				time.Sleep(time.Second)
+				execute()
+				time.Sleep(2 * leaseTime / 3)
+				if w.mini.Exists("orders") {
+					w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+					time.Sleep(time.Hour)
+				}
+			})
+		})
+	}
+}
+
 // A lock is handed off to a call with WithMinHold, which extends its lease, and Redis is unavailable: the call ends
 // when its context is canceled, and reports that.
 func TestMinHold_unavailable(t *testing.T) {

@@ -213,7 +213,7 @@ func (at *entry) apply(a lockstate.Effect) {
 
 // releaseLater starts a goroutine that removes t, an ended acquisition without holds, from Redis.
 func (s *Session) releaseLater(t *acquisition) {
-	lease, uncertain := t.lease, t.Uncertain()
+	lease, uncertain := t.lease, t.unsure()
 	s.sender.Go(func() {
 		if lease != nil {
 			lease.Stop(context.Background()) // no renewal may follow the release

@@ -162,6 +162,7 @@ func handOff(of *lockstate.Acquisition) bool {
 	next := &acquisition{at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
 	next.Follows(of) // before it is passed to the watchdog
+	next.late = t.late
 	if !t.lease.Hand(next, t.at.s.offer(t.spec)/3) {
 		return false
 	}
@@ -207,7 +208,7 @@ func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) rel
 
 // Late reconciles the acquisition if Redis did not confirm the release.
 func (f releaseRequest) Late(_ released, err error) {
-	f.t.at.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.Uncertain))
+	f.t.at.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.unsure))
 }
 
 // release releases an ended acquisition in Redis. If the kind supports hand-off, the lock goes to the next waiter.
@@ -222,6 +223,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 		case <-under:
 		case <-ctx.Done():
 		}
+		t.unrenewed() // the watchdog does not report its outcome any more
 		now = time.Now()
 	}
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
@@ -249,7 +251,7 @@ func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free
 	if free {
 		t.at.state.Free(t.Terms)
 	}
-	uncertain, reconciled := t.Uncertain(), t.MaybeReleased()
+	uncertain, reconciled := t.unsure(), t.MaybeReleased()
 	t.at.dropKeeper()
 	t.at.unlock()
 	switch {
