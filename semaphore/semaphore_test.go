@@ -848,21 +848,33 @@ func TestServerPaused(t *testing.T) {
 	s.Freeze(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := sem.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("Lock: %v", err)
-	}
-	if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("TryLock: %v", err)
-	}
-	if err := sem.Resize(t.Context(), 3); !errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("Resize: %v", err)
-	}
-	if _, err := sem.Inspect(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("Inspect: %v", err)
-	}
-	if err := other.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("Unlock: %v", err)
-	}
+	var all sync.WaitGroup // together: one after the other, they take as long as the lease
+	all.Go(func() {
+		if _, err := sem.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("Lock: %v", err)
+		}
+	})
+	all.Go(func() {
+		if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("TryLock: %v", err)
+		}
+	})
+	all.Go(func() {
+		if err := sem.Resize(t.Context(), 3); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Resize: %v", err)
+		}
+	})
+	all.Go(func() {
+		if _, err := sem.Inspect(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Inspect: %v", err)
+		}
+	})
+	all.Go(func() {
+		if err := other.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("Unlock: %v", err)
+		}
+	})
+	all.Wait()
 	until := h.Until()
 	<-h.Context().Done()
 	if early := time.Until(until); early > 0 {
