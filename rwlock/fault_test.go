@@ -320,7 +320,7 @@ func TestReader_givesUp(t *testing.T) {
 // current reader.
 func TestDeadWriter(t *testing.T) {
 	t.Parallel()
-	const waiterTimeout = 3 * time.Second // renewed once per second
+	const waiterTimeout = 9 * time.Second // renewed every three seconds
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	p := redistest.NewProxy(t, s.Addr())
