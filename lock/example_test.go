@@ -385,7 +385,7 @@ func ExampleWithFixedLease() {
 	}
 	defer c.Close(ctx)
 
-	imports := c.NewLock("import", lock.WithFixedLease(200*time.Millisecond)) // in your program, for example a minute
+	imports := c.NewLock("import", lock.WithFixedLease(time.Second)) // in your program, for example a minute
 	err = lock.Do(ctx, imports, func(ctx context.Context) error {
 		<-ctx.Done() // it is not renewed
 		return context.Cause(ctx)

@@ -583,7 +583,7 @@ func TestFixedLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
-	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithFixedLease(300*time.Millisecond)))
+	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithFixedLease(time.Second)))
 	next := kindtest.MustLock(t, b.NewSemaphore("gpus", 1))
 	kindtest.Lost(t, h)
 	kindtest.MustUnlock(t, next)
