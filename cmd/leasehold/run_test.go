@@ -333,6 +333,27 @@ func TestRun_nohup(t *testing.T) {
 	c.ends(6)
 }
 
+// A closed standard error, as behind a program that ended, ends neither run nor its command.
+func TestRun_closedStderr(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock := lockName(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()}, "run", "--on-lost", "ignore", lock, "--", "sh", "-c", "echo ready; read line; exit 6")
+	c.cmd.Stderr = w
+	c.start()
+	w.Close()
+	c.stdout.await(t, "ready")
+	r.Close()
+	s.Do(t, "DEL", lock) // which run reports
+	c.say("")
+	c.ends(6)
+	noKeys(t, s, lock)
+}
+
 // A lease that leasehold does not renew ends, and the lock is lost with it.
 func TestRun_noRenew(t *testing.T) {
 	t.Parallel()
