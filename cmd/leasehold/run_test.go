@@ -314,7 +314,7 @@ func TestRun_serverFrozen(t *testing.T) {
 	}
 }
 
-// leasehold ignores the signals that its parent has set to be ignored.
+// leasehold ignores the signals that its parent has set to be ignored, and so does its command.
 func TestRun_nohup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -322,15 +322,20 @@ func TestRun_nohup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock := lockName(t)
-	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()})
-	c.cmd.Path = "/bin/sh"
-	c.cmd.Args = []string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", path, "run", lock, "--", "sh", "-c", "echo ready; read line; exit 6"}
-	c.start()
-	c.stdout.await(t, "ready")
-	c.signal(syscall.SIGHUP)
-	c.say("")
-	c.ends(6)
+	for name, signal := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT} { // INT as by &
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()})
+			c.cmd.Path = "/bin/sh"
+			c.cmd.Args = []string{"sh", "-c", `trap "" ` + name + `; exec "$@"`, "sh", path, "run", lock, "--", "sh", "-c", "echo ready; read line; kill -" + name + " $$; exit 6"}
+			c.start()
+			c.stdout.await(t, "ready")
+			c.signal(signal)
+			c.say("")
+			c.ends(6)
+		})
+	}
 }
 
 // A closed standard error, as behind a program that ended, ends neither run nor its command.
