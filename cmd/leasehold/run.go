@@ -96,7 +96,8 @@ Exit codes:
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.waits = cmd.Flags().Changed("wait")
 			r.counts = cmd.Flags().Changed("permits")
-			r.w = cmd.ErrOrStderr()
+			r.begin(cmd.ErrOrStderr())
+			defer r.flush() // before the error, which is the last message
 			r.name, r.argv = args[0], args[1:]
 			return r.run(cmd.Context())
 		},
