@@ -233,6 +233,9 @@ func TestHeaders(t *testing.T) {
 		if r.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s may be sniffed", path)
 		}
+		if got := r.Header.Get("Referrer-Policy"); got != "same-origin" {
+			t.Errorf("%s: Referrer-Policy %q: with another one, the form has no origin, or a link tells the name of a lock", path, got)
+		}
 	}
 }
 

@@ -418,6 +418,21 @@ func TestPage_unlock(t *testing.T) {
 	b.quiet()
 }
 
+// Force-unlock works on a page of another machine without TLS, too.
+func TestPage_unlockElsewhere(t *testing.T) {
+	s := redistest.Start(t)
+	s.Do(t, "HSET", "orders:42", redissonOwner, "1")
+	b := browse(t, s, "--allow-unlock", "--host", elsewhere)
+	b.url = strings.Replace(b.url, "127.0.0.1", elsewhere, 1)
+	b.open("lock?name=orders:42")
+	b.do(chromedp.Focus(chromedp.CSS("summary")), chromedp.KeyEvent(kb.Enter), chromedp.SendKeys(chromedp.CSS("[name=typed]"), "orders:42"+kb.Enter))
+	b.shows("Unlocked.")
+	if held(t, s, "orders:42") {
+		t.Error("it is held still")
+	}
+	b.quiet()
+}
+
 // follow follows a link by the keyboard: a click can miss what an update of the page moves away.
 func follow(b *browser, link string) {
 	b.Helper()
