@@ -371,6 +371,28 @@ func TestUnlock(t *testing.T) {
 	s.says("lock?name=orders:42&unlocked=1&notified=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
 }
 
+// A browser keeps its cookie when a link leads to the page, so that the forms of its other tabs stay valid.
+func TestUnlock_cookie(t *testing.T) {
+	t.Parallel()
+	s := serve(t, redistest.Start(t).Client(t), dashboard.WithForceUnlock(nil))
+	for _, want := range []int{1, 0} { // the second request has the cookie
+		r, err := s.browser.Get(s.URL + "/ops/locks/lock?name=orders:42")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		cookies := r.Cookies()
+		if len(cookies) != want {
+			t.Fatalf("cookies %v, want %d", cookies, want)
+		}
+		for _, c := range cookies {
+			if c.SameSite != http.SameSiteLaxMode || !c.HttpOnly {
+				t.Errorf("the cookie is %v", c)
+			}
+		}
+	}
+}
+
 // A name need not be text. The page shows the line that asks Redis for that name, and for no other.
 func TestLock_nameOfBytes(t *testing.T) {
 	t.Parallel()

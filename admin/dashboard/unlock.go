@@ -28,7 +28,8 @@ func (h *Handler) csrf(w http.ResponseWriter, r *http.Request) string {
 		return token
 	}
 	token := rand.Text()
-	http.SetCookie(w, &http.Cookie{Name: csrfCookie, Value: token, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
+	// A link in a chat brings a Lax cookie. Without it, the page would set a new one, with which the forms of other tabs are invalid.
+	http.SetCookie(w, &http.Cookie{Name: csrfCookie, Value: token, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 	return token
 }
 
