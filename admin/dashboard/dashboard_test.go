@@ -676,7 +676,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "count 1,200") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks the displayed workers as lost")
+		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks the workers displayed when you opened this form as lost")
 	})
 	s.says("lock?name=import:done", 200, "count 1,200", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "No expiry") {

@@ -143,7 +143,7 @@ func resultOf(q url.Values) (text string, failed bool) {
 	case "typed":
 		return "Nothing was changed: the typed name does not match.", true
 	case "gone":
-		return "Nothing was changed: the displayed holders no longer hold the lock. Check the current ones below.", true
+		return "Nothing was changed: the holders displayed when you opened the form no longer hold the lock. Check the current ones below.", true
 	case "reason":
 		return "Nothing was changed: the reason must be one line of at most 256 bytes.", true
 	case "error":

@@ -418,6 +418,58 @@ func TestPage_unlock(t *testing.T) {
 	b.quiet()
 }
 
+// The form names the holders that the page displays when the form is opened, and stays like that until it is closed.
+func TestPage_unlockAfterAChange(t *testing.T) {
+	s := redistest.Start(t)
+	n := &night{t: t, s: s, now: time.Now()}
+	swap := func(host string) { // the lock is never free
+		const script = `redis.call('DEL', KEYS[1]); redis.call('HSET', KEYS[1], ARGV[1], 1); redis.call('PEXPIRE', KEYS[1], 600000)`
+		s.Do(t, "EVAL", script, "1", "orders:42", n.owner(n.client(len(host), "billing", host, ""), time.Minute))
+	}
+	b := browse(t, s, "--allow-unlock")
+	displays := func(host string) {
+		t.Helper()
+		b.until(`document.querySelector(".people .host")?.textContent.startsWith(` + quoteJS(host+" ") + `)`)
+	}
+	open := func() { b.do(chromedp.Focus(chromedp.CSS("summary")), chromedp.KeyEvent(kb.Enter)) }
+	send := func() { b.do(chromedp.SendKeys(chromedp.CSS("[name=typed]"), "orders:42"+kb.Enter)) }
+
+	swap("a")
+	b.open("lock?name=orders:42")
+	displays("a")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	open()
+	swap("bb")
+	displays("bb")
+	send()
+	b.shows("Nothing was changed: the holders displayed when you opened the form no longer hold the lock.")
+
+	displays("bb")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	open()
+	b.until(`document.querySelector("details").open`)
+	b.eval(`window.named = document.querySelector("[name=seen]").value`)
+	swap("ccc")
+	displays("ccc")
+	open() // closes it
+	b.until(`!document.querySelector("details").open && document.querySelector("[name=seen]").value !== window.named`)
+	open()
+	send()
+	b.shows("Unlocked.")
+	b.shows("free")
+
+	swap("dddd")
+	b.open("lock?name=orders:42")
+	displays("dddd")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	swap("eeeee")
+	displays("eeeee")
+	open()
+	send()
+	b.shows("Unlocked.")
+	b.quiet()
+}
+
 // Force-unlock works on a page of another machine without TLS, too.
 func TestPage_unlockElsewhere(t *testing.T) {
 	s := redistest.Start(t)
