@@ -277,7 +277,8 @@ func TestUnlock(t *testing.T) {
 	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "read-only") {
 		t.Errorf("a page that only shows: %d %s", status, text)
 	}
-	if text := serve(t, rdb).says("lock?name=orders:42", 200); strings.Contains(text, "<form method=\"post\"") {
+	const reloads = `http-equiv="refresh"` // without JavaScript
+	if text := serve(t, rdb).says("lock?name=orders:42", 200, reloads); strings.Contains(text, "<form method=\"post\"") {
 		t.Error("a page that only shows has a form")
 	}
 	var said bytes.Buffer
@@ -293,6 +294,10 @@ func TestUnlock(t *testing.T) {
 			v.Set(name, value)
 		}
 		return v
+	}
+	s.says("locks", 200, reloads)
+	if text := s.says("lock?name=orders:42", 200); strings.Contains(text, reloads) {
+		t.Error("the page with the form reloads, which empties the form")
 	}
 	if seen := s.form("orders:42")["seen"]; len(seen) != 1 || strings.Contains(h.Owner(), seen[0]) {
 		t.Fatalf("the form says %q", seen)
