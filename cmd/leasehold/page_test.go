@@ -320,7 +320,7 @@ func TestPage_keys(t *testing.T) {
 
 // 1. A lease counts down, and jumps at a renewal. The bar grows with the longest lease that was seen.
 // 2. A lock appears and goes without a reload, and the focus stays where it is.
-// 3. The page pauses, and goes on.
+// 3. The page pauses, and goes on, with what was typed into its search.
 func TestPage_follows(t *testing.T) {
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
@@ -361,7 +361,10 @@ func TestPage_follows(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	b.until(`document.getElementById("fresh").textContent === "paused"`)
 	h = mustLock(t, c.NewLock("orders:2"))
+	b.do(chromedp.SendKeys(chromedp.CSS("input[name=q]"), "orders:2")) // while it pauses
+	b.until(`location.search.includes("orders%3A2")`)
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	b.shows("1 of 2 locks")
 	b.shows("orders:2")
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Error(err)

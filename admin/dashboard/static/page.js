@@ -144,7 +144,7 @@
   let typing = 0;
   main.addEventListener("input", (e) => {
     const form = e.target.closest("form[role=search]");
-    if (!form || paused) return;
+    if (!form) return;
     clearTimeout(typing);
     typing = setTimeout(() => {
       history.replaceState(null, "", "?" + new URLSearchParams(new FormData(form)));
