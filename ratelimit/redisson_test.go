@@ -663,6 +663,57 @@ func TestRedissonLimiter_lateDelete(t *testing.T) {
 	}
 }
 
+// A copy of an Init or a SetRate that comes late creates no limiter that was deleted since, be it the first copy or one that may set the rate.
+func TestRedissonLimiter_lateCreation(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	w, other := window(s.Client(t, redistest.Via(p)), "w"), newWindow(t, s.Client(t), "w", 1, time.Hour)
+	first := func() (words func() []string) {
+		var sent []string
+		lose := redistest.Once("EVALSHA", redistest.Action{DropReply: true})
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			a := lose(req)
+			if a.DropReply {
+				for _, word := range req {
+					sent = append(sent, string(word))
+				}
+			}
+			return a
+		})
+		return func() []string { return sent }
+	}
+	dated := func() (words func() []string) { return p.LoseDated(redistest.Action{DropReply: true}, false) }
+	for op, set := range map[string]func() error{
+		"init":     func() error { return second(w.Init(t.Context(), 2, time.Hour)) },
+		"set rate": func() error { return w.SetRate(t.Context(), 2, time.Hour) },
+	} {
+		for which, copied := range map[string]func() (words func() []string){"the first copy": first, "a copy that may set the rate": dated} {
+			if err := other.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			words := copied()
+			if err := set(); err != nil {
+				t.Fatal(err)
+			}
+			p.OnRequest(nil)
+			if d := takeOf(t, other, 0); d.Limit.Rate != 2 {
+				t.Errorf("%s: %+v", op, d)
+			}
+			if err := other.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if words() == nil {
+				t.Fatalf("%s of %s: it was not sent", which, op)
+			}
+			s.Do(t, words()...)
+			if d, err := other.Peek(t.Context()); !errors.Is(err, ratelimit.ErrNotInitialized) {
+				t.Errorf("%s of %s: %+v, %v", which, op, d, err)
+			}
+		}
+	}
+}
+
 // A handle serves its waiters one after the other, each when a unit is free.
 func TestRedissonLimiter_Wait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
