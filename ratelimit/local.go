@@ -22,7 +22,7 @@ func (l *Limiter) without(op, key string, id bucketID, n, least int64, err error
 	}
 	r, _ := l.local.take(id, l.limits, l.policy.processes, n, least, 0)
 	d.Taken, d.Remaining, d.RetryAfter, d.ResetAfter = r.Taken, r.Remaining, r.Retry, r.Reset
-	d.Limit = l.limits[r.Limit]
+	d.Limit, d.next = l.limits[r.Limit], r.Next
 	d.OK = d.Taken > 0 || n == 0
 	return d, nil
 }
@@ -67,7 +67,10 @@ func (m *memory) take(id bucketID, limits []Limit, processes, n, least int64, wa
 	most, smallest := b.most()
 	switch {
 	case have >= least:
-		r.Taken = min(n, have)
+		if r.Taken = min(n, have); have == 0 { // a Peek
+			due, _ := b.earliest(1, now)
+			r.Next = due.Sub(now)
+		}
 	case least > most:
 		r.Retry, refuses = Never, smallest
 	default:

@@ -162,10 +162,12 @@ func (w *RedissonLimiter) TakeUpTo(ctx context.Context, n int64) (Decision, erro
 }
 
 // Peek returns the state of the limiter and takes nothing. The Decision is OK if a permit could be
-// taken.
+// taken. Otherwise RetryAfter is the time until one could be.
 func (w *RedissonLimiter) Peek(ctx context.Context) (Decision, error) {
 	d, err := w.take(ctx, "peek", 0, 0, false)
-	d.OK = err == nil && d.Remaining > 0
+	if d.OK = err == nil && d.Remaining > 0; !d.OK {
+		d.RetryAfter = d.next
+	}
 	return d, err
 }
 

@@ -144,8 +144,13 @@ func TestRedissonLimiter_model(t *testing.T) {
 				},
 				"": func(rt *rapid.T) {
 					d, err := w.Peek(t.Context())
-					if _, used := live(); err != nil || d.Remaining != rate-used {
-						rt.Fatalf("%+v, %v, want %d left", d, err, rate-used)
+					entries, used := live()
+					retry := time.Duration(0)
+					if used == rate {
+						retry = entries[0].at.Add(per).Sub(now())
+					}
+					if err != nil || d.Remaining != rate-used || d.OK != (used < rate) || d.RetryAfter != retry {
+						rt.Fatalf("%+v, %v, want %d left, retry after %v", d, err, rate-used, retry)
 					}
 				},
 			})

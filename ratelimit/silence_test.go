@@ -126,6 +126,12 @@ func TestLocal(t *testing.T) {
 		if d := take(l, "k", 6); d.OK || d.RetryAfter != ratelimit.Never {
 			t.Errorf("%+v, want never", d)
 		}
+		if d := peek(t, l, "k"); d.OK || d.Remaining != 0 || d.RetryAfter <= 4*time.Hour || d.RetryAfter > 5*time.Hour {
+			t.Errorf("%+v, want one in 4.8 h", d)
+		}
+		if d := peek(t, l, "untouched"); !d.OK || d.Remaining != 5 || d.RetryAfter != 0 {
+			t.Errorf("%+v, want all five", d)
+		}
 		if d := take(l, "other", 1); !d.OK {
 			t.Errorf("%+v", d)
 		}
