@@ -810,7 +810,7 @@ func TestWindow_transcript(t *testing.T) {
 		SET v 0 PX 70000
 		window_take [w v p n] 0 0 d^16 0 = [0 0 0 10000 300 10000 9999]
 		wait 9998
-		window_take [w v p n] 0 0 d^16 0 = [0 0 0 0 300 10000 0]
+		window_take [w v p n] 0 0 d^16 0 = [0 300 0 0 300 10000 0]
 		PTTL v = 60002
 
 		# units that Redisson gave back do not come back once more with their entries

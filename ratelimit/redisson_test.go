@@ -324,6 +324,9 @@ func TestRedissonLimiter_heals(t *testing.T) {
 		w := newWindow(t, rdb, "drift", 10, time.Hour)
 		takeOf(t, w, 4)
 		s.Do(t, "DECRBY", "{drift}:value", "4") // Redisson repeats a call whose answer was lost
+		if d, err := w.Peek(t.Context()); err != nil || !d.OK || d.Remaining != 6 {
+			t.Errorf("%+v, %v, want 6 left", d, err)
+		}
 		if d := takeOf(t, w, 6); !d.OK {
 			t.Errorf("%+v: the rate is smaller for ever", d)
 		}
