@@ -179,6 +179,11 @@ func (l *Limiter) enter(key string, n int64) (bucketID, error) {
 	if l.bad != nil {
 		return bucketID{}, l.bad
 	}
+	select {
+	case <-l.desk.send.Closing(): // not every decision needs a command, which would fail
+		return bucketID{}, lock.ErrClosed
+	default:
+	}
 	if n < 0 || n > maxUnits {
 		return bucketID{}, fmt.Errorf("%d permits: must be from 0 to %d", n, int64(maxUnits))
 	}
