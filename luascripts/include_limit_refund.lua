@@ -1,4 +1,5 @@
 -- include_limit_refund: refunds permits that a caller took from a rate limiter and did not use. It has no keys of its own.
+-- include: limit
 --
 -- Usage decreases with time, the oldest part first, and later calls count on that. A refund is therefore the cost of the permits,
 -- less the time since they were taken. While callers with later reservations wait, nothing is refunded, because their
