@@ -67,10 +67,9 @@ func (m *memory) take(id bucketID, limits []Limit, processes, n, least int64, wa
 	most, smallest := b.most()
 	switch {
 	case have >= least:
-		if r.Taken = min(n, have); have == 0 { // a Peek
-			due, _ := b.earliest(1, now)
-			r.Next = due.Sub(now)
-		}
+		r.Taken = min(n, have)
+		due, _ := b.earliest(1, now)
+		r.Next = due.Sub(now) // for a Peek
 	case least > most:
 		r.Retry, refuses = Never, smallest
 	default:

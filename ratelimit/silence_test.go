@@ -89,6 +89,9 @@ func TestOpen(t *testing.T) {
 		if d, err := l.Take(t.Context(), "k", 1000); err != nil || !d.OK {
 			t.Errorf("more than the limit: %+v, %v", d, err)
 		}
+		if d := peek(t, l, "k"); !d.OK || d.RetryAfter != 0 || !errors.Is(d.Err, lock.ErrUnavailable) {
+			t.Errorf("peek: %+v", d)
+		}
 		r, err := l.Reserve(t.Context(), "k", 1)
 		if err != nil || r.Delay() != 0 || !errors.Is(r.Err(), lock.ErrUnavailable) {
 			t.Errorf("reserve: %+v, %v", r, err)
