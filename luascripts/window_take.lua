@@ -57,19 +57,19 @@ local first = tonumber(redis.call('ZRANGE', calls, 0, 0, 'WITHSCORES')[2])
 local latest = tonumber(redis.call('ZRANGE', calls, -1, -1, 'WITHSCORES')[2])
 local taken, retry = math.min(permits, left), 0
 local earlier = permits > 0 and taken_before() -- mutant: operand 1, always, border: speed
+if permits == 0 or taken < least then
+  -- A client of Redisson may have subtracted from the value twice, after a lost reply. The entries are right.
+  local by_calls = rate
+  local all = redis.call('ZRANGE', calls, 0, 999)
+  for _, text in ipairs(all) do by_calls = by_calls - permits_of(text) end
+  if #all < 1000 and by_calls > left then -- mutant: border 2: equal numbers are one number
+    left = by_calls
+    taken = math.min(permits, left)
+  end
+end
 if earlier then
   taken = earlier
 elseif permits > 0 then
-  if taken < least then
-    -- A client of Redisson may have subtracted from the value twice, after a lost reply. The entries are right.
-    local by_calls = rate
-    local all = redis.call('ZRANGE', calls, 0, 999)
-    for _, text in ipairs(all) do by_calls = by_calls - permits_of(text) end
-    if #all < 1000 and by_calls > left then -- mutant: border 2: equal numbers are one number
-      left = by_calls
-      taken = math.min(permits, left)
-    end
-  end
   if taken < least then
     taken = 0
     local denied = extend_ttl(config, value, calls) -- a waiting caller extends the expiry, as with Redisson
