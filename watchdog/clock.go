@@ -33,6 +33,16 @@ func at(t time.Time) instant { return instant{mono: t.Sub(epoch), wall: t.UnixNa
 // Passed reports whether t, which must come from time.Now, has passed by either clock.
 func Passed(t time.Time) bool { return at(t).passed(now()) }
 
+// Earlier returns t, which must come from time.Now, or the time at which the wall clock reaches t if
+// that is earlier: after the machine slept, or after the wall clock was set forward.
+func Earlier(t time.Time) time.Time {
+	n := time.Now()
+	if earlier := n.Add(at(t).left(of(n))); t.Sub(earlier) >= time.Millisecond { // less is the time between the readings of two clocks
+		return earlier
+	}
+	return t
+}
+
 func (i instant) add(d time.Duration) instant { return instant{i.mono + d, i.wall + int64(d)} }
 
 // passed reports whether n is not before i, by either clock.

@@ -664,6 +664,25 @@ func TestCallAt_afterASleep(t *testing.T) {
 	})
 }
 
+// A time is earlier only if the wall clock reaches it first.
+func TestEarlier(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		end := time.Now().Add(time.Hour)
+		for by, want := range map[time.Duration]time.Duration{0: time.Hour, 50 * time.Minute: 10 * time.Minute, 2 * time.Hour: -time.Hour, -time.Hour: time.Hour} {
+			skew.Set(by)
+			if got := time.Until(watchdog.Earlier(end)); got != want {
+				t.Errorf("the wall clock is ahead by %v: in %v, want %v", by, got, want)
+			}
+		}
+		skew.Set(time.Microsecond)
+		if got := watchdog.Earlier(end); got != end {
+			t.Errorf("%v, want %v: two readings are not at the same time", got, end)
+		}
+	})
+}
+
 // Without a renewal, Until returns the same end every time, on the real clocks. After a renewal it
 // returns the end that the subject was notified of.
 func TestLease_untilIsStable(t *testing.T) {
