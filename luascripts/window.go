@@ -93,7 +93,7 @@ type Rated struct {
 func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, before int64) (r Rated, err error) {
 	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), strconv.FormatInt(before, 10)})
 	if n, err := reply.AsIntSlice(); err == nil && len(n) == 3 && n[2] > 0 && n[2] >= before {
-		return Rated{Other, n[0], time.Duration(n[1]) * time.Millisecond, n[2]}, nil
+		return Rated{Other, n[0], Millis(n[1]), n[2]}, nil
 	}
 	r.Verdict, err = verdict(windowInit, reply, Done, Free, Foreign, PerClient)
 	return r, err

@@ -559,6 +559,16 @@ func TestWindow_deniedToShorten(t *testing.T) {
 	}
 }
 
+// The interval that Java gave a window can be longer than a time.Duration.
+func TestWindow_hugeInterval(t *testing.T) {
+	rdb, k := redistest.NewMini(t).Client(t), keynames.Window("w")
+	do(t, rdb, "HSET", k.Config, "rate", "5", "interval", fmt.Sprint(365000*24*time.Hour.Milliseconds()), "type", "0", "keepAliveTime", "0")
+	r, err := luascripts.InitWindow(t.Context(), rdb, k, 5, time.Hour, 0)
+	if err != nil || r.Verdict != luascripts.Other || r.Per < 100*365*24*time.Hour {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // The copy of a call that takes what is there finds what the call took, behind a thousand entries of others, too.
 func TestWindow_copyAmongMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
