@@ -335,6 +335,28 @@ func TestStaleLeader(t *testing.T) {
 	}
 }
 
+// The server's clock moved backward after the value of an earlier leader. The error says why the new leader cannot publish.
+func TestPublish_clockMovedBackward(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	e := kindtest.NewClient(t, s.Client(t)).NewElection("billing")
+	s.Do(t, "HSET", "leasehold_leader:{billing}", "token", "9007199254740991", "number", "1", "by", "another", "over", "1")
+	led := runs(func() error {
+		return e.Run(t.Context(), "one", func(ctx context.Context) error {
+			if err := e.Publish(ctx, "two"); !errors.Is(err, leader.ErrNotLeading) || !strings.Contains(err.Error(), "use WithFencing") {
+				t.Errorf("%v, want a reason", err)
+			}
+			if !e.Leading() {
+				t.Error("it does not lead")
+			}
+			return nil
+		})
+	})
+	if err := soon(t, led); err != nil {
+		t.Error(err)
+	}
+}
+
 // A leader without a token, for example with a multi-lock, clears only its own value.
 func TestStaleLeader_withoutToken(t *testing.T) {
 	t.Parallel()

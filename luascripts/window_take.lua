@@ -27,7 +27,8 @@
 -- missing or impossible. Each entry takes a few µs.
 --
 -- Safe to repeat with the same id within the interval: the second copy finds the entry of the call. If the caller accepts fewer
--- permits than it wants, the script has to search for it, among the entries that are not older than the call.
+-- permits than it wants, the script has to search for it, among the entries that are not older than the call by more than
+-- a minute.
 local config, value, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local permits, least, id, age = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
@@ -41,7 +42,7 @@ if not held then return answer end
 local function taken_before()
   if redis.call('ZSCORE', calls, entry_of(id, permits)) then return permits end
   if age == 0 or least == permits then return nil end -- mutant: operand 1: speed
-  local since, from = string.format('%.0f', now - age - 1000), 0
+  local since, from = string.format('%.0f', now - age - 60000), 0 -- the server's clock may have been set forward since the first copy
   while true do
     local page = redis.call('ZRANGEBYSCORE', calls, since, '+inf', 'LIMIT', from, 1000)
     for _, text in ipairs(page) do

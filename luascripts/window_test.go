@@ -551,6 +551,16 @@ func TestWindow_deniedToShorten(t *testing.T) {
 	}
 }
 
+// The interval that Java gave a window can be longer than a time.Duration.
+func TestWindow_hugeInterval(t *testing.T) {
+	rdb, k := redistest.NewMini(t).Client(t), keynames.Window("w")
+	do(t, rdb, "HSET", k.Config, "rate", "5", "interval", fmt.Sprint(365000*24*time.Hour.Milliseconds()), "type", "0", "keepAliveTime", "0")
+	r, _, err := luascripts.InitWindow(t.Context(), rdb, k, 5, time.Hour, false, someday)
+	if err != nil || r.Verdict != luascripts.Other || r.Per < 100*365*24*time.Hour {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // The copy of a call that takes what is there finds what the call took, behind a thousand entries of others, too.
 func TestWindow_copyAmongMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -564,6 +574,23 @@ func TestWindow_copyAmongMany(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The server's clock was set forward between the copies of a call, by up to a minute. The second copy still finds what the first
+// took.
+func TestWindow_copyAfterAClockChange(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb, k, start := m.Client(t), keynames.Window("w"), time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	m.SetTime(start)
+	rated(t, rdb, k, 30, time.Hour)
+	taking(t, rdb, k, 20, 1)
+	for _, c := range []struct{ after, ago, taken int64 }{{0, 0, 10}, {60_001, 1, 10}, {60_002, 1, 0}} {
+		m.SetTime(start.Add(time.Duration(c.after) * time.Millisecond))
+		r, err := luascripts.TakeWindow(t.Context(), rdb, k, 20, 1, fmt.Sprintf("%016d", 2), time.Duration(c.ago)*time.Millisecond)
+		if err != nil || r.Taken != c.taken || r.Remaining != 0 {
+			t.Errorf("after %d ms: %+v, %v, want %d taken", c.after, r, err, c.taken)
+		}
+	}
 }
 
 // When a rate for a shorter interval ends the intervals of entries, their units come back once.
@@ -755,7 +782,7 @@ func TestWindow_transcript(t *testing.T) {
 		window_refund [w v p n] 2 b^16 = 1
 		EXISTS v = 0
 
-		# a copy of a call finds its entry as long as that is not older than the call, and a second
+		# a copy of a call finds its entry as long as that is not older than the call, and a minute
 		window_take [w v p n] 1 1 e^16 0 = [1 4 0 1000 5 1000 1000]
 		window_take [w v p n] 9 1 f^16 0 = [4 0 0 1000 5 1000 1000]
 		wait 900
@@ -769,7 +796,8 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [w v p n] 2 2 g^16 0 = [2 3 0 8000 5 10000 8000]
 		window_take [w v p n] 3 1 g^16 1000 = [2 3 0 8000 5 10000 8000]
 		wait 1
-		window_take [w v p n] 3 1 g^16 1000 = [3 0 0 10000 5 10000 7999]
+		window_take [w v p n] 3 1 g^16 1000 = [2 3 0 7999 5 10000 7999]
+		window_take [w v p n] 3 1 g^16 0 = [3 0 0 10000 5 10000 7999]
 		window_take [w v p n] 3 1 g^16 0 = [3 0 0 10000 5 10000 7999]
 
 		# another rate counts what was taken; the old one stays from the given time on

@@ -285,6 +285,33 @@ func TestTake_refusedHere(t *testing.T) {
 	})
 }
 
+// The machine slept since a refusal, and the units are there again.
+func TestTake_refusedBeforeASleep(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb, scripts := counted(t, m)
+	l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1, Per: time.Hour})
+	take(t, l, "k", 1)
+	if take(t, l, "k", 1).OK {
+		t.Fatal("two of one")
+	}
+	before := scripts.Load()
+	ratelimit.Sleep(l, time.Hour)
+	if take(t, l, "k", 1); scripts.Load() == before {
+		t.Error("refused without a request")
+	}
+}
+
+// A time since before a sleep includes the sleep. A clock that was set back takes nothing off.
+func TestSince(t *testing.T) {
+	now := time.Now()
+	if d := ratelimit.Since(redistest.BeforeSleep(now, time.Hour)); d < time.Hour {
+		t.Errorf("%v, with an hour of sleep", d)
+	}
+	if d := ratelimit.Since(redistest.BeforeSleep(now, -time.Hour)); d < 0 {
+		t.Errorf("%v", d)
+	}
+}
+
 // The limiter forgets a refusal when this process gives units back.
 func TestRefund_isSeenAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -189,7 +189,7 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 			if first.IsZero() {
 				first = time.Now()
 			} else {
-				ago = max(time.Since(first), time.Millisecond)
+				ago = max(since(first, time.Now()), time.Millisecond)
 			}
 			mu.Unlock()
 			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)
