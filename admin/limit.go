@@ -65,6 +65,7 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 	for _, word := range strings.Fields(m[3]) {
 		var o Usage
 		if end, used, aligned := strings.Cut(word, ":"); aligned {
+			used, _, _ = strings.Cut(used, ":") // what follows is of an earlier window, while callers wait for this one
 			stop, err1 := strconv.ParseInt(end, 10, 64)
 			n, err2 := strconv.ParseInt(used, 10, 64)
 			if err1 != nil || err2 != nil || stop-last >= math.MaxInt64/1000 {

@@ -260,7 +260,8 @@ func TestSurvey_primaryBack(t *testing.T) {
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
 	s := &scene{T: t, connect: func() rueidis.Client { return cluster.Client(t) }}
 	s.rdb = s.connect()
-	a, err := admin.New(s.rdb, admin.WithOpTimeout(time.Second))
+	const opTimeout = 3 * time.Second
+	a, err := admin.New(s.rdb, admin.WithOpTimeout(opTimeout))
 	s.must(err)
 	last := slices.MaxFunc(cluster.Masters(t), func(a, b *redistest.Server) int { return strings.Compare(a.Addr(), b.Addr()) }) // the scan goes over it last
 	const owner = "01a20376-5c32-7c6b-b43e-000000000010:1"
@@ -282,7 +283,7 @@ func TestSurvey_primaryBack(t *testing.T) {
 		if part, seen := s.look(survey, time.Minute); part == whole || len(seen.Missing) != 1 {
 			t.Fatalf("without %s: %s, %+v", last.Addr(), part, seen.Missing)
 		}
-		if time.Since(began) >= time.Second {
+		if time.Since(began) >= opTimeout {
 			asked++
 		}
 	}

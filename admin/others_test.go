@@ -83,7 +83,7 @@ func TestRateLimit(t *testing.T) {
 		if is := s.inspect("api:alice"); is.Limit == nil || !near(is.Limit.Usage[0].Full, 24*time.Minute) {
 			s.Errorf("without an expiry: %+v", is.Limit)
 		}
-		s.do("SET", "api:old", "gcra 1700000000000000 0 3600000000 1700007200000000:5 5400000000", "PX", "2400000") // it is 80 minutes old
+		s.do("SET", "api:old", "gcra 1700000000000000 0 3600000000 1700007200000000:5:1700003600000000:7 5400000000", "PX", "2400000") // it is 80 minutes old, and of two windows the later one counts
 		if is := s.inspect("api:old"); is.Limit == nil || is.Limit.Usage[0].Full != 0 || !near(is.Limit.Usage[1].End, 40*time.Minute) || is.Limit.Usage[1].Used != 5 || !near(is.Limit.Usage[2].Full, 10*time.Minute) || is.Limit.Reset != is.Limit.Usage[1].End {
 			s.Errorf("an old one: %+v", is.Limit)
 		}

@@ -188,7 +188,8 @@ func TestOpen_wrongServers(t *testing.T) {
 	sentinel, server := s.Sentinels[0].Addr(), s.Nodes[0].Addr()
 	full := redistest.Start(t)
 	full.Do(t, "CONFIG", "SET", "maxclients", "1")
-	defer onlyClient(t, full.Addr()).Close()
+	only := onlyClient(t, full.Addr())
+	t.Cleanup(func() { only.Close() })
 	reply := func(text string) (addr string) { // a server that replies so to anything
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -224,7 +225,7 @@ func TestOpen_wrongServers(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	defer listener.Close()
+	t.Cleanup(func() { listener.Close() })
 	_, tlsAddr := redistest.StartTLS(t, authority)
 	for name, c := range map[string]struct {
 		url, text   string
@@ -243,6 +244,7 @@ func TestOpen_wrongServers(t *testing.T) {
 		"full":                  {"redis://" + full.Addr(), "the server at " + full.Addr() + " has reached its maxclients limit", true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			_, err := client.Open(t.Context(), c.url)
 			if err == nil || !isError(err) || !strings.Contains(err.Error(), c.text) || errors.Is(err, lock.ErrUnavailable) != c.unavailable {
 				t.Errorf("got %v, want %q in it", err, c.text)
@@ -250,7 +252,7 @@ func TestOpen_wrongServers(t *testing.T) {
 			if strings.Contains(c.text, "not a Sentinel") || strings.Contains(c.text, "no master") || strings.HasPrefix(name, "Sentinel,") {
 				return // a reply, which a call explains
 			}
-			_, err = openLazily(t, c.url, client.WithOpTimeout(time.Second)).NewLock("orders").TryLock(t.Context())
+			_, err = openLazily(t, c.url, client.WithOpTimeout(5*time.Second)).NewLock("orders").TryLock(t.Context())
 			if err == nil || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("in the background: got %v, want %q in it", err, c.text)
 			}

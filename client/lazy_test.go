@@ -131,9 +131,9 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 	}
 	servers[0].Kill(t)
 	for _, s := range servers {
-		locks = append(locks, openLazily(t, s.URL(), client.WithWatchdogTimeout(6*time.Second)).NewLock("leader"))
+		locks = append(locks, openLazily(t, s.URL(), client.WithWatchdogTimeout(40*time.Second), client.WithOpTimeout(10*time.Second)).NewLock("leader"))
 	}
-	q := multilock.NewQuorum(locks, multilock.WithMaxLease(6*time.Second), multilock.WithServerTimeout(1500*time.Millisecond), multilock.WithDurableServers())
+	q := multilock.NewQuorum(locks, multilock.WithMaxLease(40*time.Second), multilock.WithServerTimeout(10*time.Second), multilock.WithDurableServers())
 	h, err := q.TryLock(t.Context())
 	if err != nil {
 		t.Fatal(err)

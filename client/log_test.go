@@ -27,25 +27,45 @@ func (s *output) logger() client.Option {
 	return client.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
 }
 
+// renewed waits until all holds have been renewed.
+func renewed(t *testing.T, holds ...lock.Hold) {
+	t.Helper()
+	var first []time.Time
+	for _, h := range holds {
+		first = append(first, h.Until())
+	}
+	end := time.Now().Add(30 * time.Second)
+	for i, h := range holds {
+		for ; !h.Until().After(first[i]); time.Sleep(5 * time.Millisecond) {
+			if err := h.Err(); err != nil || time.Now().After(end) {
+				t.Fatalf("hold %d was not renewed: %v", i, err)
+			}
+		}
+	}
+}
+
 // A client logs nothing while there is no fault, neither about the locks nor about its other work.
 func TestLog_nothingWithoutFaults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	var all output
-	a := open(t, s.Client(t), all.logger(), client.WithWatchdogTimeout(4*time.Second), client.WithOpTimeout(time.Second))
-	b := open(t, s.Client(t), all.logger())
-	for _, kind := range []func(*client.Client) lock.Locker{
+	a := open(t, s.Client(t), all.logger(), client.WithWatchdogTimeout(20*time.Second), client.WithOpTimeout(5*time.Second))
+	b := open(t, s.Client(t), all.logger(), client.WithOpTimeout(5*time.Second))
+	kinds := []func(*client.Client) lock.Locker{
 		func(c *client.Client) lock.Locker { return c.NewLock("plain") },
 		func(c *client.Client) lock.Locker { return c.NewFairLock("fair") },
 		func(c *client.Client) lock.Locker { return c.NewRWLock("rw").Read() },
-		func(c *client.Client) lock.Locker { return c.NewRWLock("rw").Write() },
-	} {
-		h, err := kind(a).Lock(t.Context())
-		if err != nil {
+		func(c *client.Client) lock.Locker { return c.NewRWLock("rw2").Write() },
+	}
+	holds := make([]lock.Hold, len(kinds))
+	for i, kind := range kinds {
+		var err error
+		if holds[i], err = kind(a).Lock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for until := h.Until(); !h.Until().After(until); time.Sleep(5 * time.Millisecond) {
-		} // it was renewed
+	}
+	renewed(t, holds...)
+	for i, kind := range kinds {
 		var wg sync.WaitGroup
 		for range 10 {
 			for _, c := range []*client.Client{a, b} {
@@ -56,7 +76,7 @@ func TestLog_nothingWithoutFaults(t *testing.T) {
 				})
 			}
 		}
-		if err := h.Unlock(t.Context()); err != nil {
+		if err := holds[i].Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
 		wg.Wait()
@@ -84,7 +104,7 @@ func TestLog_evictingServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			var renews output
-			made, err := client.New(s.Client(t), renews.logger(), client.WithWatchdogTimeout(4*time.Second), client.WithOpTimeout(time.Second))
+			made, err := client.New(s.Client(t), renews.logger(), client.WithWatchdogTimeout(20*time.Second), client.WithOpTimeout(5*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,8 +112,7 @@ func TestLog_evictingServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for until := h.Until(); !h.Until().After(until); time.Sleep(5 * time.Millisecond) {
-			} // it was renewed
+			renewed(t, h)
 			if warns {
 				all.soon(t, "maxmemory-policy="+policy)
 				renews.soon(t, "maxmemory-policy="+policy)

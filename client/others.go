@@ -31,7 +31,8 @@ func (c *Client) NewWaitGroup(name string, opts ...lock.Option) *latch.WaitGroup
 
 // NewElection returns a handle of the leader election called name. The holder of the fair lock of
 // that name is the leader, and candidates become leader first-come, first-served. NewElection sends
-// no command. An invalid name or option makes the first call fail.
+// no command. An invalid name or option makes the first call fail. With [lock.WithFencing], a
+// leader can publish its value even after the clock of the server moved backward.
 func (c *Client) NewElection(name string, opts ...lock.Option) *leader.Election {
 	return leader.New(fairlock.NewForElection(c.used(), name, opts...), c.NewLeaderStore(name))
 }

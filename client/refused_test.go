@@ -140,17 +140,12 @@ func TestRefused_oneNodeOfACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close(context.Background()) }) // it reports that a node is unavailable
-	l := c.NewLock("orders")
-	h, err := l.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Unlock(t.Context()); err != nil {
+	if err := lock.Do(t.Context(), open(t, cluster.Client(t)).NewLock("orders"), func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	cluster.Master(t, "orders").Kill(t)
 	start := time.Now()
-	if _, err := l.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) < opTimeout/2 {
+	if _, err := c.NewLock("orders").TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) < opTimeout/2 {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
 }

@@ -53,7 +53,7 @@ func TestSecrets(t *testing.T) {
 	s.Do(t, "ACL", "SETUSER", "nobody", "on", ">"+password, "-@all", "+ping")
 	var all output
 	options := []client.Option{
-		client.WithWatchdogTimeout(4 * time.Second), client.WithOpTimeout(time.Second),
+		client.WithWatchdogTimeout(12 * time.Second), client.WithOpTimeout(3 * time.Second),
 		client.WithLogger(slog.New(slog.NewTextHandler(&all, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 	}
 	open := func(user, password, more string) *client.Client {
@@ -98,11 +98,15 @@ func TestSecrets(t *testing.T) {
 		}
 		all.errors(h.Err(), context.Cause(h.Context()), h.Unlock(t.Context()))
 	}
+	var lost []lock.Hold
 	for _, l := range []lock.Locker{c.NewLock("orders"), c.NewFairLock("fair"), c.NewRWLock("shared").Read(), c.NewRWLock("shared").Write()} {
 		h := take(l)
 		_, busy := l.TryLock(t.Context())
 		s.Do(t, "DEL", l.Name())
 		all.errors(busy)
+		lost = append(lost, h)
+	}
+	for _, h := range lost {
 		lose(h)
 	}
 

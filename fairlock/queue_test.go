@@ -140,7 +140,7 @@ func TestDeletedByHand_whileQueued(t *testing.T) {
 // If memory is full, heartbeats still succeed, so no waiter loses its position. After that, all are served in order.
 func TestMemoryFull_whileQueued(t *testing.T) {
 	t.Parallel()
-	const waiterTimeout = 3 * time.Second // a heartbeat per second
+	const waiterTimeout = 9 * time.Second // a heartbeat every three seconds
 	sc := held(t)
 	waiters := sc.joinAll(t, 4, lock.WithWaiterTimeout(waiterTimeout))
 	owners, before := sc.owners(t), sc.deadlines(t)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
-	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -25,8 +25,9 @@ import (
 // Both share a slot, and no two keys have the same counter. All writers of a key must use the
 // guard. The key must not be the name of the lock, because that is the key of the lock itself.
 //
-// A transient error matches [lock.ErrUnavailable]. After a timeout or a broken connection it is
-// unknown whether the write was executed. Set, HSet and Del can be repeated with the same token. A
+// A transient error matches [lock.ErrUnavailable]. After the rueidis client was closed, the error
+// matches [lock.ErrClosed]. After a timeout or a broken connection it is unknown whether the write
+// was executed. Set, HSet and Del can be repeated with the same token. A
 // delayed duplicate is rejected once a newer holder wrote, but can undo a later write of the same
 // holder.
 //
@@ -73,10 +74,10 @@ func NewRedis(rdb rueidis.Client, opts ...RedisOption) (*Redis, error) {
 }
 
 // Set sets a string, like SET, and removes its expiry. It fails with [ErrStale] if a larger token
-// was seen for key, and with WRONGTYPE if the key is not a string. If memory is full, it fails with
-// OOM, which also matches lock.ErrUnavailable. Nothing was written then.
+// was seen for key, and with [lock.ErrWrongType] if the key is not a string. If memory is full, it
+// fails with OOM, which also matches [lock.ErrUnavailable]. Nothing was written then.
 func (r *Redis) Set(ctx context.Context, token uint64, key, value string) error {
-	return r.guard("fenced set", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
+	return r.guard(ctx, "fenced set", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
 		return luascripts.SetFenced(ctx, r.rdb, f, value)
 	})
 }
@@ -91,7 +92,7 @@ func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[s
 	for name, value := range fields {
 		pairs = append(pairs, name, value)
 	}
-	return r.guard("fenced hset", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
+	return r.guard(ctx, "fenced hset", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
 		return luascripts.HSetFenced(ctx, r.rdb, f, pairs...)
 	})
 }
@@ -100,7 +101,7 @@ func (r *Redis) HSet(ctx context.Context, token uint64, key string, fields map[s
 // stale holder creates the key again. Del fails with [ErrStale] if a larger token was seen, and
 // works even if memory is full.
 func (r *Redis) Del(ctx context.Context, token uint64, key string) error {
-	return r.guard("fenced del", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
+	return r.guard(ctx, "fenced del", token, key, func(f luascripts.Fence) (luascripts.Fenced, error) {
 		return luascripts.DelFenced(ctx, r.rdb, f)
 	})
 }
@@ -124,7 +125,7 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("key %q is in a different hash slot", key))
 	}
 	var reply rueidis.RedisMessage
-	err := r.guard("fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {
+	err := r.guard(ctx, "fenced script", token, keys[0], func(f luascripts.Fence) (got luascripts.Fenced, err error) {
 		reply, got, err = s.own.Exec(ctx, r.rdb, f, keys[1:], args)
 		return got, err
 	})
@@ -132,7 +133,7 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 }
 
 // guard makes one guarded write and returns its error.
-func (r *Redis) guard(op string, token uint64, key string, write func(luascripts.Fence) (luascripts.Fenced, error)) error {
+func (r *Redis) guard(ctx context.Context, op string, token uint64, key string, write func(luascripts.Fence) (luascripts.Fenced, error)) error {
 	if err := Check(token, 0); err != nil {
 		return wrap(op, key, err)
 	}
@@ -143,9 +144,8 @@ func (r *Redis) guard(op string, token uint64, key string, write func(luascripts
 	got, err := write(luascripts.Fence{Data: key, TokenCounter: register, Token: token, Keep: r.keep})
 	switch {
 	case err != nil:
-		err = luascripts.Discreet(err)
-		if retry.FaultOf(err).Passes && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+			err = command.New(r.rdb, command.Config{}).Explain(command.DetectClosed(ctx, r.rdb, err))
 		}
 		return wrap(op, key, err)
 	case got.Verdict == luascripts.Stale:

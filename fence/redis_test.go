@@ -323,23 +323,44 @@ func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	}
 }
 
-// A server that cannot write now is unavailable, and a denied command is not.
+// A server that cannot write now is unavailable. Other errors match what the documentation of errors lists, and a denied command comes with advice.
 func TestRedis_unavailable(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	g := newGuard(t, s.Client(t, redistest.Via(p)))
-	for reply, want := range map[string]bool{"NOREPLICAS Not enough good replicas to write.": true, "OOM command not allowed": true, "NOPERM this user has no permissions": false} {
+	rdb := s.Client(t, redistest.Via(p))
+	g := newGuard(t, rdb)
+	fails := func(what, text string, want error) {
+		t.Helper()
+		for op, write := range writes {
+			err := write(t.Context(), g, older, "data")
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s, %s: %v", op, what, err)
+			}
+			for _, sentinel := range []error{lock.ErrUnavailable, lock.ErrWrongType, lock.ErrClosed} {
+				if errors.Is(err, sentinel) != (sentinel == want) {
+					t.Errorf("%s, %s: %v, want %v", op, what, err, want)
+				}
+			}
+		}
+	}
+	for reply, want := range map[string]error{
+		"NOREPLICAS Not enough good replicas to write.": lock.ErrUnavailable,
+		"OOM command not allowed":                       lock.ErrUnavailable,
+		"WRONGTYPE Operation against a key":             lock.ErrWrongType,
+		"NOPERM this user has no permissions":           nil,
+	} {
 		p.OnRequest(func(req [][]byte) (a redistest.Action) {
 			if string(req[0]) == "EVALSHA" {
 				a.Refuse = reply
 			}
 			return a
 		})
-		for op, write := range writes {
-			if err := write(t.Context(), g, older, "data"); err == nil || errors.Is(err, lock.ErrUnavailable) != want || !strings.Contains(err.Error(), reply) {
-				t.Errorf("%s, %s: %v", op, reply, err)
-			}
+		fails(reply, reply, want)
+		if want == nil {
+			fails(reply, "grant the permissions", nil)
 		}
 	}
+	rdb.Close()
+	fails("the client is closed", "", lock.ErrClosed)
 }

@@ -733,6 +733,44 @@ func TestLateCopies(t *testing.T) {
 	counts("a part of the round before", 2)
 }
 
+// A part whose reply is lost counts in no later round when the call is repeated.
+func TestCountDownOnce_lostReply(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	a, b := kindtest.NewClient(t, s.Client(t, redistest.Via(p))).NewLatch("done"), kindtest.NewClient(t, s.Client(t)).NewLatch("done")
+	create(t, a, 1)
+	if left, err := a.CountDownOnce(t.Context(), "loads the script"); left != 0 || err != nil {
+		t.Fatal(left, err)
+	}
+	for what, next := range map[string]func(){"the latch was released": func() {}, "the latch was deleted": func() { remove(t, b) }} {
+		create(t, b, 1)
+		lose := make(chan struct{})
+		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true, HoldReply: lose}))
+		repeated := make(chan error, 1)
+		go func() {
+			left, err := a.CountDownOnce(t.Context(), "a part")
+			if err == nil && left != 2 {
+				err = fmt.Errorf("%d left, want 2", left)
+			}
+			repeated <- err
+		}()
+		if err := b.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next()
+		create(t, b, 2)
+		close(lose)
+		if err := <-repeated; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if n, err := b.Count(t.Context()); n != 2 || err != nil {
+			t.Errorf("%s: %d left, %v, want 2", what, n, err)
+		}
+		remove(t, b)
+	}
+}
+
 // A part of the work counts once, whoever counts it, and however often.
 func TestCountDownOnce(t *testing.T) {
 	t.Parallel()

@@ -385,7 +385,7 @@ func ExampleWithFixedLease() {
 	}
 	defer c.Close(ctx)
 
-	imports := c.NewLock("import", lock.WithFixedLease(200*time.Millisecond)) // in your program, for example a minute
+	imports := c.NewLock("import", lock.WithFixedLease(time.Second)) // in your program, for example a minute
 	err = lock.Do(ctx, imports, func(ctx context.Context) error {
 		<-ctx.Done() // it is not renewed
 		return context.Cause(ctx)
@@ -514,10 +514,9 @@ func ExampleWithWait() {
 		log.Fatal(err)
 	}
 	defer c.Close(ctx)
-	report := c.NewLock("report", lock.WithWait(200*time.Millisecond))
 
-	err = lock.Do(ctx, report, func(context.Context) error {
-		_, err := report.Lock(ctx) // another owner, because ctx is not the context of the hold
+	err = lock.Do(ctx, c.NewLock("report"), func(context.Context) error {
+		_, err := c.NewLock("report", lock.WithWait(2*time.Second)).Lock(ctx) // another owner, because ctx is not the context of the hold
 		return err
 	})
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired), errors.Is(err, os.ErrDeadlineExceeded))

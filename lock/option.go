@@ -183,7 +183,8 @@ func WithMaxHold(d time.Duration) Option {
 // WithMinHold keeps the lock locked for d after it was acquired, even if it is unlocked before. Use
 // it for a job that takes a second and must not run twice within a minute, although the clocks of
 // the machines differ. The duration d must be at least [MinLease], and at most the durations of
-// [WithFixedLease] and [WithMaxHold]. Only plain and fair locks support it.
+// [WithFixedLease] and [WithMaxHold]. Fractions of a millisecond are dropped. Only plain and fair
+// locks support it.
 //
 // Unlock returns immediately and ends the hold. It leaves the lock in Redis until d has passed.
 // Until then other owners wait, and TryLock fails with [ErrNotAcquired]. Neither Close nor the end
@@ -192,7 +193,7 @@ func WithMaxHold(d time.Duration) Option {
 // lease that it saw expires.
 func WithMinHold(d time.Duration) Option {
 	return setting{option.MinHold, "WithMinHold", func(c *option.Config) error {
-		c.MinHold = d
+		c.MinHold = d.Truncate(time.Millisecond)
 		return within("WithMinHold", d, MinLease, maxLease)
 	}}
 }

@@ -242,7 +242,7 @@ func limitedWaitInQueue(t *trial) {
 	c := &crowd{t: t}
 	c.join(t.h.Other(t.lock))
 	for _, client := range []func(string, ...lock.Option) lock.Locker{t.h.New, t.h.Other} {
-		_, err := client(t.lock, forever, lock.WithWait(replyTime)).Lock(t.ctx)
+		_, err := client(t.lock, forever, lock.WithWait(t.replyTime())).Lock(t.ctx)
 		t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 		t.waitQueued(1)
 	}

@@ -188,7 +188,8 @@ func refills(t *trial) {
 }
 
 func waitsInOrder(t *trial) {
-	const every = time.Second // a busy machine reads a debt before half of it is gone
+	end, _ := t.ctx.Deadline()
+	every := (time.Until(end) / 12).Truncate(time.Millisecond) // 5 s: a busy machine reads a debt before half of it is gone
 	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: every, Burst: 1})
 	began := time.Now()
 	t.decides(true, 1, 0)(a.Take(t.ctx, "key", 1))
@@ -196,11 +197,17 @@ func waitsInOrder(t *trial) {
 	var turns [4]atomic.Int64 // how long after began each is served
 	for i := range turns {
 		owed := t.waitForReset(b, "a debt", func(d time.Duration) bool { return d > 0 })
+		read := time.Now()
 		waits = append(waits, t.begin(func(ctx context.Context) error {
 			defer func() { turns[i].Store(int64(time.Since(began))) }()
 			return []Limiter{a, b}[i%2].Wait(ctx, "key", 1)
 		}))
-		t.waitForReset(b, "another unit", func(d time.Duration) bool { return d > owed+every/4 }) // the caller is in line
+		asked := read
+		t.waitForReset(b, "another unit", func(d time.Duration) bool { // the caller is in line
+			more := d > 0 && d+asked.Sub(read) > owed+every/4 // so much of owed has come back, at least
+			asked = time.Now()                                // before the next Peek
+			return more
+		})
 	}
 	t.decides(false, 0, 0)(b.Take(t.ctx, "key", 1))
 	t.ended(waits...)

@@ -206,8 +206,8 @@ func (t *trial) pass(d time.Duration, h lock.Hold) {
 const aWhile = 100 * time.Millisecond
 
 // replyTime is how long a wait lasts whose error is to say that another owner has the lock: long enough for the
-// reply that says so, even on a busy machine.
-const replyTime = 500 * time.Millisecond
+// reply that says so, even on a busy machine. An operation timeout is at most a quarter of the watchdog timeout.
+func (t *trial) replyTime() time.Duration { return max(500*time.Millisecond, t.h.Watchdog/4) }
 
 // work is how long a goroutine is inside in the tests with contention: long enough for a second one
 // that is let in by mistake to be seen.
@@ -502,7 +502,7 @@ func noAccidentalReentry(t *trial) {
 	defer t.unlock(h)
 	_, err := l.TryLock(t.ctx)
 	t.want(err, lock.ErrNotAcquired)
-	ctx, cancel := context.WithTimeout(t.ctx, replyTime)
+	ctx, cancel := context.WithTimeout(t.ctx, t.replyTime())
 	defer cancel()
 	_, err = l.Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.DeadlineExceeded)
@@ -591,7 +591,7 @@ func canceledWait(t *trial) {
 	why := errors.New("the request went away")
 	options := t.longTraces()
 	ctx, cancel := context.WithCancelCause(t.ctx)
-	time.AfterFunc(replyTime, func() { cancel(why) })
+	time.AfterFunc(t.replyTime(), func() { cancel(why) })
 	_, err := t.h.New(t.lock, options...).Lock(ctx)
 	t.want(err, lock.ErrNotAcquired, context.Canceled, why)
 	t.unlock(h)
@@ -600,7 +600,7 @@ func canceledWait(t *trial) {
 
 func limitedWait(t *trial) {
 	other := t.must(t.h.Other(t.lock).Lock(t.ctx))
-	_, err := t.h.New(t.lock, append(t.longTraces(), lock.WithWait(replyTime))...).Lock(t.ctx)
+	_, err := t.h.New(t.lock, append(t.longTraces(), lock.WithWait(t.replyTime()))...).Lock(t.ctx)
 	t.want(err, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
 	t.unlock(other)
 	t.freed(t.lock)
@@ -626,7 +626,7 @@ func oneSentinelError(t *trial) {
 			errs <- err
 		}()
 	}
-	time.Sleep(replyTime)
+	time.Sleep(t.replyTime())
 	cancel(fmt.Errorf("another call failed: %w, %w", lock.ErrNotAcquired, lock.ErrUnavailable))
 	for range cap(errs) {
 		t.want(<-errs, lock.ErrNotAcquired, context.Canceled)

@@ -26,8 +26,8 @@ var dated = map[string]struct {
 	},
 	"rate": {
 		func(t *testing.T, rdb rueidis.Client, n, before int64) (int64, error) {
-			r, err := luascripts.InitWindow(t.Context(), rdb, keynames.Window("w"), n, time.Hour, before)
-			return r.Now, err
+			_, now, err := luascripts.InitWindow(t.Context(), rdb, keynames.Window("w"), n, time.Hour, true, before)
+			return now, err
 		},
 		func(t *testing.T, rdb rueidis.Client) int64 {
 			n, _ := strconv.ParseInt(text(do(t, rdb, "HGET", "w", "rate")), 10, 64)

@@ -7,7 +7,8 @@
 --   reserved  the time from `last` until the latest reservation is due; 0 without a reservation. A reservation is for a
 --             caller that waits: it has taken permits that become available only then
 --   state     for a limit with a burst, its usage: the time from `last` until the bucket is full again. For an aligned
---             limit "<end>:<used>": the end of its window, and the permits taken in the window
+--             limit "<end>:<used>": the end of its window, and the permits taken in the window. If that window has not begun,
+--             ":<end>:<used>" follows, of the window that counted before the reservations for this one
 --   gap       a reservation that was refunded while later ones were waiting: "~<after>~<cost>~<cost>...", with the time
 --             from `last` until it would have been due, and for each limit the usage that is still to be refunded
 --
@@ -29,9 +30,16 @@ local function read_limits(n, args)
     local cost, max_permits = per / rate, burst
     if burst == 0 then max_permits = rate end
     -- Lua creates a table twice as fast if it has all its fields from the start.
-    limits[i] = {rate = rate, per = per, cost = cost, aligned = burst == 0, capacity = burst * cost, max_permits = max_permits, usage = 0, window = -1, used = 0}
+    limits[i] = {rate = rate, per = per, cost = cost, aligned = burst == 0, capacity = burst * cost, max_permits = max_permits, usage = 0, window = -1, used = 0, earlier = false}
   end
   return limits
+end
+
+-- set_window sets the window of an aligned limit and the permits taken in it. If the window has passed, the one of now counts.
+local function set_window(limit, window, used, now)
+  local current = math.floor(now / limit.per)
+  if window < current then window, used = current, 0 end
+  limit.window, limit.used = window, used
 end
 
 -- read_state sets the state of each limit from the text of the key, as of now. It returns `reserved`, the states of further
@@ -59,19 +67,21 @@ local function read_state(limits, text, now)
     end
     for state in string.gmatch(states, '%S+') do
       i = i + 1
-      local usage, limit, window_end, used = tonumber(state), limits[i], nil, nil
+      local usage, limit, window_end, used, earlier = tonumber(state), limits[i], nil, nil, nil
       if usage then
         usage = math.max(0, usage - elapsed)
       else
-        window_end, used = string.match(state, '^(%d+):(%d+)$')
+        window_end, used, earlier = string.match(state, '^(%d+):(%d+)(:?%d*:?%d*)$')
         if not window_end then return nil, -4 end
       end
       if not limit then
-        other_states[#other_states + 1] = usage or {tonumber(window_end), used}
+        other_states[#other_states + 1] = usage or {tonumber(window_end), used .. earlier}
       elseif window_end then
         -- No window is later than that of the latest reservation, unless the clock moved backward.
         limit.window = math.min(math.ceil(window_end / limit.per) - 1, math.floor((now + reserved) / limit.per))
         limit.used = tonumber(used)
+        local earlier_end, earlier_used = string.match(earlier, '^:(%d+):(%d+)$')
+        if earlier_end then limit.earlier = {window = math.ceil(earlier_end / limit.per) - 1, used = tonumber(earlier_used)} end
       else
         limit.usage = usage
       end
@@ -79,10 +89,7 @@ local function read_state(limits, text, now)
   end
   for _, limit in ipairs(limits) do
     if limit.aligned then -- mutant: always: speed
-      local window = math.floor(now / limit.per)
-      if limit.window < window then
-        limit.window, limit.used = window, 0
-      end
+      set_window(limit, limit.window, limit.used, now)
     end
   end
   return reserved, other_states, gaps, set_back
@@ -95,6 +102,9 @@ local function write_state(limits, key, now, reserved, other_states, gaps)
     if limit.aligned then
       local window_end = (limit.window + 1) * limit.per
       text[#text + 1] = string.format('%.0f:%.0f', window_end, limit.used)
+      if limit.earlier and limit.window * limit.per > now then
+        text[#text] = text[#text] .. string.format(':%.0f:%.0f', (limit.earlier.window + 1) * limit.per, limit.earlier.used)
+      end
       if limit.used > 0 then longest = math.max(longest, window_end - now) end
     else
       text[#text + 1] = string.format('%.17g', limit.usage)

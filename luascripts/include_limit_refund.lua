@@ -1,4 +1,5 @@
 -- include_limit_refund: refunds permits that a caller took from a rate limiter and did not use. It has no keys of its own.
+-- include: limit
 --
 -- Usage decreases with time, the oldest part first, and later calls count on that. A refund is therefore the cost of the permits,
 -- less the time since they were taken. While callers with later reservations wait, nothing is refunded, because their
@@ -23,7 +24,11 @@ local function refund(limits, gaps, reserved, now, permits, used)
   local function shorten_reserved()
     local latest_due = 0
     for _, limit in ipairs(limits) do
-      if limit.aligned then -- the count of the window before is not stored
+      if limit.aligned then
+        if limit.used == 0 and limit.earlier then -- the callers with reservations for this window have all left
+          set_window(limit, limit.earlier.window, limit.earlier.used, now)
+          limit.earlier = false -- the count of a window before that is not stored
+        end
         latest_due = math.max(latest_due, limit.window * limit.per - now)
       else
         latest_due = math.max(latest_due, limit.usage - limit.capacity)
@@ -46,10 +51,14 @@ local function refund(limits, gaps, reserved, now, permits, used)
     if not limit.aligned then
       amount = permits * limit.cost
       if none_later then refunded = reduce(limit, amount, gap[1]) end
-    elseif math.floor(used / limit.per) == limit.window then
-      refunded = math.min(permits, limit.used)
-      amount = refunded
-      limit.used = limit.used - refunded
+    else
+      local counter, window = limit, math.floor(used / limit.per)
+      if limit.window ~= window and limit.earlier then counter = limit.earlier end
+      if counter.window == window then
+        refunded = math.min(permits, counter.used)
+        amount = refunded
+        counter.used = counter.used - refunded
+      end
     end
     most_refunded, most_deferred = math.max(most_refunded, refunded), math.max(most_deferred, amount - refunded)
     gap[i + 1] = amount - refunded

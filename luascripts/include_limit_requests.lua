@@ -74,6 +74,7 @@ local function serve_requests(replies, key, text, now, args, request, first, las
       if limit.aligned then
         local window = math.floor((now + delay) / limit.per)
         if limit.window < window then
+          limit.earlier = {window = limit.window, used = limit.used}
           limit.window, limit.used = window, 0
         end
         limit.used = limit.used + permits

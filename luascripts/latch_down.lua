@@ -42,9 +42,8 @@ check_permissions(never)
 local expired = redis.call('ZRANGEBYSCORE', calls, '-inf', string.format('%.0f', now / 1000), 'LIMIT', 0, 10)
 redis.call('ZREM', calls, '', unpack(expired)) -- '' makes it run always: if ZREM is denied, the script fails before it has changed anything
 counted = math.min(n, left)
-redis.call('ZADD', calls, remembered_until(now, retention, n - counted), counted_id)
--- mutant: always: speed
-if part ~= '' then remember_repeat(calls, id, 0, now, retention, ttl, again) end -- so that a delayed duplicate does not count in a later round
+local score = remembered_until(now, retention, n - counted)
+redis.call('ZADD', calls, score, counted_id, score, id) -- the id of a part, too, so that no other copy of the call counts in a later round
 left = left - counted
 local denied
 if left > 0 then

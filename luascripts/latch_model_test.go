@@ -63,7 +63,7 @@ func TestLatch_model(t *testing.T) {
 		do(t, rdb, "FLUSHALL")
 		k := keynames.Latch("done")
 		l := &latchModel{}
-		var late []func(rt *rapid.T) // copies that were sent first, and come later than the repetition
+		var late []func(rt *rapid.T) // repetitions, and copies that were sent first and come later than the repetition
 		n := 0
 		is := func(rt *rapid.T, what string, s luascripts.LatchState, v luascripts.Verdict, err error, did int64) {
 			if err != nil || v != luascripts.Done || s.Did != did || s.Left != l.left || s.IsOpen() != (l.open && !l.gone) {
@@ -71,7 +71,7 @@ func TestLatch_model(t *testing.T) {
 			}
 		}
 		type script func(luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error)
-		// calls sends the copies of a call, of which one may come late.
+		// calls sends the copies of a call, of which one may come later.
 		calls := func(rt *rapid.T, what string, call luascripts.LatchCall, f script, effect func() int64) {
 			n++
 			call.ID, call.Keep, call.Stay = fmt.Sprint("call ", n), time.Hour, time.Hour
@@ -81,13 +81,20 @@ func TestLatch_model(t *testing.T) {
 				s, v, err := f(c)
 				is(rt, what, s, v, err, did)
 			}
+			was := fmt.Sprint(*l)
 			did := effect()
-			switch copies := rapid.SampledFrom([]string{"one", "two", "late"}).Draw(rt, "copies"); copies {
+			switch copies := rapid.SampledFrom([]string{"one", "lost", "late"}).Draw(rt, "copies"); copies {
 			case "one":
 				send(rt, what, false, did)
-			case "two": // the first answer is lost
+			case "lost": // the first reply is lost, and the repetition comes later
 				send(rt, what, false, did)
-				send(rt, what+", once more", true, did)
+				changed := fmt.Sprint(*l) != was
+				late = append(late, func(rt *rapid.T) {
+					if !changed {
+						did = effect()
+					}
+					send(rt, what+", once more", true, did)
+				})
 			case "late":
 				send(rt, what+", repeated", true, did)
 				late = append(late, func(rt *rapid.T) {

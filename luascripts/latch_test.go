@@ -132,7 +132,11 @@ func TestLatch(t *testing.T) {
 			is("a late copy that is repeated", named(id, "p", true), true, 2, false)
 		}
 		is("a part of this round", named("s4", "p", false), true, 1, false)
-		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1")
+		is("the part that opens", named("s5", "o", false), true, 0, true)
+		is("made anew", create("x", 2), true, 2, false)
+		is("that part, once more, as its reply was lost", named("s5", "o", true), true, 2, false)
+		down("y")
+		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1", channel+" 0", channel+" 1")
 
 		// Calls that count together are told how many of them counted, whatever came since.
 		together := func(id string, n int64, again bool) luascripts.LatchState {
@@ -567,7 +571,7 @@ func TestLatch_transcript(t *testing.T) {
 		latch_down [d r3 k3 n] d2 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 0]
 		latch_down [d r3 k3 n] d3 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 0]
 		latch_down [d r3 k3 n] d4 part 1000 5000 ch PUBLISH 1 1 = [1 1 @0us 0 0]
-		ZRANGE k3 0 -1 WITHSCORES = [@0us:part @1000 d1 @1000 d4 @1000 i1 @1000]
+		ZRANGE k3 0 -1 WITHSCORES = [@0us:part @1000 d1 @1000 d2 @1000 d4 @1000 i1 @1000]
 		GET d = 1
 		published = []
 

@@ -58,8 +58,8 @@ func ServerInfo(ctx context.Context, rdb rueidis.Client, k Keys) (Server, error)
 		case "run_id":
 			s.RunID = value
 		case "uptime_in_seconds":
-			if uptime, err = strconv.Atoi(value); err != nil {
-				uptime = -1
+			if n, err := strconv.Atoi(value); err == nil {
+				uptime = max(n, 0) // negative if the server's clock was set back since the start
 			}
 		case "role":
 			s.Role = value

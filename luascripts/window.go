@@ -84,19 +84,19 @@ type Rated struct {
 	Verdict Verdict       // Done: it got the rate; Free: it has this rate already; Other; Foreign or PerClient
 	Rate    int64         // of Other
 	Per     time.Duration // of Other
-	Now     int64         // of Other: the server's time in ms
 }
 
 // InitWindow sets the rate of a window. If the window has a different rate, InitWindow replaces it
-// only while the server's time in ms is less than before. After that it returns Other. If before is
-// 0, no rate is replaced.
-func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, before int64) (r Rated, err error) {
-	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), strconv.FormatInt(before, 10)})
-	if n, err := reply.AsIntSlice(); err == nil && len(n) == 3 && n[2] > 0 && n[2] >= before {
-		return Rated{Other, n[0], time.Duration(n[1]) * time.Millisecond, n[2]}, nil
+// with replace, and otherwise returns Other. It sets a rate only while the server's time in ms is
+// less than before. After that, InitWindow does nothing and returns the server's time. Otherwise now
+// is 0.
+func InitWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, rate int64, per time.Duration, replace bool, before int64) (r Rated, now int64, err error) {
+	reply := windowInit.exec(ctx, rdb, k.list(), []string{strconv.FormatInt(rate, 10), ms(per), bit(replace), strconv.FormatInt(before, 10)})
+	if n, err := reply.AsIntSlice(); err == nil && len(n) == 2 && slices.Min(n) > 0 && !replace {
+		return Rated{Other, n[0], Millis(n[1])}, 0, nil
 	}
-	r.Verdict, err = verdict(windowInit, reply, Done, Free, Foreign, PerClient)
-	return r, err
+	r.Verdict, now, err = dated(windowInit, reply, before, Done, Free, Foreign, PerClient)
+	return r, now, err
 }
 
 // Other is the verdict when the parameters in Redis differ from those of the caller.

@@ -7,26 +7,28 @@
 -- KEYS[4] never    string  a key that never exists (include_window)
 -- ARGV[1] rate     count   the permits of each interval
 -- ARGV[2] interval ms      the interval
--- ARGV[3] before   ms      the server's time at which this call may no longer replace a different rate; 0 never replaces one
+-- ARGV[3] replace  count   1 if the script may replace a different rate; otherwise 0
+-- ARGV[4] before   ms      the server's time at which this call becomes invalid; 0 only reads the rate and the server's time
 --
 -- Returns 1 if the script set or replaced the rate. Permits that were taken before still count.
 -- Returns 0: the limiter has this rate already.
--- Returns {rate, interval, now}: the limiter has this different rate, and the time `before` has come; now is the server's
--- time in ms. Nothing was changed.
+-- Returns {rate, interval}: the limiter has this different rate, and the script may not replace it.
 -- Returns -4: a key has the wrong type.
 -- Returns -5: each client of Redisson has its own rate, which the script does not know.
+-- Returns the server's time in ms if the time `before` has come; nothing was changed.
 --
 -- Replacing a rate takes a few µs for each entry that still counts.
 --
--- Safe to repeat: a delayed duplicate arrives after `before`, so it cannot undo a newer call.
+-- Safe to repeat: a delayed duplicate arrives after `before`, so it undoes no newer call, and creates no limiter that was deleted since.
 local config, value, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local rate, interval, before = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local rate, interval, replace, before = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 local old_rate, old_interval = read_rate(config)
 if not old_rate and old_interval ~= -3 then return old_interval end
 if old_rate == rate and old_interval == interval then return 0 end
+if old_rate and replace == '0' then return {old_rate, old_interval} end
 local now = clock()
-if old_rate and now >= before then return {old_rate, old_interval, now} end
+if now >= before then return now end
 local text, held, answer = read_usage(value, calls)
 if not held then return answer end
 local keep_alive = redis.call('HGET', config, 'keepAliveTime') or '0'

@@ -27,7 +27,8 @@
 -- missing or impossible. Each entry takes a few µs.
 --
 -- Safe to repeat with the same id within the interval: the second copy finds the entry of the call. If the caller accepts fewer
--- permits than it wants, the script has to search for it, among the entries that are not older than the call.
+-- permits than it wants, the script has to search for it, among the entries that are not older than the call by more than
+-- a minute.
 local config, value, calls, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local permits, least, id, age = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
@@ -41,7 +42,7 @@ if not held then return answer end
 local function taken_before()
   if redis.call('ZSCORE', calls, entry_of(id, permits)) then return permits end
   if age == 0 or least == permits then return nil end -- mutant: operand 1: speed
-  local since, from = string.format('%.0f', now - age - 1000), 0
+  local since, from = string.format('%.0f', now - age - 60000), 0 -- the server's clock may have been set forward since the first copy
   while true do
     local page = redis.call('ZRANGEBYSCORE', calls, since, '+inf', 'LIMIT', from, 1000)
     for _, text in ipairs(page) do
@@ -57,19 +58,19 @@ local first = tonumber(redis.call('ZRANGE', calls, 0, 0, 'WITHSCORES')[2])
 local latest = tonumber(redis.call('ZRANGE', calls, -1, -1, 'WITHSCORES')[2])
 local taken, retry = math.min(permits, left), 0
 local earlier = permits > 0 and taken_before() -- mutant: operand 1, always, border: speed
+if permits == 0 or taken < least then
+  -- A client of Redisson may have subtracted from the value twice, after a lost reply. The entries are right.
+  local by_calls = rate
+  local all = redis.call('ZRANGE', calls, 0, 999)
+  for _, text in ipairs(all) do by_calls = by_calls - permits_of(text) end
+  if #all < 1000 and by_calls > left then -- mutant: border 2: equal numbers are one number
+    left = by_calls
+    taken = math.min(permits, left)
+  end
+end
 if earlier then
   taken = earlier
 elseif permits > 0 then
-  if taken < least then
-    -- A client of Redisson may have subtracted from the value twice, after a lost reply. The entries are right.
-    local by_calls = rate
-    local all = redis.call('ZRANGE', calls, 0, 999)
-    for _, text in ipairs(all) do by_calls = by_calls - permits_of(text) end
-    if #all < 1000 and by_calls > left then -- mutant: border 2: equal numbers are one number
-      left = by_calls
-      taken = math.min(permits, left)
-    end
-  end
   if taken < least then
     taken = 0
     local denied = extend_ttl(config, value, calls) -- a waiting caller extends the expiry, as with Redisson

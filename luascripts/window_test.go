@@ -30,9 +30,7 @@ func TestWindow_inspect(t *testing.T) {
 		const per = 10 * time.Second
 		rate := int64(1 + random.IntN(20))
 		m.SetTime(now)
-		if r, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, 0); r.Verdict != luascripts.Done || err != nil {
-			t.Fatal(r, err)
-		}
+		rated(t, rdb, k, rate, per)
 		if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s != (luascripts.WindowState{Verdict: luascripts.Done, Left: rate, Rate: rate, Per: per}) {
 			t.Fatalf("untouched: %+v, %v", s, err)
 		}
@@ -78,9 +76,7 @@ func TestWindow_release(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	k := keynames.Window("w")
 	m.SetTime(now)
-	if r, err := luascripts.InitWindow(t.Context(), rdb, k, 10, 10*time.Second, 0); r.Verdict != luascripts.Done || err != nil {
-		t.Fatal(r, err)
-	}
+	rated(t, rdb, k, 10, 10*time.Second)
 	for i, c := range []struct {
 		after       time.Duration
 		wants, gets int64
@@ -129,7 +125,7 @@ func TestWindow_denied(t *testing.T) {
 			return err
 		}},
 		"a rate": {"window_init", func(rdb rueidis.Client) error {
-			_, err := luascripts.InitWindow(t.Context(), rdb, k, 12, time.Hour, someday)
+			_, _, err := luascripts.InitWindow(t.Context(), rdb, k, 12, time.Hour, true, someday)
 			return err
 		}},
 	} {
@@ -190,9 +186,7 @@ func TestWindow_slotMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
 	k := keynames.Window("w")
-	if r, err := luascripts.InitWindow(t.Context(), rdb, k, 3, time.Hour, 0); r.Verdict != luascripts.Done || err != nil {
-		t.Fatal(r, err)
-	}
+	rated(t, rdb, k, 3, time.Hour)
 	take := func(ctx context.Context, units int64, id string) (luascripts.WindowReply, error) {
 		return luascripts.TakeWindow(ctx, rdb, k, units, units, fmt.Sprintf("%016s", id), 0)
 	}
@@ -215,7 +209,7 @@ func TestWindow_slotMoves(t *testing.T) {
 		"a refund": refund,
 		"a look":   func(ctx context.Context) error { _, err := luascripts.InspectWindow(ctx, rdb, k); return err },
 		"a rate": func(ctx context.Context) error {
-			_, err := luascripts.InitWindow(ctx, rdb, k, 4, time.Hour, someday)
+			_, _, err := luascripts.InitWindow(ctx, rdb, k, 4, time.Hour, true, someday)
 			return err
 		},
 	} {
@@ -236,9 +230,7 @@ func TestWindow_slotMoves(t *testing.T) {
 func TestWindow_inspectMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("many")
-		if r, err := luascripts.InitWindow(t.Context(), rdb, k, 3000, time.Hour, 0); r.Verdict != luascripts.Done || err != nil {
-			t.Fatal(r, err)
-		}
+		rated(t, rdb, k, 3000, time.Hour)
 		now := time.Now().UnixMilli()
 		for part := range 5 {
 			words := []string{"ZADD", k.Permits}
@@ -275,7 +267,7 @@ func TestWindow_foreign(t *testing.T) {
 				return s.Verdict, err
 			},
 			"rate": func() (luascripts.Verdict, error) {
-				r, err := luascripts.InitWindow(t.Context(), rdb, k, 7, time.Second, someday)
+				r, _, err := luascripts.InitWindow(t.Context(), rdb, k, 7, time.Second, true, someday)
 				return r.Verdict, err
 			},
 		}
@@ -339,7 +331,7 @@ func TestWindow_inspectForeign(t *testing.T) {
 // rated gives a window a rate.
 func rated(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, rate int64, per time.Duration) {
 	t.Helper()
-	if r, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, someday); r.Verdict != luascripts.Done || err != nil {
+	if r, _, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, true, someday); r.Verdict != luascripts.Done || err != nil {
 		t.Fatal(r, err)
 	}
 }
@@ -533,7 +525,7 @@ func TestWindow_deniedToSetARate(t *testing.T) {
 	do(t, admin, "PEXPIRE", k.Config, "3600000")
 	taking(t, admin, k, 3, 1)
 	do(t, admin, "DEL", k.Value)
-	if r, err := luascripts.InitWindow(t.Context(), denied(t, s, "pexpire"), k, 12, time.Hour, someday); err == nil {
+	if r, _, err := luascripts.InitWindow(t.Context(), denied(t, s, "pexpire"), k, 12, time.Hour, true, someday); err == nil {
 		t.Errorf("%+v, want an error", r)
 	}
 	if r := taking(t, admin, k, 0, 2); r.Remaining != 7 || r.Rate != 10 {
@@ -552,10 +544,20 @@ func TestWindow_deniedToShorten(t *testing.T) {
 		do(t, admin, "PEXPIRE", k.Config, "3600000")
 		entered(t, admin, k, now(t, admin)-30*time.Minute.Milliseconds(), 1, 10)
 		do(t, admin, "SET", k.Value, "0")
-		r, err := luascripts.InitWindow(t.Context(), denied(t, s, command), k, 10, 10*time.Minute, someday)
+		r, _, err := luascripts.InitWindow(t.Context(), denied(t, s, command), k, 10, 10*time.Minute, true, someday)
 		if took := taking(t, admin, k, 1, 11); err != nil && took.Taken > 0 {
 			t.Errorf("without %s: %+v, %v; 11 of 10 were taken", command, r, err)
 		}
+	}
+}
+
+// The interval that Java gave a window can be longer than a time.Duration.
+func TestWindow_hugeInterval(t *testing.T) {
+	rdb, k := redistest.NewMini(t).Client(t), keynames.Window("w")
+	do(t, rdb, "HSET", k.Config, "rate", "5", "interval", fmt.Sprint(365000*24*time.Hour.Milliseconds()), "type", "0", "keepAliveTime", "0")
+	r, _, err := luascripts.InitWindow(t.Context(), rdb, k, 5, time.Hour, false, someday)
+	if err != nil || r.Verdict != luascripts.Other || r.Per < 100*365*24*time.Hour {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
@@ -572,6 +574,23 @@ func TestWindow_copyAmongMany(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The server's clock was set forward between the copies of a call, by up to a minute. The second copy still finds what the first
+// took.
+func TestWindow_copyAfterAClockChange(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb, k, start := m.Client(t), keynames.Window("w"), time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	m.SetTime(start)
+	rated(t, rdb, k, 30, time.Hour)
+	taking(t, rdb, k, 20, 1)
+	for _, c := range []struct{ after, ago, taken int64 }{{0, 0, 10}, {60_001, 1, 10}, {60_002, 1, 0}} {
+		m.SetTime(start.Add(time.Duration(c.after) * time.Millisecond))
+		r, err := luascripts.TakeWindow(t.Context(), rdb, k, 20, 1, fmt.Sprintf("%016d", 2), time.Duration(c.ago)*time.Millisecond)
+		if err != nil || r.Taken != c.taken || r.Remaining != 0 {
+			t.Errorf("after %d ms: %+v, %v, want %d taken", c.after, r, err, c.taken)
+		}
+	}
 }
 
 // When a rate for a shorter interval ends the intervals of entries, their units come back once.
@@ -717,10 +736,14 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [w v p n] 1 1 a^16 0 = -3
 		window_inspect [w v p n] = -3
 		window_refund [w v p n] 1 a^16 = -3
-		window_init [w v p n] 5 1000 0 = 1
+		window_init [w v p n] 5 1000 0 0 = @0
+		window_init [w v p n] 5 1000 1 @0 = @0
+		KEYS * = []
+		window_init [w v p n] 5 1000 0 @1 = 1
 		HGETALL w = [interval 1000 keepAliveTime 0 rate 5 type 0]
-		window_init [w v p n] 5 1000 0 = 0
-		window_init [w v p n] 5 2000 0 = [5 1000 @0]
+		window_init [w v p n] 5 1000 0 0 = 0
+		window_init [w v p n] 5 2000 0 @99999 = [5 1000]
+		window_init [w v p n] 5 2000 1 0 = @0
 		window_inspect [w v p n] = [5 0 0 5 1000 0]
 
 		# units are taken once for each call, and come back after the interval
@@ -759,7 +782,7 @@ func TestWindow_transcript(t *testing.T) {
 		window_refund [w v p n] 2 b^16 = 1
 		EXISTS v = 0
 
-		# a copy of a call finds its entry as long as that is not older than the call, and a second
+		# a copy of a call finds its entry as long as that is not older than the call, and a minute
 		window_take [w v p n] 1 1 e^16 0 = [1 4 0 1000 5 1000 1000]
 		window_take [w v p n] 9 1 f^16 0 = [4 0 0 1000 5 1000 1000]
 		wait 900
@@ -767,31 +790,32 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [w v p n] 9 1 e^16 900 = [1 0 0 100 5 1000 100]
 		window_take [w v p n] 9 9 f^16 900 = [0 0 -1 100 5 1000 100]
 		DEL p v
-		window_init [w v p n] 5 10000 @99999 = 1
+		window_init [w v p n] 5 10000 1 @99999 = 1
 		window_take [w v p n] 2 1 g^16 0 = [2 3 0 10000 5 10000 10000]
 		wait 2000
 		window_take [w v p n] 2 2 g^16 0 = [2 3 0 8000 5 10000 8000]
 		window_take [w v p n] 3 1 g^16 1000 = [2 3 0 8000 5 10000 8000]
 		wait 1
-		window_take [w v p n] 3 1 g^16 1000 = [3 0 0 10000 5 10000 7999]
+		window_take [w v p n] 3 1 g^16 1000 = [2 3 0 7999 5 10000 7999]
+		window_take [w v p n] 3 1 g^16 0 = [3 0 0 10000 5 10000 7999]
 		window_take [w v p n] 3 1 g^16 0 = [3 0 0 10000 5 10000 7999]
 
 		# another rate counts what was taken; the old one stays from the given time on
-		window_init [w v p n] 6 10000 @3901 = [5 10000 @3901]
-		window_init [w v p n] 6 10000 @3902 = 1
+		window_init [w v p n] 6 10000 1 @3901 = @3901
+		window_init [w v p n] 6 10000 1 @3902 = 1
 		GET v = 1
-		window_init [w v p n] 1 10000 @99999 = 1
+		window_init [w v p n] 1 10000 1 @99999 = 1
 		GET v = 0
-		window_init [w v p n] 7 1001 @99999 = 1
+		window_init [w v p n] 7 1001 1 @99999 = 1
 		ZCARD p = 1
 		GET v = 4
-		window_init [w v p n] 7 2000 @99999 = 1
+		window_init [w v p n] 7 2000 1 @99999 = 1
 		GET v = 4
 
 		# a value that cannot be right is counted again
 		DEL p v
 		ZADD p @3900 entry(a^16,2) @3901 entry(b^16,256)
-		window_init [w v p n] 300 10000 @99999 = 1
+		window_init [w v p n] 300 10000 1 @99999 = 1
 		SET v 301
 		window_inspect [w v p n] = [42 0 10000 300 10000 1]
 		window_take [w v p n] 0 0 c^16 0 = [0 42 0 10000 300 10000 9999]
@@ -814,12 +838,12 @@ func TestWindow_transcript(t *testing.T) {
 		SET v 0 PX 70000
 		window_take [w v p n] 0 0 d^16 0 = [0 0 0 10000 300 10000 9999]
 		wait 9998
-		window_take [w v p n] 0 0 d^16 0 = [0 0 0 0 300 10000 0]
+		window_take [w v p n] 0 0 d^16 0 = [0 300 0 0 300 10000 0]
 		PTTL v = 60002
 
 		# units that Redisson gave back do not come back once more with their entries
 		FLUSHALL
-		window_init [w v p n] 10 1000 0 = 1
+		window_init [w v p n] 10 1000 0 @99999 = 1
 		ZADD p @12900 entry(a^16,4) @13500 entry(b^16,3)
 		SET v 7
 		window_inspect [w v p n] = [7 0 601 10 1000 1]
@@ -854,7 +878,7 @@ func TestWindow_transcript(t *testing.T) {
 		without SET
 		window_take [w v p n] 1 1 h^16 0 = !NOPERM
 		window_refund [w v p n] 1 e^16 = !NOPERM
-		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		window_init [w v p n] 7 2000 1 @99999 = !NOPERM
 		without ZREM
 		window_refund [w v p n] 1 e^16 = !NOPERM
 		without HGET
@@ -866,13 +890,13 @@ func TestWindow_transcript(t *testing.T) {
 		without PEXPIRE
 		HSET w keepAliveTime 5000
 		window_take [w v p n] 1 1 h^16 0 = !NOPERM
-		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		window_init [w v p n] 7 2000 1 @99999 = !NOPERM
 		without ZREMRANGEBYSCORE
-		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		window_init [w v p n] 7 2000 1 @99999 = !NOPERM
 		without HMGET
 		window_take [w v p n] 1 1 h^16 0 = !NOPERM
 		window_delete [w v p n] @99999 = !NOPERM
-		window_init [w v p n] 7 2000 @99999 = !NOPERM
+		window_init [w v p n] 7 2000 1 @99999 = !NOPERM
 		without GET
 		window_take [w v p n] 1 1 h^16 0 = !NOPERM
 		window_inspect [w v p n] = !NOPERM
@@ -896,7 +920,7 @@ func TestWindow_transcript(t *testing.T) {
 		KEYS * = []
 
 		# a window that is full again says so, and one that was never used has no value
-		window_init [w v p n] 10 1000 0 = 1
+		window_init [w v p n] 10 1000 0 @99999 = 1
 		window_take [w v p n] 0 0 a^16 0 = [0 10 0 0 10 1000 0]
 		EXISTS v = 0
 		HDEL w keepAliveTime
@@ -907,7 +931,7 @@ func TestWindow_transcript(t *testing.T) {
 		FLUSHALL
 
 		# the first units to come back are these, before those of a client whose clock is ahead
-		window_init [w v p n] 10 1000 0 = 1
+		window_init [w v p n] 10 1000 0 @99999 = 1
 		ZADD p @20000 entry(a^16,1)
 		window_take [w v p n] 1 1 b^16 0 = [1 8 0 6100 10 1000 1000]
 		FLUSHALL
@@ -938,8 +962,8 @@ func TestWindow_transcript(t *testing.T) {
 		SET y 1234567890123456
 		window_inspect [o y p n] = [5 0 0 5 1000 1]
 		window_inspect [o h p n] = -4
-		window_init [o h p n] 6 1000 @99999 = -4
-		window_init [s v p n] 6 1000 @99999 = -4
+		window_init [o h p n] 6 1000 1 @99999 = -4
+		window_init [s v p n] 6 1000 1 @99999 = -4
 		window_delete [o h p n] @99999 = -4
 		window_delete [s v p n] @99999 = -4
 		window_delete [i v p n] @99999 = -5

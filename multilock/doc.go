@@ -64,7 +64,8 @@
 //
 //   - A server that restarts may have lost a grant. It has no vote until it has been up for the
 //     longest lease ([WithMaxLease]). The client reads the uptime with INFO after each grant.
-//     [WithDurableServers] turns that off.
+//     [WithDurableServers] turns that off. A server computes its uptime from its wall clock, so it
+//     votes too early if that clock is moved forward after the restart.
 //   - A promoted replica, a FLUSHALL, an eviction or a manual DEL loses grants without a restart.
 //     No client can detect that. Use servers without eviction, and without replicas that take over.
 //   - A server whose clock is moved forward ends leases early.

@@ -3,6 +3,7 @@ package multilock
 import (
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -51,3 +52,18 @@ func NewResult(err, last error) bool { return newResult(err, last) }
 
 // Open is the reason of a server whose reply was not waited for.
 var Open = errNotNeeded
+
+// Sleep makes the limits of h, a hold of a quorum, what they would be if the machine had slept for d.
+func Sleep(h lock.Hold, d time.Duration) {
+	q := h.(*quorumHold)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, at := range []*time.Time{&q.limit, &q.fixedUntil} {
+		if !at.IsZero() {
+			*at = redistest.BeforeSleep(*at, d)
+		}
+	}
+}
+
+// Abandon does what the cancellation of the caller's context does to h, a hold of a quorum.
+func Abandon(h lock.Hold) { h.(*quorumHold).abandon() }

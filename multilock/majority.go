@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
+	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // quorumHold is an attempt to acquire a Quorum and, if it succeeds, a hold of it.
@@ -490,7 +491,7 @@ func (h *quorumHold) win() {
 
 // limitLocked makes h end no later than at.
 func (h *quorumHold) limitLocked(at time.Time, why error) {
-	if !h.limit.IsZero() && h.limit.Before(at) {
+	if !h.limit.IsZero() && watchdog.Earlier(h.limit).Before(at) {
 		return
 	}
 	h.limit, h.limitCause = at, why
@@ -499,19 +500,32 @@ func (h *quorumHold) limitLocked(at time.Time, why error) {
 
 // endLocked returns the latest time at which h ends, and the cause; the zero time if there is none.
 func (h *quorumHold) endLocked() (at time.Time, why error) {
-	if h.limit.IsZero() || !h.fixedUntil.IsZero() && h.fixedUntil.Before(h.limit) {
-		return h.fixedUntil, lock.ErrExpired
+	if !h.limit.IsZero() {
+		at, why = watchdog.Earlier(h.limit), h.limitCause
 	}
-	return h.limit, h.limitCause
+	if !h.fixedUntil.IsZero() {
+		if fixed := watchdog.Earlier(h.fixedUntil); at.IsZero() || fixed.Before(at) {
+			at, why = fixed, lock.ErrExpired
+		}
+	}
+	return at, why
 }
 
-// setTimerLocked sets the timer after a change of limit or fixedUntil.
+// setTimerLocked sets the timer after a change of limit or fixedUntil. A timer stops while the machine
+// sleeps, so it fires every few seconds, and is set again.
 func (h *quorumHold) setTimerLocked() {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
 	at, _ := h.endLocked()
-	h.timer = time.AfterFunc(time.Until(at), h.check)
+	h.timer = time.AfterFunc(min(time.Until(at), 5*time.Second), func() {
+		h.check()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.ended {
+			h.setTimerLocked()
+		}
+	})
 }
 
 // abandon limits a hold that is not unlocked when the caller's context is canceled, because its
@@ -727,7 +741,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		}
 	}
 	h.mu.Lock()
-	if at := began.Add(d); !h.fixedUntil.IsZero() && h.fixedUntil.Before(at) && !h.ended {
+	if at := began.Add(d); !h.fixedUntil.IsZero() && watchdog.Earlier(h.fixedUntil).Before(at) && !h.ended {
 		h.fixedUntil = at
 		h.setTimerLocked()
 	}

@@ -800,6 +800,55 @@ func TestQuorum_maxHold(t *testing.T) {
 	})
 }
 
+// The machine slept for most of the time that a hold may last. The hold ends by the wall clock, and a later limit does
+// not replace the first.
+func TestQuorum_maxHoldAfterASleep(t *testing.T) {
+	w := &world{t, newSites(t, 3)}
+	h := w.lock(w.longLeased(20*time.Minute, false, multilock.WithMaxHold(time.Hour)))
+	multilock.Sleep(h, 50*time.Minute)
+	multilock.Abandon(h)
+	if left := time.Until(h.Until()); left > 10*time.Minute {
+		t.Errorf("%v left", left)
+	}
+	multilock.Sleep(h, 10*time.Minute-time.Second)
+	select {
+	case <-h.Context().Done():
+	case <-time.After(30 * time.Second):
+		t.Error("the limit has no effect until a call checks it")
+	}
+	want(t, h.Err(), lock.ErrLost, lock.ErrMaxHold)
+}
+
+// After a sleep, a hold with fixed leases ends by the wall clock, too, and Extend extends it.
+func TestQuorum_fixedLeasesAfterASleep(t *testing.T) {
+	w := &world{t, newSites(t, 3)}
+	h := w.lock(w.longLeased(time.Hour, true))
+	multilock.Sleep(h, 50*time.Minute)
+	if left := time.Until(h.Until()); left > 10*time.Minute {
+		t.Errorf("%v left", left)
+	}
+	if err := h.Extend(t.Context(), 30*time.Minute); err != nil {
+		t.Error(err)
+	}
+	if left := time.Until(h.Until()); left < 20*time.Minute {
+		t.Errorf("%v left after an extension by 30 minutes", left)
+	}
+	w.unlock(h)
+}
+
+// longLeased makes a quorum whose leases do not expire in a test on the real clocks.
+func (w *world) longLeased(d time.Duration, fixed bool, opts ...multilock.Option) *multilock.Quorum {
+	var locks []lock.Locker
+	for _, s := range w.sites {
+		l := s.lock("one", "q", d)
+		if fixed {
+			l.forFixed()
+		}
+		locks = append(locks, l)
+	}
+	return multilock.NewQuorum(locks, append(opts, multilock.WithMaxLease(d), multilock.WithServerTimeout(30*time.Second))...)
+}
+
 // bounded is a lock whose holds end after some time, as with lock.WithMaxHold.
 type bounded struct {
 	lockimpl.Witness

@@ -425,7 +425,7 @@ func (d *desk) knows(id bucketID, q luascripts.LimitRequest) (answer, bool) {
 	for _, known := range all {
 		left := known.until.Sub(now)
 		// For another number of units the time is another one.
-		if known.rules != id.rules || known.least != q.Least || q.Wait >= left || !now.Before(known.forget) {
+		if known.rules != id.rules || known.least != q.Least || q.Wait >= left || since(known.forget, now) >= 0 {
 			continue
 		}
 		r := known.r
@@ -435,6 +435,12 @@ func (d *desk) knows(id bucketID, q luascripts.LimitRequest) (answer, bool) {
 		return r, true
 	}
 	return answer{}, false
+}
+
+// since returns the time from t to now by the clock that measures more: the monotonic one stops while
+// the machine sleeps, and Redis refills the permits in that time.
+func since(t, now time.Time) time.Duration {
+	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
 // learn remembers a refusal of a caller of l. The mutex is held.

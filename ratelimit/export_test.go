@@ -1,6 +1,10 @@
 package ratelimit
 
-import "time"
+import (
+	"time"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+)
 
 // WaitForAsks returns when n callers wait for the next request about a key.
 func WaitForAsks(l *Limiter, key string, n int) {
@@ -38,3 +42,24 @@ func CountHere(processes int64, limits ...Limit) func(n, least int64, wait time.
 		return c
 	}
 }
+
+// Sleep makes what l remembers of Redis what it would be if the machine had slept for d.
+func Sleep(l *Limiter, d time.Duration) {
+	if l.stock != nil {
+		l.stock.mu.Lock()
+		defer l.stock.mu.Unlock()
+		for _, g := range l.stock.grants {
+			g.until = redistest.BeforeSleep(g.until, d)
+		}
+	}
+	l.desk.mu.Lock()
+	defer l.desk.mu.Unlock()
+	for _, all := range l.desk.refused {
+		for i := range all {
+			all[i].until, all[i].forget = redistest.BeforeSleep(all[i].until, d), redistest.BeforeSleep(all[i].forget, d)
+		}
+	}
+}
+
+// Since returns the time since t.
+func Since(t time.Time) time.Duration { return since(t, time.Now()) }

@@ -309,6 +309,33 @@ func TestClose_underWay(t *testing.T) {
 	}
 }
 
+// After Close no call has a decision without a command: neither from a refusal that is remembered, nor because a command is overdue, nor from the stock.
+func TestClose_decidesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		sender := command.New(m.Client(t, redistest.Via(wire)), command.Config{Timeout: time.Minute})
+		l := ratelimit.On(sender, "api", ratelimit.FailOpen(), daily)
+		stock := l.Prefetch(3, time.Hour)
+		take(t, stock, "stock", 1)
+		take(t, l, "refused", 10)
+		if d := take(t, l, "refused", 1); d.OK {
+			t.Errorf("%+v", d)
+		}
+		wire.Freeze(true)
+		if d := take(t, l, "overdue", 1); !d.OK || d.Err == nil {
+			t.Errorf("%+v", d)
+		}
+		sender.Shut()
+		for key, l := range map[string]*ratelimit.Limiter{"refused": l, "overdue": l, "stock": stock} {
+			if d, err := l.Take(t.Context(), key, 1); !errors.Is(err, lock.ErrClosed) {
+				t.Errorf("%s: %+v, %v", key, d, err)
+			}
+		}
+		thaw(wire)
+	})
+}
+
 // A request for the stock whose answer is lost, or whose caller leaves, puts nothing into the stock; those that wait for it ask themselves.
 func TestPrefetch_faults(t *testing.T) {
 	t.Parallel()
@@ -350,12 +377,6 @@ func TestPrefetch_faults(t *testing.T) {
 	(subject{left: func() int64 { return peek(t, plain, "left").Remaining }, alone: "api:left"}).soonLeft(t, "left", 6)
 	if err := sender.Close(t.Context()); err != nil {
 		t.Error(err)
-	}
-	for range 4 { // what is in the stock can still be used, and then it is over
-		_, err := l.Take(t.Context(), "left", 1)
-		if err != nil && !errors.Is(err, lock.ErrClosed) {
-			t.Error(err)
-		}
 	}
 	if _, err := l.Take(t.Context(), "left", 1); !errors.Is(err, lock.ErrClosed) {
 		t.Errorf("after Close: %v", err)

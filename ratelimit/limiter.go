@@ -98,10 +98,13 @@ func (l *Limiter) TakeUpTo(ctx context.Context, key string, n int64) (Decision, 
 }
 
 // Peek returns the state of key and takes nothing. The Decision is OK if a permit could be taken.
+// Otherwise RetryAfter is the time until one could be.
 func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 	d, err := l.take(ctx, "peek", key, 0, 0)
-	if err == nil && d.Err == nil {
-		d.OK = d.Remaining > 0
+	if err == nil && (d.Err == nil || l.policy.mode == local) {
+		if d.OK = d.Remaining > 0; !d.OK {
+			d.RetryAfter = d.next
+		}
 	}
 	return d, err
 }
@@ -175,6 +178,11 @@ func deferred(ctx context.Context) context.Context {
 func (l *Limiter) enter(key string, n int64) (bucketID, error) {
 	if l.bad != nil {
 		return bucketID{}, l.bad
+	}
+	select {
+	case <-l.desk.send.Closing(): // not every decision needs a command, which would fail
+		return bucketID{}, lock.ErrClosed
+	default:
 	}
 	if n < 0 || n > maxUnits {
 		return bucketID{}, fmt.Errorf("%d permits: must be from 0 to %d", n, int64(maxUnits))

@@ -22,7 +22,7 @@ func (l *Limiter) without(op, key string, id bucketID, n, least int64, err error
 	}
 	r, _ := l.local.take(id, l.limits, l.policy.processes, n, least, 0)
 	d.Taken, d.Remaining, d.RetryAfter, d.ResetAfter = r.Taken, r.Remaining, r.Retry, r.Reset
-	d.Limit = l.limits[r.Limit]
+	d.Limit, d.next = l.limits[r.Limit], r.Next
 	d.OK = d.Taken > 0 || n == 0
 	return d, nil
 }
@@ -68,6 +68,8 @@ func (m *memory) take(id bucketID, limits []Limit, processes, n, least int64, wa
 	switch {
 	case have >= least:
 		r.Taken = min(n, have)
+		due, _ := b.earliest(1, now)
+		r.Next = due.Sub(now) // for a Peek
 	case least > most:
 		r.Retry, refuses = Never, smallest
 	default:

@@ -199,11 +199,11 @@ func TestModel(t *testing.T) {
 				rt.Helper()
 				retry := time.Duration(0)
 				switch {
-				case ok || least == 0:
+				case ok:
 				case least > most:
 					retry = ratelimit.Never
 				default:
-					retry = after(now(), ref.earliest(least, now()))
+					retry = after(now(), ref.earliest(max(least, 1), now()))
 				}
 				if remembers && !ok && d.OK == ok && d.Taken == 0 && d.RetryAfter <= retry+time.Microsecond {
 					return // the other fields are those at the time of the refusal

@@ -55,9 +55,9 @@ func FailLocal(processes int) Policy {
 // the context of a caller is canceled before that, the caller gets the error of the context, and p
 // decides nothing.
 //
-// Redis may run a command whose reply was late. The limiter then refunds its permits, unless p
-// admitted them. While a reply is overdue, callers do not wait. p decides immediately for all keys,
-// and on a cluster for the keys of the neighboring slots.
+// Redis may run a command whose reply was late. The limiter then refunds its permits, unless
+// FailOpen admitted them. While a reply is overdue, callers do not wait. p decides immediately for
+// all keys, and on a cluster for the keys of the neighboring slots.
 func (p Policy) After(d time.Duration) Policy {
 	p.after = d
 	return p

@@ -62,7 +62,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 		s.mu.Lock()
 		g := s.of(id)
 		now := time.Now()
-		if !now.Before(g.until) {
+		if since(g.until, now) >= 0 {
 			g.left = 0
 		}
 		if g.left >= n {
@@ -119,7 +119,7 @@ func (s *stock) of(id bucketID) *grant {
 	if len(s.grants) >= max(s.sweep, 1024) {
 		now := time.Now()
 		for id, g := range s.grants {
-			if g.fetching == nil && !now.Before(g.until) {
+			if g.fetching == nil && since(g.until, now) >= 0 {
 				delete(s.grants, id)
 			}
 		}

@@ -102,6 +102,22 @@ func TestPrefetch_bound(t *testing.T) {
 	})
 }
 
+// The machine slept until the units in the stock were no longer to be used.
+func TestPrefetch_afterASleep(t *testing.T) {
+	rdb, scripts := counted(t, redistest.NewMini(t))
+	l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour}).Prefetch(20, time.Hour)
+	take(t, l, "k", 1)
+	before := scripts.Load()
+	ratelimit.Sleep(l, 50*time.Minute)
+	if take(t, l, "k", 1); scripts.Load() != before {
+		t.Error("the stock was not used after 50 minutes of an hour")
+	}
+	ratelimit.Sleep(l, 10*time.Minute)
+	if take(t, l, "k", 1); scripts.Load() == before {
+		t.Error("the stock was used after the hour")
+	}
+}
+
 // Callers that come while one asks wait for the units that it gets.
 func TestPrefetch_crowd(t *testing.T) {
 	bubble(t, func(t *testing.T) {

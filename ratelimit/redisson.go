@@ -101,16 +101,21 @@ func RedissonLimiterOn(s *command.Sender, name string) *RedissonLimiter {
 const maxWindow = math.MaxUint32
 
 // Init sets the rate of the limiter if none is set, like trySetRate of Redisson. If a different
-// rate is set, Init fails with [ErrRateMismatch]. SetRate replaces the rate.
+// rate is set, Init fails with [ErrRateMismatch]. SetRate replaces the rate. Creating a limiter
+// requires two round trips.
+//
+// If the reply is lost, Init repeats the command, which finds the rate that the first copy has set.
+// Init then reports false although it has created the limiter. A delayed duplicate of the command
+// creates no limiter that was deleted since (see SetRate).
 func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duration) (created bool, err error) {
 	return w.init(ctx, "init", rate, per, false)
 }
 
 // SetRate sets the rate of the limiter, whatever it was. Permits that were taken before still
-// count. Replacing a different rate requires two round trips.
+// count. Changing the rate requires two round trips.
 //
-// A delayed duplicate of the command does not undo a newer call. Each copy may replace a rate for
-// at most one second. If a connection broke, SetRate returns when that time has passed. If ctx is
+// A delayed duplicate of the command does not undo a newer call. Each copy may set a rate for at
+// most one second. If a connection broke, SetRate returns when that time has passed. If ctx is
 // canceled before, a copy can still run within that second.
 func (w *RedissonLimiter) SetRate(ctx context.Context, rate int64, per time.Duration) error {
 	_, err := w.init(ctx, "set rate", rate, per, true)
@@ -128,15 +133,10 @@ func (w *RedissonLimiter) init(ctx context.Context, op string, rate int64, per t
 	}
 	copies := w.send.Dated()
 	r, err := persist(ctx, w, false, func(sent context.Context) (r luascripts.Rated, err error) {
-		set := func(before int64) (int64, error) {
-			r, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, before)
-			return r.Now, err
-		}
-		if change {
-			err = copies.Send(ctx, set)
-		} else {
-			_, err = set(0)
-		}
+		err = copies.Send(ctx, func(before int64) (now int64, err error) {
+			r, now, err = luascripts.InitWindow(sent, w.send.Redis, w.keys, rate, per, change, before)
+			return now, err
+		})
 		return r, err
 	}, nil)
 	copies.Over(ctx)
@@ -162,10 +162,12 @@ func (w *RedissonLimiter) TakeUpTo(ctx context.Context, n int64) (Decision, erro
 }
 
 // Peek returns the state of the limiter and takes nothing. The Decision is OK if a permit could be
-// taken.
+// taken. Otherwise RetryAfter is the time until one could be.
 func (w *RedissonLimiter) Peek(ctx context.Context) (Decision, error) {
 	d, err := w.take(ctx, "peek", 0, 0, false)
-	d.OK = err == nil && d.Remaining > 0
+	if d.OK = err == nil && d.Remaining > 0; !d.OK {
+		d.RetryAfter = d.next
+	}
 	return d, err
 }
 
@@ -187,7 +189,7 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 			if first.IsZero() {
 				first = time.Now()
 			} else {
-				ago = max(time.Since(first), time.Millisecond)
+				ago = max(since(first, time.Now()), time.Millisecond)
 			}
 			mu.Unlock()
 			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)

@@ -144,8 +144,13 @@ func TestRedissonLimiter_model(t *testing.T) {
 				},
 				"": func(rt *rapid.T) {
 					d, err := w.Peek(t.Context())
-					if _, used := live(); err != nil || d.Remaining != rate-used {
-						rt.Fatalf("%+v, %v, want %d left", d, err, rate-used)
+					entries, used := live()
+					retry := time.Duration(0)
+					if used == rate {
+						retry = entries[0].at.Add(per).Sub(now())
+					}
+					if err != nil || d.Remaining != rate-used || d.OK != (used < rate) || d.RetryAfter != retry {
+						rt.Fatalf("%+v, %v, want %d left, retry after %v", d, err, rate-used, retry)
 					}
 				},
 			})
@@ -319,6 +324,9 @@ func TestRedissonLimiter_heals(t *testing.T) {
 		w := newWindow(t, rdb, "drift", 10, time.Hour)
 		takeOf(t, w, 4)
 		s.Do(t, "DECRBY", "{drift}:value", "4") // Redisson repeats a call whose answer was lost
+		if d, err := w.Peek(t.Context()); err != nil || !d.OK || d.Remaining != 6 {
+			t.Errorf("%+v, %v, want 6 left", d, err)
+		}
 		if d := takeOf(t, w, 6); !d.OK {
 			t.Errorf("%+v: the rate is smaller for ever", d)
 		}
@@ -660,6 +668,57 @@ func TestRedissonLimiter_lateDelete(t *testing.T) {
 	s.Do(t, copied()...)
 	if d := takeOf(t, other, 0); d.Limit.Rate != 2 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// A copy of an Init or a SetRate that comes late creates no limiter that was deleted since, be it the first copy or one that may set the rate.
+func TestRedissonLimiter_lateCreation(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.NewProxy(t, s.Addr())
+	w, other := window(s.Client(t, redistest.Via(p)), "w"), newWindow(t, s.Client(t), "w", 1, time.Hour)
+	first := func() (words func() []string) {
+		var sent []string
+		lose := redistest.Once("EVALSHA", redistest.Action{DropReply: true})
+		p.OnRequest(func(req [][]byte) redistest.Action {
+			a := lose(req)
+			if a.DropReply {
+				for _, word := range req {
+					sent = append(sent, string(word))
+				}
+			}
+			return a
+		})
+		return func() []string { return sent }
+	}
+	dated := func() (words func() []string) { return p.LoseDated(redistest.Action{DropReply: true}, false) }
+	for op, set := range map[string]func() error{
+		"init":     func() error { return second(w.Init(t.Context(), 2, time.Hour)) },
+		"set rate": func() error { return w.SetRate(t.Context(), 2, time.Hour) },
+	} {
+		for which, copied := range map[string]func() (words func() []string){"the first copy": first, "a copy that may set the rate": dated} {
+			if err := other.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			words := copied()
+			if err := set(); err != nil {
+				t.Fatal(err)
+			}
+			p.OnRequest(nil)
+			if d := takeOf(t, other, 0); d.Limit.Rate != 2 {
+				t.Errorf("%s: %+v", op, d)
+			}
+			if err := other.Delete(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if words() == nil {
+				t.Fatalf("%s of %s: it was not sent", which, op)
+			}
+			s.Do(t, words()...)
+			if d, err := other.Peek(t.Context()); !errors.Is(err, ratelimit.ErrNotInitialized) {
+				t.Errorf("%s of %s: %+v, %v", which, op, d, err)
+			}
+		}
 	}
 }
 

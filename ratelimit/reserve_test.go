@@ -606,8 +606,37 @@ func TestWait_aligned(t *testing.T) {
 			t.Errorf("served at %v", now)
 		}
 
-		// A reservation for a later window is charged to the other limit from that time on, not from now on.
+		// When all callers that wait for the next window have left, this one has the permits that it had before them.
 		time.Sleep(15 * time.Minute)
+		for key, left := range map[string]int64{"used": 1, "refunded": 3} {
+			d := take(t, l, key, 2)
+			r, err := l.Reserve(t.Context(), key, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			waits := make(chan error)
+			go func() { waits <- l.Wait(ctx, key, 1) }()
+			synctest.Wait()
+			if key == "refunded" {
+				err = l.Refund(t.Context(), key, d)
+			}
+			if err := errors.Join(err, r.Cancel(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			if d := take(t, l, key, 1); d.OK {
+				t.Errorf("%s: %+v, though a caller waits", key, d)
+			}
+			cancel()
+			if err := <-waits; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if d := take(t, l, key, left); !d.OK || d.Remaining != 0 {
+				t.Errorf("%s: %+v, want %d", key, d, left)
+			}
+		}
+
+		// A reservation for a later window is charged to the other limit from that time on, not from now on.
 		both := l.With(ratelimit.Limit{Rate: 3, Per: time.Hour, Aligned: true}, ratelimit.Limit{Rate: 1, Per: 10 * time.Minute, Burst: 2})
 		take(t, both, "both", 2)
 		if r, err = both.Reserve(t.Context(), "both", 2); err != nil {

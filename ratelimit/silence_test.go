@@ -89,6 +89,9 @@ func TestOpen(t *testing.T) {
 		if d, err := l.Take(t.Context(), "k", 1000); err != nil || !d.OK {
 			t.Errorf("more than the limit: %+v, %v", d, err)
 		}
+		if d := peek(t, l, "k"); !d.OK || d.RetryAfter != 0 || !errors.Is(d.Err, lock.ErrUnavailable) {
+			t.Errorf("peek: %+v", d)
+		}
 		r, err := l.Reserve(t.Context(), "k", 1)
 		if err != nil || r.Delay() != 0 || !errors.Is(r.Err(), lock.ErrUnavailable) {
 			t.Errorf("reserve: %+v, %v", r, err)
@@ -125,6 +128,12 @@ func TestLocal(t *testing.T) {
 		}
 		if d := take(l, "k", 6); d.OK || d.RetryAfter != ratelimit.Never {
 			t.Errorf("%+v, want never", d)
+		}
+		if d := peek(t, l, "k"); d.OK || d.Remaining != 0 || d.RetryAfter <= 4*time.Hour || d.RetryAfter > 5*time.Hour {
+			t.Errorf("%+v, want one in 4.8 h", d)
+		}
+		if d := peek(t, l, "untouched"); !d.OK || d.Remaining != 5 || d.RetryAfter != 0 {
+			t.Errorf("%+v, want all five", d)
 		}
 		if d := take(l, "other", 1); !d.OK {
 			t.Errorf("%+v", d)

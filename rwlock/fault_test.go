@@ -122,13 +122,6 @@ func (p *process) holdReplies(held chan struct{}, after int64) {
 	})
 }
 
-// polled waits until the waiters have polled: their next poll is almost a second away.
-func (p *process) polled(t *testing.T) {
-	t.Helper()
-	before := p.requests.Load()
-	kindtest.WaitFor(t, "the waiters poll", func() bool { return p.requests.Load() > before })
-}
-
 // park starts readers that must wait.
 func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Waiter) {
 	t.Helper()
@@ -153,52 +146,74 @@ func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// byMessage fails the test if the parked readers enter only by their polls, once per second. A round changes the lock
-// just after a poll, and returns how long the readers took to enter. A slow machine can be late, but not in every
-// round.
-func byMessage(t *testing.T, round func() time.Duration) {
-	t.Helper()
-	var took []time.Duration
-	for range 10 {
-		took = append(took, round())
-		if took[len(took)-1] < 400*time.Millisecond {
-			return
-		}
+// Waiting readers enter immediately because of a message, and not at their next poll, when a writer that also reads stops
+// writing, and when a waiting writer gives up.
+func TestReaders_enterByMessage(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, l, other *rwlock.Lock) (leave func(), reader lock.Hold){
+		"downgrade": func(t *testing.T, l, _ *rwlock.Lock) (func(), lock.Hold) {
+			owner := lock.ContextWithNewOwner(t.Context())
+			w := kindtest.MustLockUnder(t, owner, l.Write())
+			return func() { kindtest.MustUnlock(t, w) }, kindtest.MustLockUnder(t, owner, l.Read())
+		},
+		"writer gives up": func(t *testing.T, l, other *rwlock.Lock) (func(), lock.Hold) {
+			reader := kindtest.MustLock(t, other.Read())
+			ctx, giveUp := context.WithCancel(t.Context())
+			kindtest.Go(ctx, l.Write())
+			return giveUp, reader
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := redistest.NewMini(t)
+				newLock := func() *rwlock.Lock { return kindtest.NewClient(t, m.Client(t)).NewRWLock("orders", forever) }
+				leave, reader := before(t, newLock(), newLock())
+				time.Sleep(time.Second) // readers wait only behind a writer that came before
+				l := newLock()
+				var parked []*kindtest.Waiter
+				for range readers {
+					parked = append(parked, kindtest.Go(t.Context(), l.Read()))
+				}
+				time.Sleep(1500 * time.Millisecond) // between two polls
+				for i, r := range parked {
+					if !r.Waits() {
+						t.Fatalf("reader %d overtook the writer: %v", i, r.Err(t))
+					}
+				}
+				start := time.Now()
+				leave()
+				holds := allIn(t, parked)
+				if took := time.Since(start); took != 0 {
+					t.Errorf("they entered after %v: they were not notified", took)
+				}
+				kindtest.MustUnlock(t, append(holds, reader)...)
+			})
+		})
 	}
-	t.Errorf("readers entered after %v: they were not notified", took)
 }
 
-// A writer that also reads stops writing. All waiting readers enter immediately because of a message; another writer
-// does not enter.
+// A writer that also reads stops writing. All waiting readers enter; another writer does not enter.
 func TestDowngrade(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	l, p := orders(t, s), newProcess(t, s)
 	received := kindtest.Listen(t, s, reading.Channel("orders"))
-	byMessage(t, func() time.Duration {
-		owner := lock.ContextWithNewOwner(t.Context())
-		w, r := kindtest.MustLockUnder(t, owner, l.Write()), kindtest.MustLockUnder(t, owner, l.Read())
-		parked := p.park(t)
-		messages := len(received.On(reading.Channel("orders")))
-		p.polled(t)
-		start := time.Now()
-		kindtest.MustUnlock(t, w)
-		holds := allIn(t, parked)
-		took := time.Since(start)
-		kindtest.WaitFor(t, "it is published", func() bool { return len(received.On(reading.Channel("orders"))) > messages })
-		if got := received.On(reading.Channel("orders"))[messages:]; !slices.Equal(got, []string{"1"}) {
-			t.Errorf("the end of the write hold published %q, want one 1", got)
-		}
-		if err := r.Err(); err != nil {
-			t.Errorf("the writer does not continue to read: %v", err)
-		}
-		if _, err := p.c.NewRWLock("orders").Write().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Errorf("another writer, while %d read: %v", readers+1, err)
-		}
-		kindtest.MustUnlock(t, append(holds, r)...)
-		kindtest.WantEmpty(t, s)
-		return took
-	})
+	owner := lock.ContextWithNewOwner(t.Context())
+	w, r := kindtest.MustLockUnder(t, owner, l.Write()), kindtest.MustLockUnder(t, owner, l.Read())
+	parked := p.park(t)
+	kindtest.MustUnlock(t, w)
+	holds := allIn(t, parked)
+	kindtest.WaitFor(t, "it is published", func() bool { return len(received.On(reading.Channel("orders"))) > 0 })
+	if got := received.On(reading.Channel("orders")); !slices.Equal(got, []string{"1"}) {
+		t.Errorf("the end of the write hold published %q, want one 1", got)
+	}
+	if err := r.Err(); err != nil {
+		t.Errorf("the writer does not continue to read: %v", err)
+	}
+	if _, err := p.c.NewRWLock("orders").Write().TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
+		t.Errorf("another writer, while %d read: %v", readers+1, err)
+	}
+	kindtest.MustUnlock(t, append(holds, r)...)
+	kindtest.WantEmpty(t, s)
 }
 
 // When a writer leaves, the waiting readers of a process enter together: after one of them has entered, all others send
@@ -220,39 +235,31 @@ func TestReaders_enterTogether(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A writer waits behind a reader, and readers wait behind that writer. When the writer gives up, they enter immediately
-// because of a message.
+// A writer waits behind a reader, and readers wait behind that writer. When the writer gives up, they enter.
 func TestWriter_givesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	l, p := orders(t, s, forever), newProcess(t, s)
-	byMessage(t, func() time.Duration {
-		ctx, giveUp := context.WithCancel(t.Context())
-		defer giveUp()
-		w := kindtest.Go(ctx, l.Write())
-		kindtest.WaitFor(t, "the writer has an intent", func() bool { return exists(t, s, intentKey("orders")) })
-		parked := p.park(t)
-		p.polled(t)
-		for i, r := range parked {
-			if !r.Waits() {
-				t.Fatalf("reader %d overtook the writer: %v", i, r.Err(t))
-			}
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	w := kindtest.Go(ctx, l.Write())
+	kindtest.WaitFor(t, "the writer has an intent", func() bool { return exists(t, s, intentKey("orders")) })
+	parked := p.park(t)
+	for i, r := range parked {
+		if !r.Waits() {
+			t.Fatalf("reader %d overtook the writer: %v", i, r.Err(t))
 		}
-		start := time.Now()
-		giveUp()
-		holds := allIn(t, parked) // although the first one continues to read
-		took := time.Since(start)
-		if err := w.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
-			t.Errorf("the writer: %v", err)
-		}
-		if exists(t, s, intentKey("orders")) {
-			t.Error("readers entered, and the intent still exists")
-		}
-		kindtest.MustUnlock(t, holds...)
-		return took
-	})
-	kindtest.MustUnlock(t, reader)
+	}
+	giveUp()
+	holds := allIn(t, parked) // although the first one continues to read
+	if err := w.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("the writer: %v", err)
+	}
+	if exists(t, s, intentKey("orders")) {
+		t.Error("readers entered, and the intent still exists")
+	}
+	kindtest.MustUnlock(t, append(holds, reader)...)
 	kindtest.WantEmpty(t, s)
 }
 
@@ -313,7 +320,7 @@ func TestReader_givesUp(t *testing.T) {
 // current reader.
 func TestDeadWriter(t *testing.T) {
 	t.Parallel()
-	const waiterTimeout = 3 * time.Second // renewed once per second
+	const waiterTimeout = 9 * time.Second // renewed every three seconds
 	s := redistest.Start(t)
 	reader := kindtest.MustLock(t, orders(t, s).Read())
 	p := redistest.NewProxy(t, s.Addr())

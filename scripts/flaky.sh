@@ -53,8 +53,11 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-[ $# -gt 0 ] || set -- watchdog reentrant fairlock rwlock multilock latch semaphore leader internal/command internal/pubsub \
-	internal/session 'integration:^Test(LostReply|Cancel|Handover_(killed|deaf|poller|frozen|outlivesItsLease)|Neighbour)'
+[ $# -gt 0 ] || set -- watchdog reentrant fairlock rwlock multilock latch semaphore leader ratelimit admin client locktest \
+	contrib/asynqlock contrib/bridge contrib/certmagiclock contrib/cronlock contrib/gocronlock contrib/goredisopt contrib/httplock \
+	contrib/leaseholdotel contrib/leaseholdprom contrib/synclock docs/programs/http docs/programs/leader docs/programs/limits \
+	docs/programs/nightly docs/programs/queue docs/programs/serverless internal/command internal/pubsub \
+	internal/redistest internal/session 'integration:^Test(LostReply|Cancel|Handover_(killed|deaf|poller|frozen|outlivesItsLease)|Neighbour)'
 if [ "$*" = all ]; then
 	export LEASEHOLD_REQUIRE_JAVA=1 LEASEHOLD_REQUIRE_POSTGRES=1 LEASEHOLD_REQUIRE_CHROMIUM=1 LEASEHOLD_REQUIRE_PROMETHEUS=1
 	(cd "$root" && sh scripts/java.sh)

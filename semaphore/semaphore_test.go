@@ -13,12 +13,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/multilock"
 	"github.com/leasehold-go/leasehold/semaphore"
@@ -198,28 +200,34 @@ func TestN(t *testing.T) {
 
 // When a caller that wants many permits gives up, those behind it enter immediately, as many as possible.
 func TestN_canceled(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
-	sem := a.NewSemaphore("gpus", 3)
-	h := kindtest.MustLock(t, sem)
-	ctx, cancel := context.WithCancel(t.Context())
-	many := kindtest.Go(ctx, sem.N(3))
-	waiting(t, s, "gpus", 1)
-	var few []*kindtest.Waiter
-	for i := range 2 {
-		few = append(few, kindtest.Go(t.Context(), b.NewSemaphore("gpus", 0)))
-		waiting(t, s, "gpus", 2+i)
-	}
-	s.Do(t, "CONFIG", "RESETSTAT")
-	start := time.Now()
-	cancel()
-	if err := many.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
-		t.Error(err)
-	}
-	kindtest.MustUnlock(t, few[0].Hold(t), few[1].Hold(t), h)
-	t.Logf("after %v", time.Since(start))
-	wantState(t, s, "gpus", "3", 0)
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		a, b := s.Client(t), s.Client(t)
+		sem := a.NewSemaphore("gpus", 3)
+		h := kindtest.MustLock(t, sem)
+		ctx, cancel := context.WithCancel(t.Context())
+		many := kindtest.Go(ctx, sem.N(3))
+		time.Sleep(time.Millisecond)
+		few := []*kindtest.Waiter{kindtest.Go(t.Context(), b.NewSemaphore("gpus", 0)), kindtest.Go(t.Context(), b.NewSemaphore("gpus", 0))}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !few[0].Waits() || !few[1].Waits() {
+			t.Error("a permit that the first waiter needs was granted")
+		}
+		start := time.Now()
+		cancel()
+		if err := many.Err(t); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
+			t.Error(err)
+		}
+		holds := []lock.Hold{few[0].Hold(t), few[1].Hold(t), h}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("they entered after %v: by a heartbeat", took)
+		}
+		kindtest.MustUnlock(t, holds...)
+		if state, err := sem.Inspect(t.Context()); err != nil || state.Free != 3 || len(state.Waiters) != 0 {
+			t.Errorf("%+v, %v", state, err)
+		}
+	})
 }
 
 // Invalid input is an error that names the operation and the semaphore, if possible before a command is sent, and never
@@ -575,7 +583,7 @@ func TestFixedLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	a, b := kindtest.NewClient(t, s.Client(t)), kindtest.NewClient(t, s.Client(t))
-	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithFixedLease(300*time.Millisecond)))
+	h := kindtest.MustLock(t, a.NewSemaphore("gpus", 1, lock.WithFixedLease(time.Second)))
 	next := kindtest.MustLock(t, b.NewSemaphore("gpus", 1))
 	kindtest.Lost(t, h)
 	kindtest.MustUnlock(t, next)
@@ -840,21 +848,33 @@ func TestServerPaused(t *testing.T) {
 	s.Freeze(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := sem.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("Lock: %v", err)
-	}
-	if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("TryLock: %v", err)
-	}
-	if err := sem.Resize(t.Context(), 3); !errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("Resize: %v", err)
-	}
-	if _, err := sem.Inspect(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
-		t.Errorf("Inspect: %v", err)
-	}
-	if err := other.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) {
-		t.Errorf("Unlock: %v", err)
-	}
+	var all sync.WaitGroup // together: one after the other, they take as long as the lease
+	all.Go(func() {
+		if _, err := sem.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+			t.Errorf("Lock: %v", err)
+		}
+	})
+	all.Go(func() {
+		if _, err := sem.TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("TryLock: %v", err)
+		}
+	})
+	all.Go(func() {
+		if err := sem.Resize(t.Context(), 3); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Resize: %v", err)
+		}
+	})
+	all.Go(func() {
+		if _, err := sem.Inspect(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Inspect: %v", err)
+		}
+	})
+	all.Go(func() {
+		if err := other.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("Unlock: %v", err)
+		}
+	})
+	all.Wait()
 	until := h.Until()
 	<-h.Context().Done()
 	if early := time.Until(until); early > 0 {

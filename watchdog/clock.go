@@ -23,7 +23,8 @@ var epoch = time.Now()
 // now reads both clocks.
 func now() instant { return of(time.Now()) }
 
-// of is at, for a current t. It is a variable so that tests can let the clocks differ.
+// of is at, for a t from after the latest change of a clock. It is a variable so that tests can let
+// the clocks differ.
 var of = at
 
 // at returns the moment of t, which must come from time.Now.
@@ -32,13 +33,24 @@ func at(t time.Time) instant { return instant{mono: t.Sub(epoch), wall: t.UnixNa
 // Passed reports whether t, which must come from time.Now, has passed by either clock.
 func Passed(t time.Time) bool { return at(t).passed(now()) }
 
+// Earlier returns t, which must come from time.Now, or the time at which the wall clock reaches t if
+// that is earlier: after the machine slept, or after the wall clock was set forward.
+func Earlier(t time.Time) time.Time {
+	n := time.Now()
+	if earlier := n.Add(at(t).left(of(n))); t.Sub(earlier) >= time.Millisecond { // less is the time between the readings of two clocks
+		return earlier
+	}
+	return t
+}
+
 func (i instant) add(d time.Duration) instant { return instant{i.mono + d, i.wall + int64(d)} }
 
 // passed reports whether n is not before i, by either clock.
 func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i.wall } // mutant: border 2: a nanosecond by the wall clock
 
-// before orders instants by the monotonic clock, which timers use.
-func (i instant) before(j instant) bool { return i.mono < j.mono }
+// before reports whether i passes before j, each by the clock that reaches it first. The clocks are
+// read at n: i and j can be from before a clock was changed.
+func (i instant) before(j, n instant) bool { return i.left(n) < j.left(n) }
 
 // left returns the time from n to i, by the clock that has less left.
 func (i instant) left(n instant) time.Duration {

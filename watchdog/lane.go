@@ -173,7 +173,7 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 		w.mu.Lock()
 		n := now()
 		if b = ln.nextLocked(w, n, b); b == nil { // mutant: always: speed
-			w.wakeLocked(n.add(ln.sleepLocked(w, n)))
+			w.wakeLocked(n.mono + ln.sleepLocked(w, n))
 		}
 		w.mu.Unlock()
 	}
@@ -181,7 +181,7 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 
 // repliedLocked records the replies to b. It returns the functions that notify the subjects.
 func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notifications []func()) {
-	clock := w.clock.again()
+	clock := w.clockLocked()
 	for i, l := range b.leases {
 		l.inFlight = nil
 		if l.ended.Load() {

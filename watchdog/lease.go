@@ -74,7 +74,7 @@ const (
 func (l *Lease) Until() time.Time {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	return l.w.clock.again().time(l.until.load())
+	return l.w.clockLocked().time(l.until.load())
 }
 
 // Check compares the clocks, and returns nil while the lease is valid. Otherwise it returns the
@@ -112,7 +112,8 @@ func (l *Lease) Extend(sent time.Time, d time.Duration) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
 	if !l.ended.Load() {
-		l.extendLocked(at(sent), d)
+		l.w.clockLocked()
+		l.extendLocked(of(sent), d)
 	}
 }
 
@@ -132,12 +133,13 @@ func (l *Lease) Answered(sent time.Time, err error) {
 		notify = l.loseLocked(n, err)
 	default:
 		l.err = nil
-		start, left := at(sent), l.until.load().left(n)
-		if next := start.add(l.lane.interval); l.renewAt.before(next) { // mutant: always: speed
+		start, left := of(sent), l.until.load().left(n)
+		clock := l.w.clockLocked()
+		if next := start.add(l.lane.interval); l.renewAt.before(next, clock.n) { // mutant: always: speed
 			l.renewAt = next
 		}
 		l.extendLocked(start, l.w.lease)
-		subject, until := l.subject, l.w.clock.again().time(l.until.load())
+		subject, until := l.subject, clock.time(l.until.load())
 		notify = func() { subject.Renewed(until, left) }
 	}
 	l.w.mu.Unlock()
@@ -164,7 +166,7 @@ func (l *Lease) KeepAlive(on bool) {
 func (l *Lease) CallAt(t time.Time) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()
-	if at := at(t); !l.ended.Load() && (l.callAt == nil || at.before(*l.callAt)) {
+	if at := of(t); !l.ended.Load() && (l.callAt == nil || at.before(*l.callAt, l.w.clockLocked().n)) {
 		l.callAt = &at
 		l.w.placeLocked(l)
 	}
@@ -246,8 +248,9 @@ func (l *Lease) expiredLocked() error {
 	return ErrExpired
 }
 
+// extendLocked is Extend, after clockLocked.
 func (l *Lease) extendLocked(sent instant, d time.Duration) {
-	if until := sent.add(Trusted(d)); l.until.load().before(until) { // never shorten the lease
+	if until := sent.add(Trusted(d)); l.until.load().before(until, l.w.clock.n) { // never shorten the lease
 		l.until.store(until)
 	}
 	l.w.placeLocked(l)

@@ -64,12 +64,14 @@ func (q *queue) remove(l *Lease) {
 	}
 }
 
-// at returns when l is due in its queue, by the monotonic clock.
+// at returns when l is due in its queue, by the monotonic clock. It changes for all leases when a clock
+// is changed. clockLocked then empties the queues, which compares none of them.
 func (l *Lease) at() time.Duration {
-	if l.queued == inDue {
-		return l.renewAt.mono
+	due, n := l.renewAt, l.w.clock.n
+	if l.queued != inDue {
+		due = l.endsLocked()
 	}
-	return l.endsLocked().mono
+	return n.mono + due.left(n)
 }
 
 // Len implements heap.Interface.

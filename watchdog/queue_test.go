@@ -12,12 +12,13 @@ func TestQueue(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		disorder := []int64{1, 10, 1000}[seed%3]
+		var w Watchdog
 		var q queue
 		var in []*Lease
 		now := int64(0)
-		at := func() time.Duration { // often the same several times
+		at := func() instant { // often the same several times
 			now += r.Int64N(2)
-			return time.Duration(now/5*10 + r.Int64N(disorder))
+			return instant{}.add(time.Duration(now/5*10 + r.Int64N(disorder)))
 		}
 		check := func() {
 			t.Helper()
@@ -39,13 +40,13 @@ func TestQueue(t *testing.T) {
 		for range 600 {
 			switch n := r.IntN(10); {
 			case n < 5 || len(in) == 0:
-				l := &Lease{queued: inDue}
-				l.renewAt.mono = at()
+				l := &Lease{w: &w, queued: inDue}
+				l.renewAt = at()
 				q.add(l)
 				in = append(in, l)
 			case n < 7:
 				l := in[r.IntN(len(in))]
-				l.renewAt.mono = at() // before it is removed, as by Extend
+				l.renewAt = at() // before it is removed, as by Extend
 				q.remove(l)
 				q.add(l)
 			default:

@@ -37,7 +37,7 @@ type Watchdog struct {
 	lanes  map[Group]*lane
 	ends   queue   // leases not in any lane's due, by their end, or by callAt if that is earlier
 	loop   loop    // of the goroutine that runs turns
-	clock  reading // by which the ends of leases are returned
+	clock  reading // by which the queues are ordered, and the ends of leases returned
 	closed bool
 }
 
@@ -45,8 +45,8 @@ type Watchdog struct {
 // Guarded by the watchdog's mu.
 type loop struct {
 	started bool
-	asleep  bool // it sleeps until wakesAt
-	wakesAt instant
+	asleep  bool          // it sleeps until wakesAt
+	wakesAt time.Duration // by the monotonic clock, as timers
 	wake    chan struct{} // set once; has a value if something is due before wakesAt
 	watched bool          // Watch was called since the latest turn
 	turns   int           // how many there were; for tests
@@ -77,7 +77,7 @@ func (w *Watchdog) Watch(s Subject, sent time.Time, d time.Duration, alive bool)
 // WatchIn is Watch with memory for the lease, which must be unused. It returns l.
 func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration, alive bool) *Lease {
 	l.w, l.subject, l.alive = w, s, alive
-	start := at(sent)
+	start := of(sent)
 	l.until.store(start.add(Trusted(d)))
 
 	w.mu.Lock()
@@ -171,6 +171,7 @@ func (w *Watchdog) turn() time.Duration {
 	w.mu.Lock()
 	w.loop.asleep = false
 	w.loop.turns++
+	w.clockLocked()
 	n := now()
 	for _, ln := range w.lanes {
 		ln.moveDueLocked(w, n)
@@ -204,7 +205,7 @@ func (w *Watchdog) turn() time.Duration {
 		sleep = min(sleep, w.lease/12, 5*time.Second)
 	}
 	w.loop.watched = false
-	w.loop.wakesAt, w.loop.asleep = n.add(sleep), true
+	w.loop.wakesAt, w.loop.asleep = n.mono+sleep, true
 	w.mu.Unlock()
 
 	for _, notify := range ended {
@@ -216,7 +217,7 @@ func (w *Watchdog) turn() time.Duration {
 // endsLocked returns the time of the next event of l other than a renewal: its end, or a call of Due.
 func (l *Lease) endsLocked() instant {
 	until := l.until.load()
-	if l.callAt != nil && l.callAt.before(until) {
+	if l.callAt != nil && l.callAt.before(until, l.w.clock.n) {
 		return *l.callAt
 	}
 	return until
@@ -225,13 +226,35 @@ func (l *Lease) endsLocked() instant {
 // placeLocked puts l into its queue. It wakes run if l is due before run wakes up.
 func (w *Watchdog) placeLocked(l *Lease) {
 	w.removeLocked(l)
-	due, q := l.endsLocked(), &w.ends
+	q := &w.ends
 	l.queued = inEnds
-	if l.alive && !l.waiting && l.inFlight == nil && l.renewAt.before(due) {
-		due, q, l.queued = l.renewAt, &l.lane.due, inDue
+	if l.alive && !l.waiting && l.inFlight == nil && l.renewAt.before(l.endsLocked(), w.clock.n) {
+		q, l.queued = &l.lane.due, inDue
 	}
 	q.add(l)
-	w.wakeLocked(due)
+	w.wakeLocked(l.at())
+}
+
+// clockLocked returns w.clock, and reads it again if a clock was changed or the machine slept. Leases
+// from before that are then due earlier, or later, than new ones with the same monotonic time. It
+// therefore puts all leases into their queues again.
+func (w *Watchdog) clockLocked() *reading {
+	before := w.clock.n
+	if w.clock.again().n == before { // mutant: never: speed
+		return &w.clock
+	}
+	var all []*Lease
+	for _, q := range w.queuesLocked() {
+		for q.size > 0 {
+			l := q.firsts[len(q.firsts)-1] // to remove the last compares none
+			w.removeLocked(l)
+			all = append(all, l)
+		}
+	}
+	for _, l := range all {
+		w.placeLocked(l)
+	}
+	return &w.clock
 }
 
 // removeLocked removes l from its queue, if it is in one. It is called before l.lane changes.
@@ -246,8 +269,8 @@ func (w *Watchdog) removeLocked(l *Lease) {
 }
 
 // wakeLocked wakes run if run would sleep past due.
-func (w *Watchdog) wakeLocked(due instant) {
-	if w.loop.asleep && due.before(w.loop.wakesAt) {
+func (w *Watchdog) wakeLocked(due time.Duration) {
+	if w.loop.asleep && due < w.loop.wakesAt {
 		w.loop.asleep = false // one signal is enough
 		select {
 		case w.loop.wake <- struct{}{}:

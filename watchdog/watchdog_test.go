@@ -558,6 +558,131 @@ func TestWatchdog_afterASleep(t *testing.T) {
 	}
 }
 
+// The lease was extended before the machine slept. By the monotonic clock, a renewal then ends before
+// that extension. It still counts, because by the wall clock the extension is almost over.
+func TestWatchdog_renewsAnExtensionAfterASleep(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		sub, l := s.watch(w, time.Hour, true)
+		skew.Set(50 * time.Minute)
+		time.Sleep(15 * time.Minute)
+		synctest.Wait()
+		if _, cause := sub.lost(); cause != nil {
+			t.Errorf("lost by %v, after %d renewals", cause, s.renewals())
+		}
+		if left := time.Until(l.Until()); left < lease/2 {
+			t.Errorf("%v left after a renewal of %v", left, lease)
+		}
+		before := l.Until()
+		l.Extend(time.Now(), 10*time.Minute) // it counts too, as soon as the machine is awake
+		if got := l.Until().Sub(before); got < 9*time.Minute {
+			t.Errorf("Extend moved Until by %v", got)
+		}
+	})
+}
+
+// A lease is extended right after the machine slept, before the watchdog has noticed that.
+func TestExtend_afterASleep(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		_, l := s.watch(w, time.Minute, false)
+		time.Sleep(time.Millisecond)
+		skew.Set(40 * time.Second)
+		l.Extend(time.Now(), 45*time.Second)
+		if left := time.Until(l.Until()); left != watchdog.Trusted(45*time.Second) {
+			t.Errorf("%v left after an extension by 45 s", left)
+		}
+	})
+}
+
+// The machine slept for most of a lease. A lease that is watched after that is due earlier by the
+// monotonic clock. The loss of the first is reported in time, whatever has noticed the sleep.
+func TestWatchdog_orderAfterASleep(t *testing.T) {
+	for _, by := range []string{"a turn", "the next turn", "Until", "Extend", "Answered", "CallAt", "a renewal"} {
+		synctest.Test(t, func(t *testing.T) {
+			skew := watchdog.NewSkew()
+			defer skew.Restore()
+			w := watchdog.New(time.Hour, most, func(context.Context, []watchdog.Subject) []error {
+				if by == "a renewal" {
+					skew.Set(38 * time.Minute)
+				}
+				return nil
+			})
+			defer w.Close()
+			first, other := &subject{}, &subject{}
+			w.Watch(first, time.Now(), time.Hour, false)
+			l := w.Watch(other, time.Now(), 2*time.Hour, by == "a renewal" || by == "Answered")
+			if by == "a renewal" {
+				time.Sleep(20*time.Minute + time.Second)
+			} else {
+				time.Sleep(time.Second)
+				skew.Set(58 * time.Minute)
+			}
+			switch by {
+			case "a turn":
+				time.Sleep(10 * time.Second)
+			case "Until":
+				l.Until()
+			case "Extend":
+				l.Extend(time.Now(), time.Second)
+			case "Answered":
+				l.Answered(time.Now(), nil)
+			case "CallAt":
+				l.CallAt(time.Now().Add(time.Hour))
+			}
+			w.Watch(&subject{}, time.Now(), 10*time.Minute, false)
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if _, cause := first.lost(); !errors.Is(cause, watchdog.ErrExpired) {
+				t.Errorf("noticed by %s: lost by %v", by, cause)
+			}
+			if _, cause := other.lost(); cause != nil {
+				t.Errorf("noticed by %s: the longer one was lost by %v", by, cause)
+			}
+		})
+	}
+}
+
+// Of two times for Due, the earlier by any clock counts, although the machine slept in between.
+func TestCallAt_afterASleep(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		sub, l := s.watch(w, 70*time.Minute, false)
+		l.CallAt(time.Now().Add(time.Hour))
+		time.Sleep(time.Second)
+		skew.Set(58 * time.Minute)
+		l.Extend(time.Now(), 30*time.Minute)
+		l.CallAt(time.Now().Add(10 * time.Minute))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if n := len(sub.calls()); n != 1 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// A time is earlier only if the wall clock reaches it first.
+func TestEarlier(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		skew := watchdog.NewSkew()
+		defer skew.Restore()
+		end := time.Now().Add(time.Hour)
+		for by, want := range map[time.Duration]time.Duration{0: time.Hour, 50 * time.Minute: 10 * time.Minute, 2 * time.Hour: -time.Hour, -time.Hour: time.Hour} {
+			skew.Set(by)
+			if got := time.Until(watchdog.Earlier(end)); got != want {
+				t.Errorf("the wall clock is ahead by %v: in %v, want %v", by, got, want)
+			}
+		}
+		skew.Set(time.Microsecond)
+		if got := watchdog.Earlier(end); got != end {
+			t.Errorf("%v, want %v: two readings are not at the same time", got, end)
+		}
+	})
+}
+
 // Without a renewal, Until returns the same end every time, on the real clocks. After a renewal it
 // returns the end that the subject was notified of.
 func TestLease_untilIsStable(t *testing.T) {

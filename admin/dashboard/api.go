@@ -35,7 +35,7 @@ type (
 		Lost    []apiHolder `json:"lost,omitempty"`
 		Permits *int64      `json:"permits,omitempty"`
 		Free    *int64      `json:"free,omitempty"`
-		Leader  string      `json:"leader,omitempty"`
+		Leader  *apiLeader  `json:"leader,omitempty"`
 	}
 	apiHolder struct {
 		Mode    string     `json:"mode,omitempty"`
@@ -43,6 +43,11 @@ type (
 		Since   *time.Time `json:"since"`
 		Lingers bool       `json:"lingers,omitempty"` // it is in use, or kept idle
 		Client  apiClient  `json:"client"`
+	}
+	apiLeader struct {
+		Value string    `json:"value"`
+		Since time.Time `json:"since"`
+		Token uint64    `json:"token,omitempty"`
 	}
 	apiClient struct {
 		Name    string     `json:"name,omitempty"`
@@ -103,7 +108,7 @@ func apiLockOf(l admin.Lock) apiLock {
 		j.Permits, j.Free = &l.Permits, &l.Free
 	}
 	if leads(l) {
-		j.Leader = l.Leader.Value
+		j.Leader = &apiLeader{Value: l.Leader.Value, Since: l.Leader.Since.UTC(), Token: l.Leader.Token}
 	}
 	return j
 }

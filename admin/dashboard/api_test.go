@@ -46,10 +46,15 @@ func TestAPI_locks(t *testing.T) {
 	defer func() { _ = h.Unlock(context.Background()) }()
 	permit := mustLock(t, c.NewSemaphore("gpus", 4))
 	defer func() { _ = permit.Unlock(context.Background()) }()
+	election := mustLock(t, c.NewLock("leader"))
+	defer func() { _ = election.Unlock(context.Background()) }()
+	server.Do(t, "HSET", "leasehold_leader:{leader}", "token", "7", "value", "10.0.0.7", "since", "1764000000000")
+	server.Do(t, "PEXPIRE", "leasehold_leader:{leader}", "600000")
 	text := s.until("api/locks", func(text string) bool { return strings.Contains(text, `"name":"billing"`) })
 	for _, part := range []string{`"complete":true`, `"scanned":1`, `"more":false`, `"missing":[]`, `"at":"`,
 		`"name":"orders:1","kind":"plain","mode":"exclusive","lease_ms":`, `"holding":1,"waiting":0,"gone":0,"holders":[{"mode":"exclusive","count":1,"since":"`,
-		`"client":{"name":"billing","host":"`, `"label":"zone=a"`, `"kind":"semaphore"`, `"permits":4,"free":3`} {
+		`"client":{"name":"billing","host":"`, `"label":"zone=a"`, `"kind":"semaphore"`, `"permits":4,"free":3`,
+		`"leader":{"value":"10.0.0.7","since":"2025-11-24T16:00:00Z","token":7}`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %s in %s", part, text)
 		}
@@ -59,7 +64,7 @@ func TestAPI_locks(t *testing.T) {
 			t.Errorf("it tells %s", secret)
 		}
 	}
-	for query, want := range map[string]int{"": 2, "?kind=plain": 1, "?q=GPUS": 1, "?q=billing": 2, "?q=nothing": 0} {
+	for query, want := range map[string]int{"": 3, "?kind=plain": 2, "?q=GPUS": 1, "?q=billing": 3, "?q=nothing": 0} {
 		if n := len(s.json("api/locks"+query, 200)["locks"].([]any)); n != want {
 			t.Errorf("%q: %d locks, want %d", query, n, want)
 		}

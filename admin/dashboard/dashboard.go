@@ -160,7 +160,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head := w.Header()
 	head.Set("Content-Security-Policy", policy)
 	head.Set("X-Content-Type-Options", "nosniff")
-	head.Set("Referrer-Policy", "no-referrer")
+	head.Set("Referrer-Policy", "same-origin") // with no-referrer, a form's POST has "Origin: null", which unlock cannot tell from another site
 	head.Set("Cache-Control", "no-store")
 	h.mux.ServeHTTP(w, r)
 }

@@ -233,6 +233,9 @@ func TestHeaders(t *testing.T) {
 		if r.Header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s may be sniffed", path)
 		}
+		if got := r.Header.Get("Referrer-Policy"); got != "same-origin" {
+			t.Errorf("%s: Referrer-Policy %q: with another one, the form has no origin, or a link tells the name of a lock", path, got)
+		}
 	}
 }
 
@@ -274,7 +277,8 @@ func TestUnlock(t *testing.T) {
 	if status, text := serve(t, rdb).post(url.Values{"name": {"orders:42"}, "typed": {"orders:42"}, "csrf": {token}}, cookie); status != 403 || !strings.Contains(text, "read-only") {
 		t.Errorf("a page that only shows: %d %s", status, text)
 	}
-	if text := serve(t, rdb).says("lock?name=orders:42", 200); strings.Contains(text, "<form method=\"post\"") {
+	const reloads = `http-equiv="refresh"` // without JavaScript
+	if text := serve(t, rdb).says("lock?name=orders:42", 200, reloads); strings.Contains(text, "<form method=\"post\"") {
 		t.Error("a page that only shows has a form")
 	}
 	var said bytes.Buffer
@@ -290,6 +294,10 @@ func TestUnlock(t *testing.T) {
 			v.Set(name, value)
 		}
 		return v
+	}
+	s.says("locks", 200, reloads)
+	if text := s.says("lock?name=orders:42", 200); strings.Contains(text, reloads) {
+		t.Error("the page with the form reloads, which empties the form")
 	}
 	if seen := s.form("orders:42")["seen"]; len(seen) != 1 || strings.Contains(h.Owner(), seen[0]) {
 		t.Fatalf("the form says %q", seen)
@@ -366,6 +374,28 @@ func TestUnlock(t *testing.T) {
 	}
 	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was force-unlocked for 2 holders. Then Redis was unavailable or rejected the command.")
 	s.says("lock?name=orders:42&unlocked=1&notified=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
+}
+
+// A browser keeps its cookie when a link leads to the page, so that the forms of its other tabs stay valid.
+func TestUnlock_cookie(t *testing.T) {
+	t.Parallel()
+	s := serve(t, redistest.Start(t).Client(t), dashboard.WithForceUnlock(nil))
+	for _, want := range []int{1, 0} { // the second request has the cookie
+		r, err := s.browser.Get(s.URL + "/ops/locks/lock?name=orders:42")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		cookies := r.Cookies()
+		if len(cookies) != want {
+			t.Fatalf("cookies %v, want %d", cookies, want)
+		}
+		for _, c := range cookies {
+			if c.SameSite != http.SameSiteLaxMode || !c.HttpOnly {
+				t.Errorf("the cookie is %v", c)
+			}
+		}
+	}
 }
 
 // A name need not be text. The page shows the line that asks Redis for that name, and for no other.
@@ -651,7 +681,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "count 1,200") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks the displayed workers as lost")
+		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks the workers displayed when you opened this form as lost")
 	})
 	s.says("lock?name=import:done", 200, "count 1,200", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "No expiry") {

@@ -28,7 +28,8 @@ func (h *Handler) csrf(w http.ResponseWriter, r *http.Request) string {
 		return token
 	}
 	token := rand.Text()
-	http.SetCookie(w, &http.Cookie{Name: csrfCookie, Value: token, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode})
+	// A link in a chat brings a Lax cookie. Without it, the page would set a new one, with which the forms of other tabs are invalid.
+	http.SetCookie(w, &http.Cookie{Name: csrfCookie, Value: token, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 	return token
 }
 
@@ -142,7 +143,7 @@ func resultOf(q url.Values) (text string, failed bool) {
 	case "typed":
 		return "Nothing was changed: the typed name does not match.", true
 	case "gone":
-		return "Nothing was changed: the displayed holders no longer hold the lock. Check the current ones below.", true
+		return "Nothing was changed: the holders displayed when you opened the form no longer hold the lock. Check the current ones below.", true
 	case "reason":
 		return "Nothing was changed: the reason must be one line of at most 256 bytes.", true
 	case "error":

@@ -37,6 +37,7 @@ const (
 	benchHot   = 8                // goroutines that want one lock
 	busyOps    = 1000             // commands a second: the server is at work for others
 	mostTaken  = 1 << 20          // measurements of a cell
+	replyLimit = 10 * time.Second // for a call at the end of its cell: Lock waits for an unavailable Redis without a limit
 )
 
 func benchCommand() *cobra.Command {
@@ -252,6 +253,8 @@ func measure(ctx context.Context, long time.Duration, workers int, call func(con
 		failed error
 		wg     sync.WaitGroup
 	)
+	ctx, cancel := context.WithTimeoutCause(ctx, long+replyLimit, fmt.Errorf("no reply from Redis within %v", replyLimit))
+	defer cancel()
 	warm := time.Now().Add(long / 10)
 	end := time.Now().Add(long)
 	for range workers {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +37,20 @@ func TestBench(t *testing.T) {
 	b.signal(os.Interrupt)
 	says(t, b, exitInterrupted)
 	noKeys(t, s, "")
+}
+
+// A server that does not respond ends bench with an error, even in a call that waits without a limit.
+func TestBench_unavailable(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
+		if slices.ContainsFunc(req, func(word []byte) bool { return bytes.HasSuffix(word, []byte(":free")) }) {
+			a.HoldRequest = t.Context().Done()
+		}
+		return a
+	})
+	says(t, on(t, s, "bench", "--duration", "100ms", "--yes", "--url", "redis://"+proxy.Addr()), 1, "free: ", "no reply from Redis within 10s")
 }
 
 func keysLike(t *testing.T, s *redistest.Server, pattern string) []string {

@@ -44,12 +44,16 @@ type browser struct {
 	errors []string // what the console says, as of a violated Content-Security-Policy
 }
 
+// elsewhere is a name that the browser takes for another machine's. Without TLS, browsers send less about a request to one.
+const elsewhere = "locks.test"
+
 // browse starts leasehold serve on s, and a browser.
 func browse(t *testing.T, s *redistest.Server, flags ...string) *browser {
 	t.Helper()
 	b := &browser{T: t, url: serving(t, s, flags...)}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium(t)), chromedp.WindowSize(1280, 900),
 		chromedp.NoSandbox, // root has no other way, and the pages are ours
+		chromedp.Flag("host-resolver-rules", "MAP "+elsewhere+" 127.0.0.1"),
 		chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true))
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, cancel := chromedp.NewContext(alloc)

@@ -23,7 +23,7 @@ type data struct {
 func openData(address, prefix string) (*data, error) {
 	option, err := client.ParseURL(address)
 	if err != nil {
-		return nil, err
+		return nil, usage(err)
 	}
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {

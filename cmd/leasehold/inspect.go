@@ -147,7 +147,7 @@ func noLock(name string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrWrongType):
 		return fmt.Errorf("key %s is not a lock; nothing was changed", shown(name))
-	case errors.Is(err, lock.ErrBadName):
+	case errors.Is(err, lock.ErrBadName), errors.Is(err, admin.ErrBadReason):
 		return usage(err)
 	}
 	return err

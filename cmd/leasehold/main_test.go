@@ -47,14 +47,14 @@ func TestRun_help(t *testing.T) {
 
 func TestRun_noServer(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{
-		"redis://user:secret@127.0.0.1:1", // nobody listens there
-		"redis://user:secret@127.0.0.1:port",
-		"http://user:secret@127.0.0.1",
+	for url, want := range map[string]int{
+		"redis://user:secret@127.0.0.1:1":    exitFailure, // nobody listens there
+		"redis://user:secret@127.0.0.1:port": exitUsage,
+		"http://user:secret@127.0.0.1":       exitUsage,
 	} {
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), []string{"demo", "--url", url}, &stdout, &stderr); code != exitFailure {
-			t.Errorf("--url %s: exit code %d, want %d", url, code, exitFailure)
+		if code := run(t.Context(), []string{"demo", "--url", url}, &stdout, &stderr); code != want {
+			t.Errorf("--url %s: exit code %d, want %d", url, code, want)
 		}
 		if stderr.Len() == 0 {
 			t.Errorf("--url %s: no message", url)

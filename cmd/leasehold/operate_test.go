@@ -169,6 +169,7 @@ func TestOperate_wrongly(t *testing.T) {
 	s.AddUser(t, "jobs", "~orders:*", "+@all", "-scan")
 	as := "redis://jobs:secret@" + s.Addr()
 	s.Do(t, "SET", "text", "x")
+	s.Do(t, "HSET", "orders:2", redissonOwner, "1")
 	for args, test := range map[string]struct {
 		code int
 		says string
@@ -182,6 +183,7 @@ func TestOperate_wrongly(t *testing.T) {
 		"unlock text --yes":                     {1, "key text is not a lock; nothing was changed"},
 		"unlock orders:1 --yes":                 {1, "orders:1 is not held; nothing was changed"},
 		"unlock orders:1 --operator a\nb":       {2, "WithOperator"},
+		"unlock orders:2 --yes --reason a\nb":   {2, "bad reason"},
 		"clients x":                             {2, "unknown command"},
 		"ls --url " + as:                        {1, "the user lacks a permission: run leasehold doctor"},
 		"inspect else --url " + as:              {1, "the user lacks a permission"},

@@ -320,7 +320,7 @@ func TestPage_keys(t *testing.T) {
 
 // 1. A lease counts down, and jumps at a renewal. The bar grows with the longest lease that was seen.
 // 2. A lock appears and goes without a reload, and the focus stays where it is.
-// 3. The page pauses, and goes on.
+// 3. The page pauses, and goes on, with what was typed into its search.
 func TestPage_follows(t *testing.T) {
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
@@ -361,7 +361,10 @@ func TestPage_follows(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	b.until(`document.getElementById("fresh").textContent === "paused"`)
 	h = mustLock(t, c.NewLock("orders:2"))
+	b.do(chromedp.SendKeys(chromedp.CSS("input[name=q]"), "orders:2")) // while it pauses
+	b.until(`location.search.includes("orders%3A2")`)
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
+	b.shows("1 of 2 locks")
 	b.shows("orders:2")
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Error(err)
@@ -415,6 +418,73 @@ func TestPage_unlock(t *testing.T) {
 		t.Error(err)
 	}
 	b.shows("free")
+	b.quiet()
+}
+
+// The form names the holders that the page displays when the form is opened, and stays like that until it is closed.
+func TestPage_unlockAfterAChange(t *testing.T) {
+	s := redistest.Start(t)
+	n := &night{t: t, s: s, now: time.Now()}
+	swap := func(host string) { // the lock is never free
+		const script = `redis.call('DEL', KEYS[1]); redis.call('HSET', KEYS[1], ARGV[1], 1); redis.call('PEXPIRE', KEYS[1], 600000)`
+		s.Do(t, "EVAL", script, "1", "orders:42", n.owner(n.client(len(host), "billing", host, ""), time.Minute))
+	}
+	b := browse(t, s, "--allow-unlock")
+	displays := func(host string) {
+		t.Helper()
+		b.until(`document.querySelector(".people .host")?.textContent.startsWith(` + quoteJS(host+" ") + `)`)
+	}
+	open := func() { b.do(chromedp.Focus(chromedp.CSS("summary")), chromedp.KeyEvent(kb.Enter)) }
+	send := func() { b.do(chromedp.SendKeys(chromedp.CSS("[name=typed]"), "orders:42"+kb.Enter)) }
+
+	swap("a")
+	b.open("lock?name=orders:42")
+	displays("a")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	open()
+	swap("bb")
+	displays("bb")
+	send()
+	b.shows("Nothing was changed: the holders displayed when you opened the form no longer hold the lock.")
+
+	displays("bb")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	open()
+	b.until(`document.querySelector("details").open`)
+	b.eval(`window.named = document.querySelector("[name=seen]").value`)
+	swap("ccc")
+	displays("ccc")
+	open() // closes it
+	b.until(`!document.querySelector("details").open && document.querySelector("[name=seen]").value !== window.named`)
+	open()
+	send()
+	b.shows("Unlocked.")
+	b.shows("free")
+
+	swap("dddd")
+	b.open("lock?name=orders:42")
+	displays("dddd")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	swap("eeeee")
+	displays("eeeee")
+	open()
+	send()
+	b.shows("Unlocked.")
+	b.quiet()
+}
+
+// Force-unlock works on a page of another machine without TLS, too.
+func TestPage_unlockElsewhere(t *testing.T) {
+	s := redistest.Start(t)
+	s.Do(t, "HSET", "orders:42", redissonOwner, "1")
+	b := browse(t, s, "--allow-unlock", "--host", elsewhere)
+	b.url = strings.Replace(b.url, "127.0.0.1", elsewhere, 1)
+	b.open("lock?name=orders:42")
+	b.do(chromedp.Focus(chromedp.CSS("summary")), chromedp.KeyEvent(kb.Enter), chromedp.SendKeys(chromedp.CSS("[name=typed]"), "orders:42"+kb.Enter))
+	b.shows("Unlocked.")
+	if held(t, s, "orders:42") {
+		t.Error("it is held still")
+	}
 	b.quiet()
 }
 

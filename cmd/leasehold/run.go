@@ -75,7 +75,7 @@ Permissions: see leasehold doctor --print-acl application --for TYPE.
 Exit codes:
   the command's own; 128+n if signal n ended the command or the wait
   75   lock not acquired: another owner holds it (-E sets another code)
-  123  lock lost before its release
+  123  lock lost before its release; not with --on-lost ignore
   124  command stopped because of --max-hold
   125  run failed: Redis unavailable, missing permission, wrong type of key, nested run
   126  command not executable
@@ -96,7 +96,8 @@ Exit codes:
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.waits = cmd.Flags().Changed("wait")
 			r.counts = cmd.Flags().Changed("permits")
-			r.w = cmd.ErrOrStderr()
+			r.begin(cmd.ErrOrStderr())
+			defer r.flush() // before the error, which is the last message
 			r.name, r.argv = args[0], args[1:]
 			return r.run(cmd.Context())
 		},

@@ -6,16 +6,30 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
+	"time"
 )
 
 // notes writes the messages of run to standard error: trouble, and with --verbose also
 // events. Standard output belongs to the command, so notes never writes to it.
+//
+// A terminal (Ctrl-S) or a full pipe can block standard error. That must delay neither the
+// signal to the command when the lock is lost nor a renewal, which logs here, so one
+// goroutine writes, and messages that find the queue full are dropped.
 type notes struct {
 	quiet, verbose bool
 
-	mu sync.Mutex
-	w  io.Writer
+	w     io.Writer
+	queue chan func() // for that goroutine
+}
+
+// begin has the messages written to w, as long as this process lives.
+func (n *notes) begin(w io.Writer) {
+	n.w, n.queue = w, make(chan func(), 100)
+	go func() {
+		for write := range n.queue {
+			write()
+		}
+	}()
 }
 
 // trouble writes a message that the user should see.
@@ -23,9 +37,24 @@ func (n *notes) trouble(format string, args ...any) {
 	if n.quiet {
 		return
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	fmt.Fprintln(n.w, "leasehold:", oneLine(fmt.Sprintf(format, args...)))
+	line := oneLine(fmt.Sprintf(format, args...))
+	select {
+	case n.queue <- func() { fmt.Fprintln(n.w, "leasehold:", line) }:
+	default:
+	}
+}
+
+// flush waits until the messages so far are written, for at most closeLimit.
+func (n *notes) flush() {
+	written, limit := make(chan struct{}), time.After(closeLimit)
+	select {
+	case n.queue <- func() { close(written) }:
+		select {
+		case <-written:
+		case <-limit:
+		}
+	case <-limit:
+	}
 }
 
 // happens writes a message only with --verbose.

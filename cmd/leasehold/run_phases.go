@@ -242,6 +242,7 @@ func (r *runner) attend(h *under, signals <-chan os.Signal) (status child.Status
 	if r.maxHold > 0 {
 		most = time.After(r.maxHold)
 	}
+	r.flush() // before anything that the command writes
 	p, err := child.Start(r.argv, child.Options{
 		Env:       r.environment(h),
 		Orphaned:  sayLost,
@@ -304,6 +305,7 @@ func (r *runner) stopped(h *under, sig syscall.Signal, together bool, latest tim
 	switch {
 	case together:
 		r.trouble("%s, and so is leasehold: %q is lost unless both continue before %s (fg or bg)", words, r.name, h.Until().Local().Format(clock))
+		r.flush() // while this process runs
 	case r.maxHold > 0:
 		r.trouble("%s; %q stays held until it continues, or until %s because of --max-hold", words, r.name, latest.Local().Format(clock))
 	default:

@@ -3,7 +3,10 @@
 package main
 
 import (
+	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -176,6 +179,75 @@ func TestRun_lost(t *testing.T) {
 			noKeys(t, s, lock)
 		})
 	}
+}
+
+// A standard error that blocks, as that of a terminal after Ctrl-S, delays neither the end of the command nor a renewal.
+func TestRun_blockedStderr(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	start := func(t *testing.T, addr, kind string, flags ...string) (c *tool, lock string) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close() })
+		raw, err := w.SyscallConn()
+		if err == nil {
+			err = raw.Write(func(fd uintptr) bool {
+				for full := make([]byte, 1<<16); ; {
+					if _, err := syscall.Write(int(fd), full); err != nil { // there is no room
+						return true
+					}
+				}
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock = lockName(t)
+		c = prepare(t, []string{"LEASEHOLD_REDIS_URL=redis://" + addr}, slices.Concat([]string{"run"}, flags, []string{lock, "--"}, command(kind, "TERM"))...)
+		c.cmd.Stderr = w
+		c.start()
+		w.Close()
+		c.stdout.await(t, "ready")
+		return c, lock
+	}
+	for kind, kill := range map[string]string{"exits": "1h", "ignores": "50ms"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			c, lock := start(t, s.Addr(), kind, "--lease", "600ms", "-k", kill)
+			s.Do(t, "DEL", lock)
+			c.ends(exitLost)
+			noKeys(t, s, lock)
+		})
+	}
+	t.Run("renewals", func(t *testing.T) {
+		t.Parallel()
+		proxy := redistest.NewProxy(t, s.Addr())
+		c, lock := start(t, proxy.Addr(), "ignores")
+		var renewals atomic.Int64
+		renewed := make(chan struct{})
+		proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if !isAbout(req, lock) || !slices.ContainsFunc(req, func(word []byte) bool { return string(word) == "30000" }) {
+				return a
+			}
+			switch renewals.Add(1) {
+			case 1: // which run reports
+				a.Refuse = "NOPERM no permission"
+			case 2:
+				close(renewed)
+			}
+			return a
+		})
+		select {
+		case <-renewed:
+		case <-time.After(time.Minute):
+			t.Fatal("no renewal follows one that failed")
+		}
+		c.say("")
+		c.ends(5)
+		noKeys(t, s, lock)
+	})
 }
 
 // 1: The lock is lost, and the command ignores the signal. 2: Later signals still reach the command.

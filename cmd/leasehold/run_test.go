@@ -314,7 +314,7 @@ func TestRun_serverFrozen(t *testing.T) {
 	}
 }
 
-// leasehold ignores the signals that its parent has set to be ignored.
+// leasehold ignores the signals that its parent has set to be ignored, and so does its command.
 func TestRun_nohup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -322,15 +322,41 @@ func TestRun_nohup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for name, signal := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT} { // INT as by &
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := lockName(t)
+			c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()})
+			c.cmd.Path = "/bin/sh"
+			c.cmd.Args = []string{"sh", "-c", `trap "" ` + name + `; exec "$@"`, "sh", path, "run", lock, "--", "sh", "-c", "echo ready; read line; kill -" + name + " $$; exit 6"}
+			c.start()
+			c.stdout.await(t, "ready")
+			c.signal(signal)
+			c.say("")
+			c.ends(6)
+		})
+	}
+}
+
+// A closed standard error, as behind a program that ended, ends neither run nor its command.
+func TestRun_closedStderr(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
 	lock := lockName(t)
-	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()})
-	c.cmd.Path = "/bin/sh"
-	c.cmd.Args = []string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh", path, "run", lock, "--", "sh", "-c", "echo ready; read line; exit 6"}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()}, "run", "--on-lost", "ignore", lock, "--", "sh", "-c", "echo ready; read line; exit 6")
+	c.cmd.Stderr = w
 	c.start()
+	w.Close()
 	c.stdout.await(t, "ready")
-	c.signal(syscall.SIGHUP)
+	r.Close()
+	s.Do(t, "DEL", lock) // which run reports
 	c.say("")
 	c.ends(6)
+	noKeys(t, s, lock)
 }
 
 // A lease that leasehold does not renew ends, and the lock is lost with it.

@@ -24,11 +24,16 @@ func (i interrupted) code() int {
 
 // interruptible returns a context that SIGINT and SIGTERM end, with an
 // [interrupted] as its cause. The second of them ends the process. It is for every
-// command but run, which has its own way with signals.
+// command but run, which has its own way with signals. A signal that this process was
+// started to ignore stays ignored, also for run and its command.
 func interruptible(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
 	go func() {
 		select {
 		case s := <-signals:

@@ -21,8 +21,8 @@ import (
 
 const (
 	name  = "orders"
-	lease = time.Second // of the old locks that are to be renewed, or lost
-	long  = time.Minute // of those that are not: nothing renews redsync's and redislock's own
+	lease = 8 * time.Second // of locks that are to be renewed, or lost: on a busy machine a renewal can be late by seconds
+	long  = time.Minute     // of those that are not: nothing renews redsync's and redislock's own
 )
 
 // servers are the kinds of deployment: how each library connects to one.
@@ -99,7 +99,7 @@ func open(t *testing.T, d deployment) redis.UniversalClient {
 
 // newLock is leasehold's lock, of a client of its own.
 func newLock(t *testing.T, d deployment) lock.Locker {
-	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(6*d.lease))
+	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(d.lease), client.WithOpTimeout(d.lease/4))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,12 +184,12 @@ func rollout(t *testing.T, d deployment) {
 
 // A bridge holds both for longer than a lease, and its context ends with the first that is lost.
 func TestLoss(t *testing.T) {
+	t.Parallel()
 	for library, l := range libraries {
 		for which, key := range map[string]string{"old": l.key, "new": "leasehold:" + name} {
 			t.Run(library+"/"+which, func(t *testing.T) {
 				t.Parallel()
 				d := servers["server"](t)
-				d.lease = 2 * lease // on a busy machine a renewal can be late by a second
 				rdb := open(t, d)
 				err := Do(t.Context(), l.open(t, d), newLock(t, d), func(ctx context.Context) error {
 					select {
@@ -269,9 +269,12 @@ func TestTryDo(t *testing.T) {
 				t.Fatal(err)
 			}
 			try(lock.ErrNotAcquired)
-			waits, cancel := context.WithTimeout(ctx, time.Second) // enough for a reply, which is what the error is about
-			defer cancel()
-			if err := Do(waits, mine, new, func(context.Context) error { runs++; return nil }); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
+			for wait := 100 * time.Millisecond; !errors.Is(err, lock.ErrNotAcquired) && wait < time.Minute; wait *= 2 { // until it is enough for a reply
+				waits, cancel := context.WithTimeout(ctx, wait)
+				err = Do(waits, mine, new, func(context.Context) error { runs++; return nil })
+				cancel()
+			}
+			if !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
 				t.Errorf("the end of a wait: %v", err)
 			}
 			if err := unlock(ctx); err != nil {
@@ -319,26 +322,27 @@ func TestMinHold(t *testing.T) {
 
 // The context of the function is canceled, or its deadline passes, and the function goes on for several leases. Both locks are held until it returns.
 func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
+	t.Parallel()
 	for library, l := range libraries {
 		for end, of := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 			"canceled": context.WithCancel,
 			"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, time.Second)
+				return context.WithTimeout(ctx, 10*time.Second) // the function must be called before
 			},
 		} {
 			t.Run(library+"/"+end, func(t *testing.T) {
 				t.Parallel()
 				d := servers["server"](t)
-				d.lease = 2 * lease // on a busy machine a renewal can be late by a second
+				others, oldOther := newLock(t, d), l.open(t, d)
+				mine, oldMine := newLock(t, d), l.open(t, d)
 				ctx, cancel := of(t.Context())
 				defer cancel()
-				others, oldOther := newLock(t, d), l.open(t, d)
-				if err := Do(ctx, l.open(t, d), newLock(t, d), func(ctx context.Context) error {
+				if err := Do(ctx, oldMine, mine, func(ctx context.Context) error {
 					if end == "canceled" {
 						cancel()
 					}
 					<-ctx.Done()
-					time.Sleep(3 * d.lease)
+					time.Sleep(2 * d.lease)
 					if err := lock.HoldFromContext(ctx).Err(); err != nil {
 						t.Errorf("the hold: %v", err)
 					}

@@ -39,9 +39,12 @@ func TestFaults(t *testing.T) {
 				adaptertest.Canceled:     "error: Canceled",
 				adaptertest.Deadline:     "error: DeadlineExceeded",
 			}, func(t *testing.T, c adaptertest.Call) string {
-				options := &redis.Options{Addr: c.Addr, MaxRetries: -1, ReadTimeout: time.Second, DisableIdentity: true}
-				if c.Fault == adaptertest.Denied {
+				options := &redis.Options{Addr: c.Addr, MaxRetries: -1, ReadTimeout: adaptertest.ReplyTime, DisableIdentity: true}
+				switch c.Fault {
+				case adaptertest.Denied:
 					options.Username, options.Password = "reader", "any"
+				case adaptertest.Unresponsive:
+					options.ReadTimeout = time.Second
 				}
 				other := redis.NewClient(options)
 				defer other.Close()

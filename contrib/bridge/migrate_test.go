@@ -17,7 +17,7 @@ import (
 
 // before runs work under a lock of redsync.
 func before(ctx context.Context, rs *redsync.Redsync, work func(ctx context.Context) error) error {
-	m := rs.NewMutex("job", redsync.WithExpiry(8*time.Second), redsync.WithTries(5))
+	m := rs.NewMutex("job", redsync.WithExpiry(8*time.Second))
 	if err := m.LockContext(ctx); err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func before(ctx context.Context, rs *redsync.Redsync, work func(ctx context.Cont
 
 // after runs work under a lock of leasehold.
 func after(ctx context.Context, c *client.Client, work func(ctx context.Context) error) error {
-	l := c.NewLock("job", lock.WithWait(time.Second)) // five tries of redsync take up to a second
+	l := c.NewLock("job", lock.WithWait(8*time.Second)) // the 32 tries of redsync take up to 8 s
 	h, err := l.Lock(ctx)
 	if err != nil {
 		return err
@@ -38,6 +38,7 @@ func after(ctx context.Context, c *client.Client, work func(ctx context.Context)
 
 // Both run work while the lock is held, and neither runs it while another holder has the lock.
 func TestMigrate(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer rdb.Close()

@@ -45,11 +45,11 @@ var mutants = []mutant{
 	},
 	{
 		"the trust counts from the answer", "watchdog/lease.go",
-		"start, left := at(sent), l.until.load().left(n)", "start, left := n, l.until.load().left(n)", "standalone", saysAnything,
+		"start, left := of(sent), l.until.load().left(n)", "start, left := n, l.until.load().left(n)", "standalone", saysAnything,
 	},
 	{
 		"the client trusts a lease for twice as long as it lasts", "watchdog/lease.go",
-		"l.until.load().before(until) { // never shorten the lease", "l.until.load().before(until) {\n\t\tuntil = sent.add(2 * d)", "standalone", saysAnything,
+		"l.until.load().before(until, l.w.clock.n) { // never shorten the lease", "l.until.load().before(until, l.w.clock.n) {\n\t\tuntil = sent.add(2 * d)", "standalone", saysAnything,
 	},
 	{
 		"a renewal does not ask who has the lock", "luascripts/reentrant_renew.lua",

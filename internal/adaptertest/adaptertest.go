@@ -43,8 +43,6 @@ const (
 // None is what see returns of a fault that an adapter cannot have, such as Canceled without a context of the caller.
 const None = "none"
 
-const opTimeout = time.Second
-
 // Walk has see use an adapter once for each fault, and compares what it saw, in words, with want. The function of the caller under
 // the lock must run for Free alone.
 func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (seen string)) {
@@ -62,8 +60,10 @@ func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (
 			defer cancel()
 			name, call := "orders", Call{Fault: fault, Ctx: ctx, Addr: s.Addr()}
 			p := redistest.NewProxy(t, s.Addr())
-			edits := []func(*rueidis.ClientOption){}
+			edits, options := []func(*rueidis.ClientOption){}, []client.Option{}
 			switch fault {
+			case Refused, Unresponsive: // for the others, a second can be too short on a busy machine
+				options = append(options, client.WithOpTimeout(time.Second))
 			case Denied:
 				const user = "reader"
 				edits = append(edits, func(o *rueidis.ClientOption) { o.Username, o.Password = user, "any" })
@@ -74,7 +74,7 @@ func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (
 				edits = append(edits, redistest.Via(p))
 				call.Addr = p.Addr()
 			}
-			c, err := client.New(s.Client(t, edits...), client.WithOpTimeout(opTimeout))
+			c, err := client.New(s.Client(t, edits...), options...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +164,7 @@ func held(p *redistest.Proxy, asked func()) (undo func()) {
 }
 
 // ReplyTime is a limit of a wait that is long enough for replies.
-const ReplyTime = 2 * time.Second
+const ReplyTime = 10 * time.Second
 
 // Only returns want with None for the faults that it leaves out.
 func Only(want map[string]string) map[string]string {

@@ -3,6 +3,7 @@ package board
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -66,7 +67,11 @@ func (b *Board) Publish(ctx context.Context, h lock.Hold, value string, d time.D
 	}
 	v, err := session.Ask(ctx, b.session, b.spec, op, b.says(h, value, end, false))
 	if err == nil && v == luascripts.Free {
-		err = &lock.Error{Op: op, Name: b.spec.Name, Err: leader.ErrNotLeading}
+		err = leader.ErrNotLeading
+		if h.Err() == nil {
+			err = fmt.Errorf("%w: a holder with a higher token has published: the lock was lost just now, or the server's clock moved backward; use WithFencing", err)
+		}
+		err = &lock.Error{Op: op, Name: b.spec.Name, Err: err}
 	}
 	return err
 }

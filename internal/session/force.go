@@ -265,7 +265,7 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	}))
 	note := o.Value
 	// The slack covers the latency of the grant. A record about an earlier owner names another client.
-	if o.Err != nil || since.IsZero() || note.Age > time.Since(since)+s.OpTimeout || !note.About(s.id, s.ClientName) {
+	if o.Err != nil || since.IsZero() || note.Age > time.Since(watchdog.Earlier(since))+s.OpTimeout || !note.About(s.id, s.ClientName) {
 		return watchdog.ErrGone
 	}
 	return forceUnlocked{note.Operator()}

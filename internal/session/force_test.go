@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -63,6 +65,37 @@ func TestForce_notifiesTheHolder(t *testing.T) {
 		}
 		w.close(holder, other)
 	})
+}
+
+// An operator force-unlocked the lock while the machine of its holder slept, longer ago than the holder's monotonic clock
+// says it has held the lock. The cause of the loss names the operator.
+func TestForce_duringASleep(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	holder := New(rdb, testConfig())
+	defer holder.Close(context.Background())
+	h, err := holder.Lock(t.Context(), holder.NewSpec(plain, "orders", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Do(t.Context(), registry.SetNote(rdb, keys.Forced("orders"), "eve", []string{h.Owner()})).Error(); err != nil {
+		t.Fatal(err)
+	}
+	m.SetTTL(keys.Forced("orders"), registry.NoteKept-40*time.Minute)
+	a := h.(*hold).acquisition()
+	for slept, named := range map[time.Duration]bool{0: false, time.Hour: true} {
+		since := (*time.Time)(unsafe.Pointer(reflect.ValueOf(&a.Acquisition).Elem().FieldByName("grant").FieldByName("since").UnsafeAddr()))
+		before := *since
+		*since = redistest.BeforeSleep(before, slept)
+		if err := holder.enter(); err != nil {
+			t.Fatal(err)
+		}
+		if cause := holder.gone(a, luascripts.Gone); errors.Is(cause, lock.ErrForceUnlocked) != named {
+			t.Errorf("slept for %v: the cause is %v", slept, cause)
+		}
+		holder.sender.Done()
+		*since = before
+	}
 }
 
 // A force-unlock fails because Redis is unavailable. After that no command is in flight, so Close need not wait.

@@ -141,8 +141,10 @@ func (h *hold) look(now time.Time) {
 // Until returns when the lease expires, or when the hold or its limit ends if that is earlier.
 func (h *hold) Until() time.Time {
 	until := h.acquisition().lease.Until()
-	if l := h.limit(); l != nil && l.end.Before(until) {
-		until = l.end
+	if l := h.limit(); l != nil {
+		if end := watchdog.Earlier(l.end); end.Before(until) {
+			until = end
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -83,7 +83,7 @@ func (s *Session) limit(h *hold, spec *Spec) {
 
 // limitLocked sets the limit of h to end, unless the limit is already earlier. The caller holds the mutex of the state.
 func (h *hold) limitLocked(end time.Time, cause error) {
-	if l := h.limit(); l == nil || end.Before(l.end) {
+	if l := h.limit(); l == nil || end.Before(watchdog.Earlier(l.end)) {
 		h.ownLimits().earliest.Store(&limit{end, cause})
 		h.acquisition().lease.CallAt(end)
 	}
@@ -128,12 +128,6 @@ func (t *acquisition) Due() {
 		return // what ended it ends all holds
 	}
 	var over, running []*hold
-	var next time.Time
-	later := func(at time.Time) {
-		if next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
 	for _, held := range t.Holds() {
 		h := holdOf(held)
 		l := h.limits.Load()
@@ -145,7 +139,7 @@ func (t *acquisition) Due() {
 				over = append(over, h)
 				continue
 			}
-			later(limit.end)
+			t.lease.CallAt(limit.end)
 		}
 		switch {
 		case l.report.IsZero():
@@ -153,11 +147,8 @@ func (t *acquisition) Due() {
 			l.report = time.Time{}
 			running = append(running, h)
 		default:
-			later(l.report)
+			t.lease.CallAt(l.report)
 		}
-	}
-	if !next.IsZero() {
-		t.lease.CallAt(next)
 	}
 	s.sender.Add()
 	t.at.unlock()

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -126,6 +127,41 @@ func TestMaxHold_atTheFirstCheck(t *testing.T) {
 		}
 		w.Error("the timer was first a hundred times")
 	})
+}
+
+// The machine slept after the limit was set. Until and later limits go by the wall clock, and so does the next call of
+// Due.
+func TestMaxHold_afterASleep(t *testing.T) {
+	s := New(redistest.NewMini(t).Client(t), testConfig())
+	defer s.Close(context.Background())
+	ctx := lock.ContextWithNewOwner(t.Context())
+	take := func(most time.Duration) *hold {
+		h, err := s.Lock(ctx, s.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(2 * time.Hour), lock.WithMaxHold(most)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.(*hold)
+	}
+	outer, inner := take(time.Hour), take(30*time.Minute)
+	a, limits := outer.acquisition(), &outer.limits.Load().earliest
+	end := limits.Load().end
+	limits.Store(&limit{redistest.BeforeSleep(end, 50*time.Minute), lock.ErrMaxHold})
+	a.at.lock()
+	outer.limitLocked(time.Now().Add(20*time.Minute), lock.ErrAbandoned)
+	a.at.unlock()
+	if left := time.Until(outer.Until()); left > 10*time.Minute {
+		t.Errorf("%v left, of which the machine slept for 50 minutes", left)
+	}
+	limits.Store(&limit{redistest.BeforeSleep(end, time.Until(end)-time.Second), lock.ErrMaxHold})
+	a.Due()
+	select {
+	case <-outer.Context().Done():
+	case <-time.After(30 * time.Second):
+		t.Error("the limit has no effect")
+	}
+	if err := inner.Err(); err != nil {
+		t.Errorf("the inner hold: %v", err)
+	}
 }
 
 // Each hold of an owner has its own limit, and the lock stays until the last hold ends.

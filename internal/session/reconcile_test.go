@@ -523,7 +523,7 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 			return a
 		})
 		c := testConfig()
-		c.OpTimeout = time.Second
+		c.OpTimeout = 5 * time.Second
 		s := New(server.Client(t, redistest.Via(wire)), c)
 		spec := s.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, 5*time.Second)})
 		left.Store(3)

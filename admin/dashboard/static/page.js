@@ -48,9 +48,10 @@
   const own = { DETAILS: ["open"] };
 
   // patch makes the old element like the new one, and replaces as little as it can, so that the focus, a
-  // selection and what is typed stay.
+  // selection and what is typed stay. A form that is open stays as it was opened: it names the holders of that time, and
+  // must not come to name others just before it is sent.
   function patch(old, next) {
-    if (old.isEqualNode(next) || old.hasAttribute("data-keep")) return;
+    if (old.isEqualNode(next) || (old.hasAttribute("data-keep") && !old.closest("details:not([open])"))) return;
     const left = own[old.nodeName] || [];
     const renewed = Number(next.dataset.until) - Number(old.dataset.until) > 500 && old.classList.contains("lease");
     for (const a of [...old.attributes]) if (!next.hasAttribute(a.name) && !left.includes(a.name)) old.removeAttribute(a.name);
@@ -143,7 +144,7 @@
   let typing = 0;
   main.addEventListener("input", (e) => {
     const form = e.target.closest("form[role=search]");
-    if (!form || paused) return;
+    if (!form) return;
     clearTimeout(typing);
     typing = setTimeout(() => {
       history.replaceState(null, "", "?" + new URLSearchParams(new FormData(form)));
@@ -151,6 +152,13 @@
       open();
     }, 150);
   });
+
+  // A form that was open gets the holders displayed now: a new stream begins with the whole page.
+  main.addEventListener("toggle", (e) => {
+    if (e.target.open) return;
+    close();
+    open();
+  }, true); // toggle does not bubble
 
   // Copy buttons are there only with this script: see .copy in style.css.
   document.documentElement.classList.add("script");

@@ -49,7 +49,7 @@ func events(ctx context.Context, url string, in io.Reader, out io.Writer) error 
 		return err
 	}
 	defer rdb.Close()
-	c, err := client.New(rdb, client.WithWatchdogTimeout(500*time.Millisecond))
+	c, err := client.New(rdb, client.WithWatchdogTimeout(8*time.Second), client.WithOpTimeout(2*time.Second))
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 var (
-	ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	other  []os.Signal
+	ending         = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	other, dropped []os.Signal
 )
 
 // ByName has the signals that can be named in a flag.

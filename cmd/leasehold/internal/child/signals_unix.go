@@ -10,6 +10,8 @@ import (
 var (
 	ending = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM}
 	other  = []os.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+
+	dropped = []os.Signal{syscall.SIGPIPE} // they concern neither this process nor the command
 )
 
 // ByName has the signals that can be named in a flag.

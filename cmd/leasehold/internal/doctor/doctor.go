@@ -220,13 +220,16 @@ func size(ranges [][2]int64) (n int64) {
 	return n
 }
 
-// choose chooses the name of the lock that the exam uses: one that no other client has, on a server that responds.
+// choose chooses the name of the lock that the exam uses: one that no other client has, on a server that responds, if there is one.
 func (e *exam) choose() {
 	for {
 		e.name = e.Prefix + "leasehold-doctor:" + strings.ToLower(rand.Text()[:12])
 		slot := int64(slots.OfKey(e.rdb, e.name))
 		away := func(r [2]int64) bool { return r[0] <= slot && slot <= r[1] }
-		if !slices.ContainsFunc(e.away, away) || strings.Contains(e.Prefix, "{") { // braces in the prefix decide the slot
+		switch {
+		case !slices.ContainsFunc(e.away, away),
+			strings.Contains(e.Prefix, "{"), // braces in the prefix decide the slot
+			size(e.away) >= 16384:           // all slots are away
 			return
 		}
 	}
