@@ -34,7 +34,7 @@ var mutants = []mutant{
 	}}},
 	{"a lock is kept beside a reader of the process", "linger", []edit{{
 		"internal/lockstate/linger.go",
-		"t.reads || p.inFlight > 0 || p.readersHere()):", "t.reads || p.inFlight > 0):",
+		"t.reads || p.inFlight > 0 || p.readersHere()):", "p.inFlight > 0):",
 	}, {
 		"internal/lockstate/linger.go",
 		"!c.canTake(t) || p.readersHere() {", "!c.canTake(t) {",
