@@ -34,6 +34,7 @@ type Acquisition struct {
 	owner *Owner // the owner whose calls send the requests; nil while Queued or Offered
 	phase Phase
 	alive bool // the watchdog is to renew the lease
+	Late  bool // set by the session: a renewal or extension with this owner string may still be executed
 	grant grant
 	holdings
 	ledger

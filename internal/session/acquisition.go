@@ -20,7 +20,6 @@ type acquisition struct {
 	spec      *Spec           // of the first hold; of a ticket, its waiter's. Guarded by at.mu until lease is set, then constant
 	lease     *watchdog.Lease // set under at.mu before the grant is visible to others, then constant
 	keepUntil *time.Time      // the lock stays locked until then: lock.WithMinHold; otherwise nil. Guarded by at.mu
-	late      bool            // a renewal or extension with this owner string may still be executed. Guarded by at.mu
 	first     hold            // preallocated first hold
 	own       watchdog.Lease  // preallocated lease; unused after a hand-off, which keeps the lease
 }

@@ -57,13 +57,13 @@ func (t *acquisition) retains() bool { return t.keepUntil != nil && time.Now().B
 func (t *acquisition) unrenewed() {
 	t.at.lock()
 	defer t.at.unlock()
-	t.late = true
+	t.Late = true
 }
 
 // unsure reports whether a command for t may still be executed and keep the lock after t has ended. A delayed renewal has
 // no effect after a release, but it would extend a lock that is retained for its minimum hold time. The caller holds the
 // mutex of the state.
-func (t *acquisition) unsure() bool { return t.Uncertain() || t.late && t.keepUntil != nil }
+func (t *acquisition) unsure() bool { return t.Uncertain() || t.Late && t.keepUntil != nil }
 
 // retainRequest is the command that retains the lock of an ended acquisition. It implements command.Call.
 type retainRequest struct {

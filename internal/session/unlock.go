@@ -162,7 +162,6 @@ func handOff(of *lockstate.Acquisition) bool {
 	next := &acquisition{at: t.at, spec: t.spec, lease: t.lease}
 	next.Of = next
 	next.Follows(of) // before it is passed to the watchdog
-	next.late = t.late
 	if !t.lease.Hand(next, t.at.s.offer(t.spec)/3) {
 		return false
 	}
