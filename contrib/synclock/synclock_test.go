@@ -212,6 +212,9 @@ func TestLocker_wrappedHold(t *testing.T) {
 	l := synclock.New(wrapping{locktest.NewServer(t).Client(t).NewLock("count"), func() {}})
 	for range 2 {
 		l.Lock()
+		if l.Hold() == nil {
+			t.Error("no hold")
+		}
 		l.Unlock()
 	}
 	if h := l.Hold(); h != nil {
@@ -222,7 +225,7 @@ func TestLocker_wrappedHold(t *testing.T) {
 // A hold that detects its loss calls the log handler of the application, which may call Hold.
 func TestLocker_errCallsHold(t *testing.T) {
 	var l *synclock.Locker
-	nested := false // guarded by the lock
+	nested := true // guarded by the lock
 	l = synclock.New(wrapping{locktest.NewServer(t).Client(t).NewLock("count"), func() {
 		if !nested {
 			nested = true
@@ -235,6 +238,7 @@ func TestLocker_errCallsHold(t *testing.T) {
 	go func() {
 		defer close(done)
 		l.Lock()
+		nested = false // from now on, Err calls Hold once
 		l.Unlock()
 	}()
 	select {
