@@ -294,13 +294,13 @@ func TestMinHold_delayedCommand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				k := *plain
-				var execute func() // set by the first renewal
+				var delayed atomic.Pointer[func()] // the first renewal
 				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
 					batch = slices.Clone(batch)
-					if execute != nil {
+					execute := func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
+					if !delayed.CompareAndSwap(nil, &execute) {
 						return plain.Renew(ctx, rdb, batch, lease, perCall)
 					}
-					execute = func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
 					if test.during {
 						time.Sleep(2 * time.Second)
 					}
@@ -310,7 +310,7 @@ func TestMinHold_delayedCommand(t *testing.T) {
 					w.unlock(h)
 				}
 				time.Sleep(time.Second)
-				execute()
+				(*delayed.Load())()
 				time.Sleep(2 * leaseTime / 3)
 				if w.mini.Exists("orders") {
 					w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
