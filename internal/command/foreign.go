@@ -22,7 +22,7 @@ func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	o := Send[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
 		return held(ctx, s.Redis, key)
 	}))
-	if o.Value != "" && o.Err == nil {
+	if o.Value != "" {
 		return Final{fmt.Errorf("%w: %s", lock.ErrWrongType, o.Value)}
 	}
 	return err

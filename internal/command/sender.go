@@ -190,7 +190,7 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 	if err == nil && r.overdue.Load() {
 		err = NoReply{After: s.Timeout}
 	}
-	if err != nil && leaves[T](r, c, reply) {
+	if err != nil && leaves[T](r, c, reply) { // mutant: operand 1: speed
 		o.Err = err
 		return o
 	}
