@@ -135,7 +135,7 @@ type under struct {
 // acquire waits for the lock. A signal that asks to end ends the wait. acquire ignores other signals:
 // they are for the command, which does not run yet.
 func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresses []string) (o *opened, h *under, err error) {
-	waiting, listened := untilSignal(ctx, signals)
+	waiting, listened := r.untilSignal(ctx, signals)
 	waiting, end := context.WithCancelCause(waiting) // not canceled after the grant: the hold is under it
 	w := &wait{runner: r, end: end, began: make(chan struct{})}
 	wanted, granted := context.WithCancel(waiting)
@@ -199,7 +199,7 @@ func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
 
 // untilSignal returns a context that ends with the first signal that asks to end.
 // When listened returns, signals are the caller's again.
-func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, listened func()) {
+func (r *runner) untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, listened func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	var listening sync.WaitGroup
@@ -211,6 +211,7 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Conte
 					cancel(interrupted{s})
 					return
 				}
+				r.happens("ignored a signal (%v): the command has not started", s)
 			case <-done:
 				return
 			}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -70,6 +71,7 @@ func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	c.stderr.await(t, "another owner holds")
 	for _, signal := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
 		c.signal(signal)
+		c.stderr.await(t, fmt.Sprintf("ignored a signal (%v)", signal)) // otherwise it could reach the command
 	}
 	holder.say("")
 	holder.ends(0)
