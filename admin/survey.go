@@ -78,25 +78,26 @@ func (s *Survey) look(ctx context.Context, limit time.Duration) (seen Surveyed, 
 		if err != nil {
 			return Surveyed{}, err
 		}
-		if s.cursor, seen.Scanned = next, scanned; next == "" {
-			s.endPass()
-			break
-		}
-		if time.Since(began) >= limit {
+		if s.cursor, seen.Scanned = next, scanned; next == "" || time.Since(began) >= limit {
 			break
 		}
 	}
 	if err := s.refresh(ctx, fresh); err != nil {
 		return Surveyed{}, err
 	}
-	for name := range fresh {
-		seen.Locks = append(seen.Locks, s.locks[name].Lock)
-	}
-	slices.SortFunc(seen.Locks, func(a, b Lock) int { return cmp.Compare(a.Name, b.Name) })
-	s.admin.name(ctx, seen.Locks)
 	if seen.Clients, err = s.living(ctx); err != nil {
 		return Surveyed{}, err
 	}
+	if s.cursor == "" { // after what was known has been read: the pass may lack a server that is back
+		s.endPass()
+	}
+	for name := range fresh {
+		if l := s.locks[name]; l != nil {
+			seen.Locks = append(seen.Locks, l.Lock)
+		}
+	}
+	slices.SortFunc(seen.Locks, func(a, b Lock) int { return cmp.Compare(a.Name, b.Name) })
+	s.admin.name(ctx, seen.Locks)
 	seen.Missing, seen.More, seen.Complete = s.admin.missing(), len(s.locks) >= MaxSurveyed, s.pass > 0
 	return seen, nil
 }
@@ -129,7 +130,7 @@ func (s *Survey) put(found []Lock, fresh map[string]bool) {
 	}
 }
 
-// endPass forgets what the pass has not found, except what a server stores that does not respond: it is held as before when that is back.
+// endPass forgets what neither the pass nor this call has found, except what a server stores that does not respond: it is held as before when that is back.
 func (s *Survey) endPass() {
 	maps.DeleteFunc(s.locks, func(name string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(name) })
 	maps.DeleteFunc(s.clients, func(id string, pass int) bool { return pass < s.pass && !s.admin.lacks(keys.Client(id)) })
@@ -177,6 +178,9 @@ func (s *Survey) living(ctx context.Context) ([]lock.Client, error) {
 	entries, err := s.admin.entries(ctx, ids)
 	if err != nil && len(entries) == 0 {
 		return nil, err
+	}
+	for id := range entries {
+		s.clients[id] = s.pass
 	}
 	return slices.Collect(maps.Values(entries)), nil
 }
