@@ -56,7 +56,7 @@ func TestRules(t *testing.T) {
 	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
-	kindtest.WantEmpty(t, s)
+	kindtest.SoonEmpty(t, s)
 }
 
 func rules(t *testing.T, a, b *client.Client) {

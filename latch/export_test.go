@@ -17,6 +17,16 @@ func (l *Latch) Counting() int {
 	return 0
 }
 
+// Waiting returns the number of calls that wait for the latch.
+func (l *Latch) Waiting() int {
+	l.all.mu.Lock()
+	defer l.all.mu.Unlock()
+	if w := l.all.watches[l.spec.Keys.Lock]; w != nil {
+		return len(w.callers)
+	}
+	return 0
+}
+
 // Counters returns the number of latches that the client counts down.
 func (l *Latch) Counters() int {
 	l.all.mu.Lock()

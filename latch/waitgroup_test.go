@@ -548,6 +548,7 @@ func TestWaitGroup_pausedServer(t *testing.T) {
 	s := redistest.Start(t)
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...)
 	waitGroup := c.NewWaitGroup("import")
+	patient := kindtest.NewClient(t, s.Client(t)).NewWaitGroup("import")
 	m := join(t, waitGroup)
 	w := wait(t.Context(), kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewWaitGroup("import"))
 	listenWaitGroup(t, s, "import", 1)
@@ -556,9 +557,9 @@ func TestWaitGroup_pausedServer(t *testing.T) {
 	if len(w) > 0 {
 		t.Errorf("a wait ended: %v", <-w)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), kindtest.OpTimeout/2)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := waitGroup.Add(ctx); errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := patient.Add(ctx); errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	s.Thaw(t)

@@ -61,7 +61,7 @@ func TestLinger_wanted(t *testing.T) {
 							q.Offer, q.Again, q.WaiterTimeout, message = time.Second, time.Second, time.Minute, luascripts.WantedByWaiter
 						}
 						got, err := c.ask(t.Context(), rdb, c.keys, q)
-						if err != nil || got.Verdict != luascripts.Held || got.Retry != h.retry || got.Left < 19*time.Second {
+						if err != nil || got.Verdict != luascripts.Held || got.Retry != h.retry || got.Left < 15*time.Second {
 							t.Errorf("waits %t: %+v, %v, want to retry for %v", waits, got, err, h.retry)
 						}
 						if h.retry > 0 {
@@ -70,7 +70,7 @@ func TestLinger_wanted(t *testing.T) {
 						if unmarked, lingers := luascripts.Lingers(h.owner); lingers != (h.retry > 0 || name == "another mark") || lingers && unmarked != keeperOf(c.mark, "") {
 							t.Errorf("%s: lingers %t, without the mark %s", h.owner, lingers, unmarked)
 						}
-						if again := number(t, rdb, "PTTL", c.keys.Lock); again < 19_000 || again > 20_000 {
+						if again := number(t, rdb, "PTTL", c.keys.Lock); again < 15_000 || again > 20_000 {
 							t.Errorf("the lease changed to %d ms", again)
 						}
 					})

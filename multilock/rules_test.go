@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,12 +185,17 @@ func TestAsyncUnlock(t *testing.T) {
 	for name, l := range all {
 		h := kindtest.MustLock(t, l)
 		goes := make(chan struct{})
+		var releases atomic.Int64
 		for _, p := range proxies {
-			p.OnRequest(func([][]byte) redistest.Action { return redistest.Action{HoldRequest: goes} })
+			p.OnRequest(func([][]byte) redistest.Action {
+				releases.Add(1)
+				return redistest.Action{HoldRequest: goes}
+			})
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		kindtest.WaitFor(t, "the releases are sent", func() bool { return releases.Load() >= map[string]int64{"together": 1, "apart": 1, "quorum": 3}[name] })
 		for _, p := range proxies {
 			p.OnRequest(nil)
 		}

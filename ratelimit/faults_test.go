@@ -253,7 +253,7 @@ func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	quick, slow := command.New(rdb, command.Config{Timeout: time.Second}), command.New(rdb, command.Config{Timeout: time.Minute})
+	quick, slow := command.New(rdb, command.Config{Timeout: 5 * time.Second}), command.New(rdb, command.Config{Timeout: time.Minute})
 	var subjects []subject
 	for i, c := range calls {
 		subjects = append(subjects, c.make(t, quick, slow, fmt.Sprint(i)))
@@ -262,7 +262,7 @@ func TestFrozenServer(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // those that wait go on until it ends
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // those that wait go on until it ends
 			defer cancel()
 			subjects[i].wants(t, "a frozen server", c.op, subjects[i].call(ctx), lock.ErrUnavailable)
 		})

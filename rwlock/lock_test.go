@@ -84,7 +84,7 @@ func TestRules(t *testing.T) {
 	a := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	b := kindtest.NewRegistered(t, s.Client(t), kindtest.Fast...)
 	t.Run("on Redis", func(t *testing.T) { rules(t, a, b) })
-	kindtest.WantEmpty(t, s)
+	kindtest.SoonEmpty(t, s)
 }
 
 func rules(t *testing.T, a, b *client.Client) {
@@ -124,7 +124,7 @@ func TestDowngrade_betweenWaiters(t *testing.T) {
 	first := orders(t, s, lock.WithReaderPreference()) // otherwise the order of two simultaneous waiters would decide
 	write := kindtest.MustLock(t, l.Write())
 	reader := kindtest.Go(t.Context(), first.Read())
-	kindtest.WaitFor(t, "the reader waits", reader.Waits)
+	reading.Waiting(t, s, "orders", 1)
 	writer := kindtest.Go(t.Context(), other.Write())
 	kindtest.WaitFor(t, "the writer waits", func() bool { return exists(t, s, intentKey("orders")) })
 

@@ -146,7 +146,7 @@ func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 // context, the hold is over, and when the server answers again, the client gives it back, so that isFree says so of another one.
 func CloseFrozen(t *testing.T, holds func(t *testing.T, c *client.Client) lock.Hold, isFree func(t *testing.T, c *client.Client) bool) {
 	s := redistest.Start(t)
-	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second }), client.WithOpTimeout(OpTimeout))
+	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = 5 * time.Second }), client.WithOpTimeout(OpTimeout))
 	if err != nil {
 		t.Fatal(err)
 	}

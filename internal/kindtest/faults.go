@@ -483,7 +483,7 @@ func wantToldAtUntil(t *testing.T, h lock.Hold) {
 func partition(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second })
+	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.ConnWriteTimeout = 5 * time.Second })
 	c := NewClient(t, rdb, Fast...)
 	h := MustLock(t, k.New(c, "orders"))
 	p.Freeze(true)
@@ -894,7 +894,7 @@ func closeClient(t *testing.T, k Kind) {
 
 func closeOnAFrozenServer(t *testing.T, k Kind) {
 	s := redistest.Start(t)
-	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Second }), Fast...)
+	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = 5 * time.Second }), Fast...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -982,8 +982,8 @@ func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
 	WaitFor(t, "two polls have passed", func() bool {
 		return time.Since(start) > 2500*time.Millisecond && s.CommandCalls(t, "evalsha") >= before+2
 	})
-	took := time.Since(start)
 	calls := s.CommandCalls(t, "evalsha")
+	took := time.Since(start)
 	if most := int64(k.Requests*waiters) + int64(took/time.Second) + 6; calls > most {
 		t.Errorf("%d requests in %v for %d waiters, want no more than %d", calls, took, waiters, most)
 	}

@@ -149,6 +149,10 @@ func (m *model) Steal(rt *rapid.T) {
 	}
 	m.server.Do(m.t, "DEL", name)
 	owner := held[0].owner
+	if held[0].Err() != nil { // a renewal has noticed it
+		m.lose(name)
+		return
+	}
 	if _, err := m.kind.New(m.client(owner), name).TryLock(m.owners[owner]); !errors.Is(err, lock.ErrLost) {
 		rt.Fatalf("re-entry into %q, which is gone: %v", name, err)
 	}

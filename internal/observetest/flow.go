@@ -85,8 +85,8 @@ func (r *Record) Await(t *testing.T, what, name string) Told {
 }
 
 const (
-	lease     = 8 * time.Second         // renewed every third of it
-	opTimeout = 1500 * time.Millisecond // a busy machine is no silent server
+	lease     = 24 * time.Second // renewed every third of it
+	opTimeout = 4 * time.Second  // a busy machine is no silent server
 )
 
 // Play has a client with opts on a real server do everything that an observer hears of, of every

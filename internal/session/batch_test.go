@@ -103,7 +103,7 @@ func TestBatch_callersLeave(t *testing.T) {
 func TestBatch_unavailableNode(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	config := testConfig()
-	config.OpTimeout, config.Lease = 3*time.Second, 30*time.Second
+	config.OpTimeout, config.Lease = 15*time.Second, time.Minute
 	s := New(cluster.Client(t), config)
 	if err := s.nodes.slots.Refresh(t.Context(), s.rdb); err != nil {
 		t.Fatal(err)
