@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // An error of Open names the server, the user and what to do. It matches the caller's context error only if that context is
@@ -75,6 +76,66 @@ func TestOpen_errors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A Sentinel has its own users. The error names no user of the servers, and says where the user of the Sentinels is set.
+func TestOpen_sentinelPassword(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1)
+	sentinel := s.Sentinels[0]
+	sentinel.Do(t, "ACL", "SETUSER", "default", "resetpass", ">hunter2")
+	option, err := client.ParseURL("redis://app:secret@" + sentinel.Addr() + "?master_set=" + redistest.PrimaryName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for password, parts := range map[string][]string{
+		"":        {"the Sentinel at " + sentinel.Addr(), "NOAUTH", "ClientOption.Sentinel"},
+		"mistake": {"the Sentinel at " + sentinel.Addr(), "WRONGPASS", "ClientOption.Sentinel"},
+		"hunter2": {"Redis at " + s.Nodes[0].Addr() + `, user "app"`, "WRONGPASS"}, // the primary has no such user
+	} {
+		option.Sentinel.Password = password
+		_, err = client.OpenWithOption(t.Context(), option)
+		if !isError(err) || errors.Is(err, lock.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		for _, part := range parts {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%v does not contain %q", err, part)
+			}
+		}
+		if password != "hunter2" && strings.Contains(err.Error(), "user \"") {
+			t.Errorf("%v names a user of the servers", err)
+		}
+	}
+}
+
+// The user of a function for credentials is not known, so the error names none.
+func TestOpen_credentialsFunction(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
+	password := "mistake"
+	option := rueidis.ClientOption{InitAddress: []string{s.Addr()}, AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{Username: "locks", Password: password}, nil
+	}}
+	names := func(err error) {
+		t.Helper()
+		if !isError(err) || !strings.Contains(err.Error(), s.Addr()) || strings.Contains(err.Error(), ", user") {
+			t.Errorf("got %v, want the server without a user", err)
+		}
+	}
+	_, err := client.OpenWithOption(t.Context(), option)
+	names(err)
+	password = "hunter2"
+	c, err := client.OpenWithOption(t.Context(), option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
+	_, err = c.NewLock("orders").TryLock(t.Context())
+	names(err)
+	s.Do(t, "ACL", "SETUSER", "locks", "+@all") // so that Close is confirmed
 }
 
 // An error of a lock about a missing permission uses the same words.
