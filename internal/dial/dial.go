@@ -121,8 +121,8 @@ var errSentinel = errors.New("the server is a Sentinel, which stores no locks: n
 // ErrSentinelUser is the error of a Sentinel that does not accept its user.
 var ErrSentinelUser = errors.New("set the user and the password of the Sentinels in ClientOption.Sentinel, for OpenWithOption: a URL cannot express them")
 
-// probeTime bounds what probe takes.
-const probeTime = time.Second
+// probeTime bounds what probe and sentinel take.
+const probeTime = 5 * time.Second
 
 // probe looks once more at the server at addr, which has closed a connection in plain text. It begins a TLS handshake, and reports whether the
 // server takes it. A server that refuses every connection says so before it closes one, and that text is lost with the commands that rueidis has sent: it is the
