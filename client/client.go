@@ -240,7 +240,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 // timeouts passed first. A second call waits again.
 func (c *Client) Close(ctx context.Context) error {
 	if l, ok := c.owned.(*lazy); ok {
-		l.stop() // a client that was never connected holds nothing, and its calls must not wait for a server
+		l.cancel() // a client that was never connected holds nothing, and its calls must not wait for a server
 	}
 	if c.entry != nil {
 		c.entry.End() // meanwhile

@@ -122,8 +122,9 @@ func TestPubSub_oneServer(t *testing.T) {
 				}
 				got <- err
 			}()
-			for s.CommandCalls(t, "subscribe") == 0 {
-				time.Sleep(time.Millisecond)
+			for queued := int64(0); queued == 0 || s.CommandCalls(t, "subscribe") == 0; time.Sleep(time.Millisecond) {
+				length := s.Do(t, "LLEN", "redisson_lock_queue:{orders}")
+				queued, _ = length.ToInt64()
 			}
 			if err := errors.Join(h.Unlock(t.Context()), <-got); err != nil {
 				t.Error(err)

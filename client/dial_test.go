@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // An error of Open names the server, the user and what to do. It matches the caller's context error only if that context is
@@ -39,13 +40,13 @@ func TestOpen_errors(t *testing.T) {
 		"wrong password":          {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
 		"no password":             {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
 		"no permissions":          {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
-		"TLS to plain":            {"rediss://" + s.Addr() + "?dial_timeout=1s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},
-		"TLS, short":              {"rediss://" + s.Addr(), time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
+		"TLS to plain":            {"rediss://" + s.Addr() + "?dial_timeout=3s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},
+		"TLS, short":              {"rediss://" + s.Addr() + "?dial_timeout=1m", 5 * time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
 		"plain to TLS":            {"", time.Minute, []string{"the server uses TLS on this port: use rediss://"}, true},
 		"no listener":             {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
-		"no reply":                {"redis://" + unresponsive.Addr().String() + "?dial_timeout=1s", time.Minute, []string{unresponsive.Addr().String(), "does not respond"}, true},
-		"no reply, short timeout": {"redis://" + unresponsive.Addr().String(), time.Second, []string{unresponsive.Addr().String(), "does not respond"}, true},
-		"no reply to TLS":         {"rediss://" + unresponsive.Addr().String() + "?dial_timeout=1s", time.Minute, []string{unresponsive.Addr().String(), "TLS"}, true},
+		"no reply":                {"redis://" + unresponsive.Addr().String() + "?dial_timeout=3s", time.Minute, []string{unresponsive.Addr().String(), "does not respond"}, true},
+		"no reply, short timeout": {"redis://" + unresponsive.Addr().String() + "?dial_timeout=1m", 5 * time.Second, []string{unresponsive.Addr().String(), "does not respond"}, true},
+		"no reply to TLS":         {"rediss://" + unresponsive.Addr().String() + "?dial_timeout=3s", time.Minute, []string{unresponsive.Addr().String(), "TLS"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +76,66 @@ func TestOpen_errors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A Sentinel has its own users. The error names no user of the servers, and says where the user of the Sentinels is set.
+func TestOpen_sentinelPassword(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t, 1)
+	sentinel := s.Sentinels[0]
+	sentinel.Do(t, "ACL", "SETUSER", "default", "resetpass", ">hunter2")
+	option, err := client.ParseURL("redis://app:secret@" + sentinel.Addr() + "?master_set=" + redistest.PrimaryName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for password, parts := range map[string][]string{
+		"":        {"the Sentinel at " + sentinel.Addr(), "NOAUTH", "ClientOption.Sentinel"},
+		"mistake": {"the Sentinel at " + sentinel.Addr(), "WRONGPASS", "ClientOption.Sentinel"},
+		"hunter2": {"Redis at " + s.Nodes[0].Addr() + `, user "app"`, "WRONGPASS"}, // the primary has no such user
+	} {
+		option.Sentinel.Password = password
+		_, err = client.OpenWithOption(t.Context(), option)
+		if !isError(err) || errors.Is(err, lock.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		for _, part := range parts {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%v does not contain %q", err, part)
+			}
+		}
+		if password != "hunter2" && strings.Contains(err.Error(), "user \"") {
+			t.Errorf("%v names a user of the servers", err)
+		}
+	}
+}
+
+// The user of a function for credentials is not known, so the error names none.
+func TestOpen_credentialsFunction(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.Do(t, "ACL", "SETUSER", "locks", "on", ">hunter2", "~*", "&*", "+@all")
+	password := "mistake"
+	option := rueidis.ClientOption{InitAddress: []string{s.Addr()}, AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+		return rueidis.AuthCredentials{Username: "locks", Password: password}, nil
+	}}
+	names := func(err error) {
+		t.Helper()
+		if !isError(err) || !strings.Contains(err.Error(), s.Addr()) || strings.Contains(err.Error(), ", user") {
+			t.Errorf("got %v, want the server without a user", err)
+		}
+	}
+	_, err := client.OpenWithOption(t.Context(), option)
+	names(err)
+	password = "hunter2"
+	c, err := client.OpenWithOption(t.Context(), option)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	s.Do(t, "ACL", "SETUSER", "locks", "-evalsha", "-eval")
+	_, err = c.NewLock("orders").TryLock(t.Context())
+	names(err)
+	s.Do(t, "ACL", "SETUSER", "locks", "+@all") // so that Close is confirmed
 }
 
 // An error of a lock about a missing permission uses the same words.

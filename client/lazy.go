@@ -42,8 +42,8 @@ type lazy struct {
 	option rueidis.ClientOption // set once; its DialCtxFn is dial
 	way    *dial.Way            // set once: knows how far the latest connection has come
 	given  dialer               // set once: that of way
-	ctx    context.Context      // set once: the context of the dialling; stop ends it
-	cancel context.CancelFunc   // set once
+	ctx    context.Context      // set once: the context of the dialling
+	cancel context.CancelFunc   // set once: ends the dialling; a connection that is made goes on
 	tried  chan struct{}        // closed after the first attempt
 	done   chan struct{}        // closed when run has returned
 
@@ -60,7 +60,7 @@ var _ rueidis.Client = (*lazy)(nil)
 // connectLazily checks option, returns a client for it, and dials in the background.
 func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	way, option := dial.NewWay(option)
-	l := &lazy{option: option, way: way, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: net.ErrClosed}
+	l := &lazy{option: option, way: way, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: undialled(net.ErrClosed)}
 	// A single client comes with the error of its first dial, and dials for each command.
 	unconnected := option
 	unconnected.Sentinel = rueidis.SentinelOption{}
@@ -78,7 +78,7 @@ func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	return l, nil
 }
 
-// run connects: it tries until it succeeds or l is stopped.
+// run connects: it tries until it succeeds or l.ctx ends.
 func (l *lazy) run() {
 	defer close(l.done)
 	for pause, first := 10*time.Millisecond, true; ; first = false {
@@ -121,7 +121,7 @@ func (l *lazy) run() {
 }
 
 // attempt is dial.NewClient, which takes no context and waits for the server's greeting,
-// until l is stopped.
+// until l.ctx ends.
 func (l *lazy) attempt() (rueidis.Client, error) {
 	l.mu.Lock()
 	l.dialing = make(map[net.Conn]bool)
@@ -194,24 +194,20 @@ func (l *lazy) now() rueidis.Client {
 	return l.rdb
 }
 
-// soon waits for the end of the first attempt, or of ctx, and returns the client of that moment.
+// soon waits for the end of the first attempt, of ctx or of l, and returns the client of that moment.
 func (l *lazy) soon(ctx context.Context) rueidis.Client {
 	select {
 	case <-l.tried:
 	case <-ctx.Done():
+	case <-l.ctx.Done(): // an attempt may outlast that, if the dialer ignores its context
 	}
 	return l.now()
 }
 
-// stop ends the dialling. A connection that is made goes on.
-func (l *lazy) stop() {
-	l.cancel()
-	<-l.done
-}
-
 // Close stops dialing, and closes the connection if there is one.
 func (l *lazy) Close() {
-	l.stop()
+	l.cancel()
+	<-l.done
 	l.now().Close()
 	l.unconnected.Close()
 }

@@ -2,16 +2,20 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/multilock"
+	"github.com/redis/rueidis"
 )
 
 // openLazily opens a client that is closed at the end of the test.
@@ -94,6 +98,45 @@ func TestWithLazyConnect_serverPaused(t *testing.T) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// A dialer that ignores its context delays neither a call during Close nor Close.
+func TestWithLazyConnect_dialerIgnoresItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := make(chan struct{})
+		option := rueidis.ClientOption{InitAddress: []string{"redis:6379"}, DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			<-dials
+			return nil, syscall.ECONNREFUSED
+		}}
+		c, err := client.OpenWithOption(t.Context(), option, client.WithLazyConnect(), client.WithOpTimeout(3*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		called := make(chan error, 1)
+		go func() {
+			_, err := c.NewLock("orders").TryLock(context.Background())
+			called <- err
+		}()
+		synctest.Wait() // TryLock waits for the first attempt
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(ctx) }()
+		time.Sleep(50 * time.Millisecond)
+		synctest.Wait()
+		for name, result := range map[string]chan error{"TryLock": called, "Close": closed} {
+			select {
+			case err := <-result:
+				if (err == nil) != (name == "Close") {
+					t.Errorf("%s: %v", name, err)
+				}
+			default:
+				t.Errorf("%s waits for the dialer", name)
+			}
+		}
+		close(dials)
+		time.Sleep(time.Minute) // what rueidis has started ends
+	})
 }
 
 func TestWithLazyConnect_errors(t *testing.T) {

@@ -33,7 +33,7 @@ func TestPool_exhausted(t *testing.T) {
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1; o.ForceSingleClient = true })
 			_, release := rdb.Dedicate()
 			var all output
-			c := open(t, rdb, append(opts, all.logger(), client.WithOpTimeout(time.Second))...)
+			c := open(t, rdb, append(opts, all.logger())...)
 			defer release()
 			other := open(t, s.Client(t))
 			h, err := other.NewLock("held").Lock(t.Context())

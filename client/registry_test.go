@@ -204,6 +204,13 @@ func TestRegistry_permissions(t *testing.T) {
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
+		for { // Close removes the entry
+			entry := s.Do(t, "KEYS", "*"+c.ID()+"*")
+			if keys, _ := entry.AsStrSlice(); len(keys) > 0 || len(s.Denied(t, user)) > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

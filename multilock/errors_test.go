@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
@@ -313,6 +314,45 @@ func TestQuorum_queuedError(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A failed attempt of an earlier call says nothing about the call that is ahead now.
+func TestQuorum_queuedErrorAfterAnOutage(t *testing.T) {
+	for _, name := range []string{"Lock", "TryLock"} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 3, func(w *world) {
+				q := w.quorum("one")
+				for _, s := range w.sites {
+					s.kill()
+				}
+				_, err := q.TryLock(w.Context())
+				want(w.T, err, lock.ErrUnavailable)
+				for _, s := range w.sites {
+					s.set(func() { s.down = false })
+				}
+				ahead := make(chan error)
+				go func() {
+					call := q.Lock
+					if name == "TryLock" {
+						call = q.TryLock
+					}
+					h, err := call(w.Context())
+					if err == nil {
+						err = h.Unlock(w.Context())
+					}
+					ahead <- err
+				}()
+				synctest.Wait() // its first attempt is in flight
+				_, err = q.TryLock(w.Context())
+				if got := meaning(err); got != isRefused {
+					w.Errorf("%v: it matches %s", err, got)
+				}
+				if err := <-ahead; err != nil {
+					w.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // The end of a wait cuts its last attempt short. Then the error of the attempt before counts, unless the last one has a

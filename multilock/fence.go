@@ -100,7 +100,7 @@ func (h *quorumHold) useOuterToken(servers []serverState) bool {
 			return slices.ContainsFunc(other.snapshot(), func(s serverState) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
 		}
 		raised := slices.DeleteFunc(holdsOf(servers), func(one lock.Hold) bool { return one == nil || !knows(one) })
-		if len(raised) > 0 && other.token != 0 && other.Err() == nil { // checked after the votes were counted: the voters keep the lock from then on
+		if len(raised) > 0 && other.token != 0 && other.notHeld() == nil { // checked after the votes were counted: the voters keep the lock from then on
 			h.mu.Lock()
 			h.token, h.raised = other.token, raised // win raises the counters of the other servers
 			h.mu.Unlock()

@@ -102,6 +102,23 @@ func TestQuorum_reentryKeepsTheToken(t *testing.T) {
 	}
 }
 
+// The cancellation of the caller's context does not end the outer hold, so a re-entry keeps its token then, too.
+func TestQuorum_reentryAfterCancellationKeepsTheToken(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks, _ := w.ofSome("one", nil)
+		q := multilock.NewQuorum(locks, with(nil)...)
+		ctx := lock.ContextWithNewOwner(w.Context())
+		request, cancel := context.WithCancel(ctx)
+		outer := w.lockUnder(request, q)
+		cancel()
+		inner := w.lockUnder(ctx, q)
+		if outer.Token() == 0 || inner.Token() != outer.Token() {
+			w.Errorf("got tokens %d and %d, want the same", outer.Token(), inner.Token())
+		}
+		w.unlock(inner, outer)
+	})
+}
+
 // Servers that vote only for a re-entry get the token in the background. The others do not get it again.
 func TestQuorum_reentrySendsTheToken(t *testing.T) {
 	inWorld(t, 3, func(w *world) {

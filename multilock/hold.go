@@ -200,20 +200,29 @@ func (h *hold) Unlock(ctx context.Context) error {
 
 // release unlocks all members at the same time. The first of a batch is released last: a caller
 // that acquires a batch waits for the first lock that another owner has, and should find the others
-// free when it acquires that one.
+// free when it acquires that one. If a server does not respond, the call waits only once for the
+// operation timeout.
 func (h *hold) release(ctx context.Context) []error {
 	if !h.m.batch {
 		return unlockAll(ctx, h.m.locks, h.members)
 	}
-	canceled := ctx.Err() != nil
+	if ctx.Err() != nil { // a deferred Unlock must also work after ctx is canceled
+		ctx = context.WithoutCancel(ctx)
+	}
 	first, others := h.m.order[0], h.holds()
 	others[first] = nil
 	errs := unlockAll(ctx, h.m.locks, others)
-	if l, one := h.m.locks[first:first+1], h.members[first:first+1]; canceled || ctx.Err() == nil {
-		errs[first] = unlockAll(ctx, l, one)[0]
-	} else { // ctx was canceled, so the call returns now
+	l, one := h.m.locks[first:first+1], h.members[first:first+1]
+	switch {
+	case ctx.Err() != nil: // ctx was canceled, so the call returns now
 		_ = releaseHolds(ctx, l, slices.Clone(one))
 		errs[first] = withName("unlock", l[0], ctx.Err())
+	case slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, lock.ErrUnavailable) }):
+		within, cancel := context.WithTimeout(ctx, grace) // the others have waited for the operation timeout
+		defer cancel()
+		errs[first] = unlockWithin(within, l, one)[0]
+	default:
+		errs[first] = unlockAll(ctx, l, one)[0]
 	}
 	return errs
 }
@@ -250,12 +259,10 @@ func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) e
 	confirmed := make(chan error, 1)
 	go func() {
 		defer cancel()
-		errs := unlockAll(within, locks, acquired)
+		errs := unlockWithin(within, locks, acquired)
 		for i, err := range errs {
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
-			} else if err != nil && within.Err() != nil {
-				errs[i] = withName("unlock", locks[i], unconfirmed{}) // the deadline is not the caller's
 			}
 		}
 		confirmed <- errors.Join(errs...)
@@ -266,6 +273,17 @@ func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) e
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// unlockWithin is unlockAll with a context whose deadline is the end of the grace period, and not the caller's.
+func unlockWithin(within context.Context, locks []lock.Locker, holds []lock.Hold) []error {
+	errs := unlockAll(within, locks, holds)
+	for i, err := range errs {
+		if err != nil && within.Err() != nil && !errors.Is(err, lock.ErrNotHeld) {
+			errs[i] = withName("unlock", locks[i], unconfirmed{})
+		}
+	}
+	return errs
 }
 
 // unconfirmed is the error of a release that continues in the background.

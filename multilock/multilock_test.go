@@ -810,6 +810,58 @@ func TestMultiLock_togetherReleasesTheFirstLast(t *testing.T) {
 	})
 }
 
+// A server that does not respond delays the release of the first lock of a batch only briefly: the others have waited for the
+// operation timeout. The caller still learns that the first was lost.
+func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
+	const timeout = 3 * time.Second
+	noReply := func(ctx context.Context) error {
+		if ctx.Err() != nil {
+			ctx = context.WithoutCancel(ctx)
+		}
+		select {
+		case <-time.After(timeout):
+			return lock.ErrUnavailable
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, test := range map[string]struct {
+		ctx   context.Context
+		first func(context.Context) error
+		took  time.Duration
+		text  string
+	}{
+		"no reply":         {context.Background(), noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`},
+		"canceled context": {canceled, noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`},
+		"the first lost":   {context.Background(), lost, timeout, `unlock "a": not held`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, func(w *world) {
+				var locks []lock.Locker
+				for lockName, unlock := range map[string]func(context.Context) error{"a": test.first, "b": noReply} {
+					locks = append(locks, hookedLock{Locker: w.sites[0].lock("one", lockName, lease), after: func(h lock.Hold) lock.Hold {
+						return &controlledHold{Hold: h, unlock: unlock}
+					}})
+				}
+				h := must(w.T)(oneBatch(locks...).Lock(w.Context()))
+				start := time.Now()
+				err := h.Unlock(test.ctx)
+				if took := time.Since(start); took != test.took {
+					w.Errorf("it took %v, want %v", took, test.took)
+				}
+				want(w.T, err, lock.ErrUnavailable)
+				wantNot(w.T, err, context.DeadlineExceeded)
+				if err == nil || !strings.Contains(err.Error(), test.text) {
+					w.Errorf("%v: no %q", err, test.text)
+				}
+			})
+		})
+	}
+}
+
 func TestHolds_ofAnyHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		_, a, _, _ := three(t)

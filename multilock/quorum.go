@@ -27,7 +27,7 @@ type Quorum struct {
 	err        error                 // what is wrong with the locks or the options
 	turn       chan struct{}         // capacity 1; the caller that has sent a value may make attempts
 	distinct   atomic.Bool           // set when it is known that no two locks are on one server
-	latest     atomic.Pointer[error] // the result of the latest attempt
+	latest     atomic.Pointer[error] // the result of the latest attempt in this turn; nil before the first
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -179,6 +179,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 	if mustQueue {
 		select {
 		case q.turn <- struct{}{}:
+			q.latest.Store(nil)
 			defer func() { <-q.turn }()
 		case <-waiting.Done():
 			last = q.errAhead()
@@ -225,6 +226,7 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	if mustQueue {
 		select {
 		case q.turn <- struct{}{}:
+			q.latest.Store(nil)
 			defer func() { <-q.turn }()
 		default:
 			return nil, q.errAhead()

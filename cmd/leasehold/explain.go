@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
@@ -26,6 +27,8 @@ func advice(err error) string {
 		return "use another name, or the type of lock that the other users of this name use (--shared and --exclusive are the two sides of one type)"
 	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "set --cacert to the certificate authority of the server"
+	case errors.Is(err, dial.ErrSentinelUser):
+		return "set LEASEHOLD_SENTINEL_USERNAME and LEASEHOLD_SENTINEL_PASSWORD"
 	}
 	if reply, ok := rueidis.IsRedisErr(redisError(err)); ok {
 		return adviceOnReply(reply.Error())

@@ -405,6 +405,17 @@ func TestAdvice_once(t *testing.T) {
 	}
 }
 
+// The password of a Sentinel is not that of the URL.
+func TestAdvice_sentinelPassword(t *testing.T) {
+	sentinel := redistest.StartSentinel(t, 1).Sentinels[0]
+	sentinel.Do(t, "ACL", "SETUSER", "default", "resetpass", ">hunter2")
+	c := prepare(t, nil, "ls", "--url", "redis://jobs:secret@"+sentinel.Addr()+"?master_set="+redistest.PrimaryName).start()
+	c.ends(1)
+	if text := c.stderr.String(); !strings.Contains(text, "LEASEHOLD_SENTINEL_PASSWORD") || strings.Contains(text, "in the URL or in") {
+		t.Error(text)
+	}
+}
+
 // The words for a missing right depend on the server's version, and on whether a script asked.
 func TestAdvice_denied(t *testing.T) {
 	for _, reply := range []string{

@@ -2,6 +2,7 @@
 package dial
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,12 +21,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// UserOf returns the Redis user that a client with these options connects as.
+// UserOf returns the Redis user that a client with these options connects as, or "" if only a function of the application
+// knows it.
 func UserOf(option rueidis.ClientOption) string {
-	if option.Username == "" {
-		return "default"
+	if option.AuthCredentialsFn != nil {
+		return ""
 	}
-	return option.Username
+	return cmp.Or(option.Username, "default")
 }
 
 // Way is the way to the servers of one client. It knows how far the latest connection has come, so that an error can say it.
@@ -115,8 +118,11 @@ var errPlain = errors.New("the server does not use TLS on this port: use redis:/
 // errSentinel is the error of a connection to a Sentinel as if it were a server with data.
 var errSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
 
-// probeTime bounds what probe takes.
-const probeTime = time.Second
+// ErrSentinelUser is the error of a Sentinel that does not accept its user.
+var ErrSentinelUser = errors.New("set the user and the password of the Sentinels in ClientOption.Sentinel, for OpenWithOption: a URL cannot express them")
+
+// probeTime bounds what probe and sentinel take.
+const probeTime = 5 * time.Second
 
 // probe looks once more at the server at addr, which has closed a connection in plain text. It begins a TLS handshake, and reports whether the
 // server takes it. A server that refuses every connection says so before it closes one, and that text is lost with the commands that rueidis has sent: it is the
@@ -230,6 +236,8 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 func (w *Way) replied(addr, text string, err error) error {
 	set := w.option.Sentinel.MasterSet
 	switch {
+	case command.Refused(err) && set != "" && slices.Contains(w.option.InitAddress, addr):
+		return fmt.Errorf("the Sentinel at %s: %w (%w)", addr, err, ErrSentinelUser)
 	case command.Refused(err):
 		return command.Refusal(addr, UserOf(w.option), err)
 	case strings.Contains(text, "max number of clients"):

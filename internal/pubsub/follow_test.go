@@ -276,8 +276,12 @@ func TestFollow_onlyWithListeners(t *testing.T) {
 	e := listen(t, h, channel)
 	waitForRoleQueries(t, s, 4)
 	e.sub.CloseSoon()
-	waitForRoleQueries(t, other, 4) // a request may be in flight
-	before := s.CommandCallsByClients(t, "role")
+	var before int64
+	waitFor(t, "no query is in flight", func() bool {
+		before = s.CommandCallsByClients(t, "role")
+		waitForRoleQueries(t, other, 4)
+		return s.CommandCallsByClients(t, "role") == before
+	})
 	waitForRoleQueries(t, other, 10)
 	if n := s.CommandCallsByClients(t, "role") - before; n != 0 {
 		t.Errorf("got %d queries without a listener", n)

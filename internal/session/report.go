@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -17,7 +18,7 @@ import (
 // reporter logs errors that no call can return. It limits the rate of each message and logs how many were suppressed.
 type reporter struct {
 	given  *slog.Logger // set once: the caller's; nil means slog.Default, without debug messages
-	looked sync.Once    // see CheckEvictionOnce
+	looked atomic.Bool  // see CheckEvictionOnce
 
 	mu    sync.Mutex
 	kinds map[string]*report // by message; guarded by mu
@@ -129,21 +130,22 @@ func (s *Session) unhinted(channel string, err error) {
 	s.report.warn("subscription denied (ACL); "+effect, lockOf, "channel", lockOf, "err", err)
 }
 
-// CheckEvictionOnce starts a goroutine that warns if the server evicts keys, because eviction deletes held locks. It
-// checks once per session, whatever the reply.
+// CheckEvictionOnce starts a goroutine that warns if the server evicts keys, because eviction deletes held locks. Once the
+// server has replied, further calls do nothing.
 func (s *Session) CheckEvictionOnce() {
-	s.report.looked.Do(func() {
-		if s.enter() != nil {
-			return
+	if s.report.looked.Swap(true) || s.enter() != nil {
+		return
+	}
+	go func() {
+		defer s.sender.Done()
+		o := command.Send[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
+			return luascripts.Evicts(ctx, s.rdb)
+		}))
+		switch policy := o.Value; {
+		case o.Err != nil:
+			s.report.looked.Store(!s.sender.MayPass(o.Err)) // the next call may have a reply
+		case policy != "":
+			s.report.warn("server evicts keys; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
 		}
-		go func() {
-			defer s.sender.Done()
-			o := command.Send[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
-				return luascripts.Evicts(ctx, s.rdb)
-			}))
-			if policy := o.Value; o.Err == nil && policy != "" {
-				s.report.warn("server evicts keys; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
-			}
-		}()
-	})
+	}()
 }

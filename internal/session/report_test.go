@@ -342,6 +342,33 @@ func TestReport_evictionsAfterClose(t *testing.T) {
 	})
 }
 
+// The check for eviction is repeated until the server has replied, and then no more.
+func TestReport_evictionsWhileUnavailable(t *testing.T) {
+	for name, fault := range map[string]func(w *world) (end func()){
+		"refused":  func(w *world) func() { w.wire.Refuse(true); w.wire.CutAll(); return func() { w.wire.Refuse(false) } },
+		"no reply": func(w *world) func() { w.wire.Freeze(true); return func() { w.wire.Freeze(false); w.wire.CutAll() } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				end := fault(w)
+				w.a.CheckEvictionOnce()
+				time.Sleep(2 * opTime)
+				end()
+				time.Sleep(2 * opTime)
+				n := w.scripts()
+				for i := range 3 {
+					w.a.CheckEvictionOnce()
+					w.a.CheckEvictionOnce() // while the other one is in flight
+					time.Sleep(opTime)
+					if sent := n.Load(); sent == 0 || i > 0 && sent > 2 {
+						t.Errorf("check %d: %d commands", i, sent)
+					}
+				}
+			})
+		})
+	}
+}
+
 // The warning of failed renewals counts only the failed ones.
 func TestReport_someRenewalsFailed(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
