@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -51,6 +53,20 @@ func TestBench_unavailable(t *testing.T) {
 		return a
 	})
 	says(t, on(t, s, "bench", "--duration", "100ms", "--yes", "--url", "redis://"+proxy.Addr()), 1, "free: ", "no reply from Redis within 10s")
+}
+
+// On a server so slow that the first call outlasts the cell, the next call is measured.
+func TestMeasure_slow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, err := measure(t.Context(), benchLeast, 1, func(context.Context) (time.Duration, error) {
+			time.Sleep(time.Second)
+			return time.Second, nil
+		})
+		if err != nil || c.Calls != 1 || c.P50US != 1e6 || c.PerSecond > 1 {
+			t.Errorf("%+v, %v; want one call, at most 1 per second", c, err)
+		}
+	})
 }
 
 func keysLike(t *testing.T, s *redistest.Server, pattern string) []string {
