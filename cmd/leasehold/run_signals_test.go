@@ -236,7 +236,7 @@ func TestRun_blockedStderr(t *testing.T) {
 	for kind, kill := range map[string]string{"exits": "1h", "ignores": "50ms"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			c, lock := start(t, s.Addr(), kind, "--lease", "600ms", "-k", kill)
+			c, lock := start(t, s.Addr(), kind, "--lease", "6s", "-k", kill)
 			s.Do(t, "DEL", lock)
 			c.ends(exitLost)
 			noKeys(t, s, lock)
