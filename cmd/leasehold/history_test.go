@@ -168,9 +168,17 @@ func TestPage_scans(t *testing.T) {
 	for i := range 20 {
 		s.Do(t, "HSET", fmt.Sprint("orders:", i), redissonOwner, "1")
 	}
-	b := browse(t, s)
+	proxy := redistest.NewProxy(t, s.Addr())
+	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
+		if strings.EqualFold(string(req[0]), "SCAN") {
+			a.DelayReply = 20 * time.Millisecond // so that the scan is not over before the browser shows the page
+		}
+		return a
+	})
+	b := browse(t, s, "--url", "redis://"+proxy.Addr())
 	b.open("locks")
 	b.shows("Scanning:")
+	proxy.OnRequest(nil)
 	b.until("!document.body.innerText.includes('Scanning:')")
 	b.shows("20 locks")
 	if n := strings.Count(lsJSON(t, s), "\n"); n != 20 {
