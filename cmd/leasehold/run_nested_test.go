@@ -5,7 +5,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
@@ -146,9 +145,7 @@ func TestRun_reenterQuorumThatChanges(t *testing.T) {
 	c := prepare(t, env, args...).start()
 	c.stdout.await(t, "ready")
 	close(grants)
-	for !held(t, servers[2], lock) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	awaitHeld(t, servers[2], lock)
 	c.say("")
 	c.stdout.await(t, "inner")
 	servers[1].Kill(t)

@@ -354,11 +354,13 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	p := inTerminal(t, s).begin()
 	p.types("echo | $leasehold run " + lockName(t) + " -- sh -c 'echo p\"\"id $$.; exec sleep 60'\n")
 	var pid string
-	for found := []string(nil); found == nil; time.Sleep(5 * time.Millisecond) { // the shell's prompt can come before it
-		if found = regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(p.stdout.String()); found != nil {
+	await(t, "no pid", func() bool { // the shell's prompt can come before it
+		found := regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(p.stdout.String())
+		if found != nil {
 			pid = found[1]
 		}
-	}
+		return found != nil
+	})
 	p.types(ctrlZ)
 	p.stdout.await(t, "the command is stopped, and so is leasehold: ")
 	p.stdout.await(t, "Stopped")
@@ -368,13 +370,14 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	}
 	p.types("fg\n")
 	p.stdout.await(t, "fg")
-	for state := "T"; strings.HasPrefix(state, "T"); time.Sleep(5 * time.Millisecond) {
+	await(t, "the command does not continue", func() bool {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, state, _ = strings.Cut(string(stat), ") ")
-	}
+		_, state, _ := strings.Cut(string(stat), ") ")
+		return !strings.HasPrefix(state, "T")
+	})
 	p.types(ctrlC)
 	p.types("echo \"code $?\"; exit 0\n")
 	p.stdout.await(t, "code 130")

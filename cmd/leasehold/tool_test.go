@@ -258,22 +258,24 @@ func held(t *testing.T, s *redistest.Server, name string) bool {
 	return n > 0
 }
 
+// await waits until done reports true. what is the failure if it does not.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(promptly); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
 // awaitHeld waits until somebody has the lock.
 func awaitHeld(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
-	for deadline := time.Now().Add(promptly); !held(t, s, name); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("nobody has %s", name)
-		}
-	}
+	await(t, "nobody has "+name, func() bool { return held(t, s, name) })
 }
 
 // awaitFree waits until there is no lock called name.
 func awaitFree(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
-	for deadline := time.Now().Add(promptly); held(t, s, name); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the lock is not free")
-		}
-	}
+	await(t, "the lock is not free", func() bool { return !held(t, s, name) })
 }
