@@ -141,7 +141,7 @@ func TestRun_reenterQuorumThatChanges(t *testing.T) {
 	env := []string{"LEASEHOLD_REDIS_URL=" + strings.Join([]string{servers[0].URL(), servers[1].URL(), "redis://" + last.Addr()}, " ")}
 	lock := lockName(t)
 	args := append(quorumArgs[:len(quorumArgs):len(quorumArgs)], lock, "--", "sh", "-c", `echo ready; read line; exec "$@"`, "sh", path)
-	args = append(append(args, quorumArgs...), "--reenter", lock, "--", "sh", "-c", "echo inner; sleep 5") // several leases
+	args = append(append(args, quorumArgs...), "--reenter", lock, "--", "sh", "-c", "echo inner; sleep 16") // two leases
 	c := prepare(t, env, args...).start()
 	c.stdout.await(t, "ready")
 	close(grants)
