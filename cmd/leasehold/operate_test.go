@@ -343,8 +343,9 @@ func TestUnlock_run(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	name := lockName(t)
-	stuck := on(t, s, "run", "--lease", "3s", name, "--", "sleep", "1000")
+	stuck := on(t, s, "run", name, "--", "sleep", "1000")
 	awaitHeld(t, s, name)
+	registered(t, s, stuck)
 	await(t, "the holder does not listen", func() bool {
 		reply := s.Do(t, "PUBSUB", "CHANNELS", "leasehold_client:*")
 		channels, err := reply.AsStrSlice()

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -278,4 +279,24 @@ func awaitHeld(t *testing.T, s *redistest.Server, name string) {
 func awaitFree(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
 	await(t, "the lock is not free", func() bool { return !held(t, s, name) })
+}
+
+// registered waits until the registry has an entry of the process, and returns its key.
+func registered(t *testing.T, s *redistest.Server, c *tool) (entry string) {
+	t.Helper()
+	await(t, "the process has no registry entry", func() bool {
+		reply := s.Do(t, "KEYS", "leasehold_client:*")
+		names, err := reply.AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			reply := s.Do(t, "HGET", name, "pid")
+			if pid, err := reply.ToString(); err == nil && pid == strconv.Itoa(c.cmd.Process.Pid) {
+				entry = name
+			}
+		}
+		return entry != ""
+	})
+	return entry
 }
