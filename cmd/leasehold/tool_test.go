@@ -212,11 +212,14 @@ func (r *transcript) await(t *testing.T, text string) {
 }
 
 // within waits until text was written, for d at most, and reports whether it was.
-func (r *transcript) within(d time.Duration, text string) bool {
+func (r *transcript) within(d time.Duration, text string) bool { return r.behind(0, d, text) }
+
+// behind is within for what was written after the first n bytes.
+func (r *transcript) behind(n int, d time.Duration, text string) bool {
 	limit := time.After(d)
 	for {
 		r.mu.Lock()
-		seen, changed := strings.Contains(r.text.String(), text), r.changed
+		seen, changed := strings.Contains(r.text.String()[n:], text), r.changed
 		r.mu.Unlock()
 		if seen {
 			return true
