@@ -164,11 +164,16 @@ func (c *tool) killed(want syscall.Signal) {
 	}
 }
 
-// wait waits for its end, and until nobody has its standard output open: as long as
+// wait waits for its end, for a limited time, and until nobody has its standard output open: as long as
 // somebody has, something that it started is there.
 func (c *tool) wait() *os.ProcessState {
 	c.t.Helper()
+	limit := time.AfterFunc(6*promptly, func() {
+		c.t.Error("it does not end")
+		_ = c.cmd.Process.Kill()
+	})
 	_ = c.cmd.Wait() // the state says more
+	limit.Stop()
 	if c.closed != nil {
 		select {
 		case <-c.closed:
