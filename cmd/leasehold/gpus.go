@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	gpus       = 3
-	trainings  = 12
-	trainers   = 3                      // clients
-	trainTime  = 120 * time.Millisecond // of each training
-	deadWithin = shortLease + 2*time.Second
+	gpus      = 3
+	trainings = 12
+	trainers  = 3                      // clients
+	trainTime = 120 * time.Millisecond // of each training
 )
+
+var deadWithin = shortLease + 2*time.Second
 
 // gpuReport is what the scene saw of the GPUs.
 type gpuReport struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-const (
+var (
 	shortLease = 2 * time.Second // the default is 30 s, but then there would be little to see
 	jobTime    = 3 * shortLease
 )

@@ -18,11 +18,12 @@ const (
 	branches = 3 // clients by which they come
 	editions = 3
 
-	pageTime       = 40 * time.Millisecond  // at least, from one page to the other
-	betweenTime    = 300 * time.Millisecond // before each edition
-	librarianWaits = 5 * time.Second        // at most, at the door
-	joinTime       = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
+	pageTime    = 40 * time.Millisecond  // at least, from one page to the other
+	betweenTime = 300 * time.Millisecond // before each edition
+	joinTime    = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
 )
+
+var librarianWaits = 5 * time.Second // at most, at the door
 
 // library has a catalog of two pages, which must be of the same edition. The
 // readers come in together. The librarian, which revises the catalog, comes in alone.

@@ -10,7 +10,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func TestMain(m *testing.M) { redistest.VerifyTestMain(mainTests{m}) }
+func TestMain(m *testing.M) {
+	slowDemo()
+	redistest.VerifyTestMain(mainTests{m})
+}
 
 func TestRun_calledTheWrongWay(t *testing.T) {
 	t.Parallel()

@@ -209,11 +209,10 @@ func TestInspect(t *testing.T) {
 		defer close(done)
 		_, _ = c.NewFairLock("orders:1").Lock(ctx)
 	}()
-	for {
-		if state, err := c.NewFairLock("orders:1").Inspect(t.Context()); err != nil || len(state.Waiters) == 1 {
-			break
-		}
-	}
+	await(t, "nobody waits", func() bool {
+		state, err := c.NewFairLock("orders:1").Inspect(t.Context())
+		return err != nil || len(state.Waiters) == 1
+	})
 	knows(t, rdb, c)
 	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: a fair lock, held\n", "holder   billing on "+host(t)+", pid ", "zone=a", "requested ", " ago, at ", "(includes the wait)\n",
 		"owner "+h.Owner(), " left\n", "waiters  1. billing on ", "waiter timeout in ",
@@ -245,14 +244,7 @@ func TestUnlock(t *testing.T) {
 	if h.Err() != nil {
 		t.Fatal(h.Err())
 	}
-	for hears := false; !hears; { // it does so once the lock was held for a second
-		reply := s.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
-		n, err := reply.ToInt64()
-		if err != nil {
-			t.Fatal(err)
-		}
-		hears = n > 0
-	}
+	hears(t, s, c)
 	says(t, on(t, s, "unlock", "orders:1", "--yes", "--owner", h.Owner(), "--operator", "alice", "--reason", "stuck since 3"), 0, "holder  billing on ", "unlocked; notification sent to the holder (billing on "+host(t)+", pid ", "keeps running alongside the next holder")
 	<-h.Context().Done()
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck since 3") {
@@ -351,16 +343,17 @@ func TestUnlock_run(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	name := lockName(t)
-	stuck := on(t, s, "run", "--lease", "3s", name, "--", "sleep", "1000")
+	stuck := on(t, s, "run", name, "--", "sleep", "1000")
 	awaitHeld(t, s, name)
-	for n := int64(0); n == 0; { // somebody listens
+	registered(t, s, stuck)
+	await(t, "the holder does not listen", func() bool {
 		reply := s.Do(t, "PUBSUB", "CHANNELS", "leasehold_client:*")
 		channels, err := reply.AsStrSlice()
 		if err != nil {
 			t.Fatal(err)
 		}
-		n = int64(len(channels))
-	}
+		return len(channels) > 0
+	})
 	next := on(t, s, "run", name, "--", "echo", "mine")
 	says(t, on(t, s, "ls"), 0, name, "leasehold run on ")
 	says(t, on(t, s, "unlock", name, "--yes", "--operator", "alice"), 0, ", runs sleep", "unlocked; notification sent to the holder (leasehold run on ")

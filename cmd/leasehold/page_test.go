@@ -509,15 +509,11 @@ func tabTo(b *browser, text string) {
 // hears waits until the client listens for word of forced unlocks, which it does once a lock was renewed.
 func hears(t *testing.T, s *redistest.Server, c *client.Client) {
 	t.Helper()
-	for end := time.Now().Add(promptly); ; time.Sleep(5 * time.Millisecond) {
+	await(t, "the client does not listen", func() bool {
 		reply := s.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
-		if n, err := reply.ToInt64(); err == nil && n > 0 {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the client does not listen")
-		}
-	}
+		n, err := reply.ToInt64()
+		return err == nil && n > 0
+	})
 }
 
 // The page follows a latch that is counted down, and a wait group that loses a worker.

@@ -14,8 +14,9 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-const (
-	siteCount   = 5
+const siteCount = 5
+
+var (
 	quorumLease = 2500 * time.Millisecond
 	voteTimeout = quorumLease / 6 // the default of 50 ms is short for a busy machine
 	ballotLimit = 8 * time.Second // after which what should have happened is not waited for

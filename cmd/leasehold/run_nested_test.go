@@ -5,7 +5,6 @@ package main
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
@@ -142,13 +141,11 @@ func TestRun_reenterQuorumThatChanges(t *testing.T) {
 	env := []string{"LEASEHOLD_REDIS_URL=" + strings.Join([]string{servers[0].URL(), servers[1].URL(), "redis://" + last.Addr()}, " ")}
 	lock := lockName(t)
 	args := append(quorumArgs[:len(quorumArgs):len(quorumArgs)], lock, "--", "sh", "-c", `echo ready; read line; exec "$@"`, "sh", path)
-	args = append(append(args, quorumArgs...), "--reenter", lock, "--", "sh", "-c", "echo inner; sleep 5") // several leases
+	args = append(append(args, quorumArgs...), "--reenter", lock, "--", "sh", "-c", "echo inner; sleep 16") // two leases
 	c := prepare(t, env, args...).start()
 	c.stdout.await(t, "ready")
 	close(grants)
-	for !held(t, servers[2], lock) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	awaitHeld(t, servers[2], lock)
 	c.say("")
 	c.stdout.await(t, "inner")
 	servers[1].Kill(t)

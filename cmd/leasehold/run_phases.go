@@ -198,20 +198,23 @@ func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
 }
 
 // untilSignal returns a context that ends with the first signal that asks to end.
-// When listened returns, signals are the caller's again.
+// When listened returns, later signals are the caller's again.
 func (r *runner) untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, listened func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	receive := func(s os.Signal) {
+		if child.Ends(s) {
+			cancel(interrupted{s})
+			return
+		}
+		r.happens("ignored a signal (%v): the command has not started", s)
+	}
 	done := make(chan struct{})
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		for {
 			select {
 			case s := <-signals:
-				if child.Ends(s) {
-					cancel(interrupted{s})
-					return
-				}
-				r.happens("ignored a signal (%v): the command has not started", s)
+				receive(s)
 			case <-done:
 				return
 			}
@@ -220,6 +223,9 @@ func (r *runner) untilSignal(ctx context.Context, signals <-chan os.Signal) (_ c
 	return ctx, func() {
 		close(done)
 		listening.Wait()
+		for len(signals) > 0 { // otherwise they would reach the command that starts now
+			receive(<-signals)
+		}
 	}
 }
 

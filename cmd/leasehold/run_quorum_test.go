@@ -55,8 +55,9 @@ func TestRun_quorumSignal(t *testing.T) {
 	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", "echo ready; exec sleep 60")...).start()
 	c.stdout.await(t, "ready")
 	waiting := prepare(t, env, append(quorumArgs, lock, "--", "echo", "ran")...).start()
+	waiting.stderr.await(t, "waiting for ")
 	waiting.signal(syscall.SIGINT)
-	waiting.wait() // the signal may have come before the process could catch it
+	waiting.ends(128 + int(syscall.SIGINT))
 	if waiting.stdout.String() != "" {
 		t.Error("the command ran")
 	}

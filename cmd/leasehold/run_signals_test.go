@@ -3,6 +3,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -78,6 +80,23 @@ func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	c.ends(0)
 	if got := c.stdout.String(); got != "ran\n" {
 		t.Errorf("the command wrote %q", got)
+	}
+}
+
+// A signal that is there when the wait ends still belongs to the wait: it ends run, or is ignored, and does not reach the command.
+func TestUntilSignal(t *testing.T) {
+	t.Parallel()
+	for range 50 { // either end of the wait can be noticed first
+		for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} {
+			signals := make(chan os.Signal, 2)
+			ctx, listened := (&runner{}).untilSignal(t.Context(), signals)
+			signals <- syscall.SIGUSR1
+			signals <- s
+			listened()
+			if ends := errors.Is(context.Cause(ctx), interrupted{s}); ends != (s == syscall.SIGTERM) || len(signals) > 0 {
+				t.Fatalf("%v: the wait ended by %v, and %d signals are left", s, context.Cause(ctx), len(signals))
+			}
+		}
 	}
 }
 
@@ -217,7 +236,7 @@ func TestRun_blockedStderr(t *testing.T) {
 	for kind, kill := range map[string]string{"exits": "1h", "ignores": "50ms"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			c, lock := start(t, s.Addr(), kind, "--lease", "600ms", "-k", kill)
+			c, lock := start(t, s.Addr(), kind, "--lease", "6s", "-k", kill)
 			s.Do(t, "DEL", lock)
 			c.ends(exitLost)
 			noKeys(t, s, lock)

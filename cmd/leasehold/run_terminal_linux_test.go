@@ -22,6 +22,7 @@ import (
 type screenplay struct {
 	*tool
 	master, slave *os.File
+	shown         int // how much was written before the keys that were typed last
 }
 
 // inTerminal prepares a program in a terminal of its own, as the leader of its session; begin starts
@@ -40,7 +41,7 @@ func inTerminal(t *testing.T, s *redistest.Server, args ...string) *screenplay {
 	c.stdin.Close()
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = slave, slave, slave
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	p := &screenplay{c, master, slave}
+	p := &screenplay{tool: c, master: master, slave: slave}
 	t.Cleanup(func() { // runs after the cleanup of start, which shows the output
 		slave.Close()
 		master.Close()
@@ -109,6 +110,9 @@ const (
 // types types keys.
 func (p *screenplay) types(keys string) {
 	p.t.Helper()
+	if keys != "" {
+		p.shown = len(p.stdout.String())
+	}
 	if _, err := p.master.WriteString(keys); err != nil {
 		p.t.Error(err)
 	}
@@ -354,11 +358,13 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	p := inTerminal(t, s).begin()
 	p.types("echo | $leasehold run " + lockName(t) + " -- sh -c 'echo p\"\"id $$.; exec sleep 60'\n")
 	var pid string
-	for found := []string(nil); found == nil; time.Sleep(5 * time.Millisecond) { // the shell's prompt can come before it
-		if found = regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(p.stdout.String()); found != nil {
+	await(t, "no pid", func() bool { // the shell's prompt can come before it
+		found := regexp.MustCompile(`pid (\d+)\.`).FindStringSubmatch(p.stdout.String())
+		if found != nil {
 			pid = found[1]
 		}
-	}
+		return found != nil
+	})
 	p.types(ctrlZ)
 	p.stdout.await(t, "the command is stopped, and so is leasehold: ")
 	p.stdout.await(t, "Stopped")
@@ -368,13 +374,14 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	}
 	p.types("fg\n")
 	p.stdout.await(t, "fg")
-	for state := "T"; strings.HasPrefix(state, "T"); time.Sleep(5 * time.Millisecond) {
+	await(t, "the command does not continue", func() bool {
 		stat, err := os.ReadFile("/proc/" + pid + "/stat")
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, state, _ = strings.Cut(string(stat), ") ")
-	}
+		_, state, _ := strings.Cut(string(stat), ") ")
+		return !strings.HasPrefix(state, "T")
+	})
 	p.types(ctrlC)
 	p.types("echo \"code $?\"; exit 0\n")
 	p.stdout.await(t, "code 130")
@@ -544,7 +551,7 @@ func sized(t *testing.T, p *screenplay, columns uint16) {
 	}
 }
 
-// awaitDrawn waits until text is on the screen of p. A program writes only what differs from the screen before, which depends on how fast
+// awaitDrawn waits until text is on the screen of p, drawn after the keys that were typed last. A program writes only what differs from the screen before, which depends on how fast
 // it is. When the size of the terminal changes, it writes all.
 func awaitDrawn(t *testing.T, p *screenplay, text string) {
 	t.Helper()
@@ -555,7 +562,7 @@ func awaitDrawn(t *testing.T, p *screenplay, text string) {
 func awaitDrawnIn(t *testing.T, p *screenplay, columns uint16, text string) {
 	t.Helper()
 	began := time.Now()
-	for columns++; !p.stdout.within(time.Second, text); columns ^= 1 {
+	for columns++; !p.stdout.behind(p.shown, time.Second, text); columns ^= 1 {
 		if time.Since(began) > promptly {
 			t.Fatalf("%q is not on the screen, but %q", text, p.stdout)
 		}
@@ -597,9 +604,7 @@ func TestTop_keys(t *testing.T) {
 		{"\r", "done: a latch, count 7"},
 		{"\x7f", "select"},
 	} {
-		if _, err := p.master.WriteString(step.keys); err != nil {
-			t.Fatal(err)
-		}
+		p.types(step.keys)
 		awaitDrawn(t, p, step.shows)
 	}
 	if _, err := p.master.WriteString("q"); err != nil {
@@ -641,9 +646,7 @@ func TestTop_unheld(t *testing.T) {
 		{"\r", "a Redisson-compatible rate limiter"},
 		{"\x7f", "select"},
 	} {
-		if _, err := p.master.WriteString(step.keys); err != nil {
-			t.Fatal(err)
-		}
+		p.types(step.keys)
 		awaitDrawn(t, p, step.shows)
 	}
 	if _, err := p.master.WriteString("q"); err != nil {
@@ -735,14 +738,18 @@ func TestTop_unlock(t *testing.T) {
 	if h.Err() != nil {
 		t.Fatal(h.Err())
 	}
-	for lost := false; !lost; { // until the server has told who holds it, a y has no effect
-		p.types("y")
+	p.shown = len(p.stdout.String())
+	await(t, "the lock is not unlocked", func() bool { // until the server has told who holds it, a y has no effect
+		if _, err := p.master.WriteString("y"); err != nil {
+			t.Fatal(err)
+		}
 		select {
 		case <-h.Context().Done():
-			lost = true
+			return true
 		case <-time.After(100 * time.Millisecond):
+			return false
 		}
-	}
+	})
 	if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "by alice: stuck, ticket 816") {
 		t.Errorf("the holder is told %v", err)
 	}

@@ -494,7 +494,7 @@ func TestRun_maxHold(t *testing.T) {
 	t.Run("held until the command is over", func(t *testing.T) {
 		t.Parallel()
 		lock := lockName(t)
-		c := on(t, s, "run", "--lease", "2s", "--max-hold", "3s", "-k", "1h", lock, "--", "sh", "-c", `trap 'echo told; read line; exit' TERM; while :; do sleep 0.01; done`)
+		c := on(t, s, "run", "--lease", "6s", "--max-hold", "3s", "-k", "1h", lock, "--", "sh", "-c", `trap 'echo told; read line; exit' TERM; while :; do sleep 0.01; done`)
 		c.stdout.await(t, "told")
 		if !held(t, s, lock) {
 			t.Error("the lock is free, and the command goes on")

@@ -21,6 +21,7 @@ func TestRun_holder(t *testing.T) {
 			run := append([]string{"run"}, strings.Fields(kind)...)
 			holder := on(t, s, append(run, lock, "--", "sh", "-c", "echo ready; read line")...)
 			holder.stdout.await(t, "ready")
+			registered(t, s, holder)
 			whose := fmt.Sprintf("pid %d, runs sh, requested ", holder.cmd.Process.Pid)
 
 			c := on(t, s, append(run, "--no-wait", lock, "--", "true")...)
@@ -46,6 +47,7 @@ func TestRun_holder(t *testing.T) {
 		for range 3 {
 			h := on(t, s, "run", "--shared", lock, "--", "sh", "-c", "echo ready; read line")
 			h.stdout.await(t, "ready")
+			registered(t, s, h)
 			holders = append(holders, h)
 		}
 		c := on(t, s, "run", "--no-wait", "--exclusive", lock, "--", "true")

@@ -16,7 +16,7 @@ import (
 )
 
 // Limits, so that the demo ends also when the server does not answer.
-const (
+var (
 	sceneLimit = time.Minute
 	tidyLimit  = 5 * time.Second
 )

@@ -9,11 +9,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-const (
-	stuckLease = 1500 * time.Millisecond
+const opening, ofA, ofB = 100, 30, 50 // euros: in an account, and what A and B pay in
 
-	opening, ofA, ofB = 100, 30, 50 // euros: in an account, and what A and B pay in
-)
+var stuckLease = 1500 * time.Millisecond
 
 // staleReport is what the scene saw of the stale holder, A, and of B after it.
 type staleReport struct {

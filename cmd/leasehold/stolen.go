@@ -11,7 +11,7 @@ import (
 
 // toldWithin is for how long a holder may go on after the theft. The next renewal, which tells it, comes within a third of the
 // lease. On a machine that is too busy for that, the lease ends by the holder's own clock.
-const toldWithin = shortLease
+var toldWithin = shortLease
 
 // theftReport is what the scene saw of the theft.
 type theftReport struct {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,11 +164,16 @@ func (c *tool) killed(want syscall.Signal) {
 	}
 }
 
-// wait waits for its end, and until nobody has its standard output open: as long as
+// wait waits for its end, for a limited time, and until nobody has its standard output open: as long as
 // somebody has, something that it started is there.
 func (c *tool) wait() *os.ProcessState {
 	c.t.Helper()
+	limit := time.AfterFunc(6*promptly, func() {
+		c.t.Error("it does not end")
+		_ = c.cmd.Process.Kill()
+	})
 	_ = c.cmd.Wait() // the state says more
+	limit.Stop()
 	if c.closed != nil {
 		select {
 		case <-c.closed:
@@ -211,11 +217,14 @@ func (r *transcript) await(t *testing.T, text string) {
 }
 
 // within waits until text was written, for d at most, and reports whether it was.
-func (r *transcript) within(d time.Duration, text string) bool {
+func (r *transcript) within(d time.Duration, text string) bool { return r.behind(0, d, text) }
+
+// behind is within for what was written after the first n bytes.
+func (r *transcript) behind(n int, d time.Duration, text string) bool {
 	limit := time.After(d)
 	for {
 		r.mu.Lock()
-		seen, changed := strings.Contains(r.text.String(), text), r.changed
+		seen, changed := strings.Contains(r.text.String()[n:], text), r.changed
 		r.mu.Unlock()
 		if seen {
 			return true
@@ -258,22 +267,44 @@ func held(t *testing.T, s *redistest.Server, name string) bool {
 	return n > 0
 }
 
+// await waits until done reports true. what is the failure if it does not.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(promptly); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(what)
+		}
+	}
+}
+
 // awaitHeld waits until somebody has the lock.
 func awaitHeld(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
-	for deadline := time.Now().Add(promptly); !held(t, s, name); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("nobody has %s", name)
-		}
-	}
+	await(t, "nobody has "+name, func() bool { return held(t, s, name) })
 }
 
 // awaitFree waits until there is no lock called name.
 func awaitFree(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
-	for deadline := time.Now().Add(promptly); held(t, s, name); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the lock is not free")
+	await(t, "the lock is not free", func() bool { return !held(t, s, name) })
+}
+
+// registered waits until the registry has an entry of the process, and returns its key.
+func registered(t *testing.T, s *redistest.Server, c *tool) (entry string) {
+	t.Helper()
+	await(t, "the process has no registry entry", func() bool {
+		reply := s.Do(t, "KEYS", "leasehold_client:*")
+		names, err := reply.AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		for _, name := range names {
+			reply := s.Do(t, "HGET", name, "pid")
+			if pid, err := reply.ToString(); err == nil && pid == strconv.Itoa(c.cmd.Process.Pid) {
+				entry = name
+			}
+		}
+		return entry != ""
+	})
+	return entry
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// hintLimit is how long a message may take.
-const hintLimit = 2 * time.Second
+// hintLimit is how long the subscription and a message may take together.
+const hintLimit = 2 * patient
 
 // pubsub checks whether a message reaches a listener. A message tells waiters that a lock
 // is free; without it they ask once a second. Rate limiters and filters send no messages.
@@ -100,13 +100,17 @@ func (e *exam) lock(ctx context.Context) []Check {
 	if !e.locks() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patient)
+	ctx, cancel := context.WithTimeout(ctx, 2*patient) // it asks twice
 	defer cancel()
-	c, err := client.New(e.rdb, client.WithWatchdogTimeout(patient), client.WithoutRegistry())
+	c, err := client.New(e.rdb, client.WithWatchdogTimeout(4*patient), client.WithOpTimeout(patient), client.WithoutRegistry())
 	if err != nil {
 		return []Check{{Name: "lock", Status: Failure, Found: err.Error()}}
 	}
-	defer c.Close(context.WithoutCancel(ctx))
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patient)
+		defer cancel()
+		_ = c.Close(ctx)
+	}()
 	began := time.Now()
 	hold, err := c.NewLock(e.name).TryLock(ctx)
 	if err == nil {

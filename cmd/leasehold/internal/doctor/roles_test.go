@@ -56,21 +56,67 @@ func fill(t *testing.T, rdb rueidis.Client) {
 	})
 }
 
-// apply does all that an application does with the kinds of this test, with fencing.
+// apply does all that an application does with the kinds of this test, with fencing: one client holds, and another one waits.
 func apply(t *testing.T, rdb rueidis.Client) error {
-	c, err := client.New(rdb, client.WithName("shop"))
-	if err != nil {
-		return err
-	}
-	defer c.Close(t.Context())
-	for _, l := range []lock.Locker{c.NewLock("orders:a", lock.WithFencing()), c.NewLock("orders:{b}"), c.NewFairLock("orders:c"), c.NewRWLock("orders:d").Read(), c.NewRWLock("orders:e").Write(), c.NewSemaphore("orders:f", 2)} {
-		h, err := l.Lock(t.Context())
+	var clients [2]*client.Client
+	for i := range clients {
+		c, err := client.New(rdb, client.WithName("shop"))
 		if err != nil {
 			return err
 		}
-		waits, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, _ = l.Lock(waits)
+		defer c.Close(context.WithoutCancel(t.Context()))
+		clients[i] = c
+	}
+	a, b := clients[0], clients[1]
+	waiters := func(l interface {
+		Inspect(ctx context.Context) (lock.State, error)
+	}) func() ([]lock.Waiter, error) {
+		return func() ([]lock.Waiter, error) {
+			s, err := l.Inspect(t.Context())
+			return s.Waiters, err
+		}
+	}
+	for i, l := range []struct {
+		held, wanted lock.Locker
+		waiters      func() ([]lock.Waiter, error)
+	}{
+		{a.NewLock("orders:a", lock.WithFencing()), b.NewLock("orders:a", lock.WithFencing()), waiters(a.NewLock("orders:a"))},
+		{a.NewLock("orders:{b}"), b.NewLock("orders:{b}"), waiters(a.NewLock("orders:{b}"))},
+		{a.NewFairLock("orders:c"), b.NewFairLock("orders:c"), waiters(a.NewFairLock("orders:c"))},
+		{a.NewRWLock("orders:d").Read(), b.NewRWLock("orders:d").Write(), waiters(a.NewRWLock("orders:d"))},
+		{a.NewRWLock("orders:e").Write(), b.NewRWLock("orders:e").Write(), waiters(a.NewRWLock("orders:e"))},
+		{a.NewSemaphore("orders:f", 2).N(2), b.NewSemaphore("orders:f", 2), func() ([]lock.Waiter, error) {
+			s, err := a.NewSemaphore("orders:f", 2).Inspect(t.Context())
+			return s.Waiters, err
+		}},
+	} {
+		h, err := l.held.Lock(t.Context())
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		waits := make(chan error, 1)
+		go func() {
+			_, err := l.wanted.Lock(ctx)
+			waits <- err
+		}()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			queue, err := l.waiters()
+			if err != nil {
+				return err
+			}
+			if len(queue) == 1 {
+				break
+			}
+			if len(waits) > 0 || time.Now().After(end) {
+				t.Fatalf("nobody waits for lock %d", i)
+			}
+		}
 		cancel()
+		if err := <-waits; !errors.Is(err, context.Canceled) {
+			return err
+		}
 		if err := h.Unlock(t.Context()); err != nil {
 			return err
 		}
