@@ -800,6 +800,28 @@ func TestCountDownOnce(t *testing.T) {
 	}
 }
 
+// A part is stored for a day after its call, even if the latch is not used again, and so is a release.
+func TestCountDownOnce_storedForADay(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := kindtest.NewClient(t, s.Client(t)).NewLatch("done")
+	create(t, l, 2)
+	for _, part := range []string{"a", "b"} { // b releases the latch
+		keys := []string{"leasehold_latch:{done}", "leasehold_latch_calls:{done}"}
+		for _, key := range keys {
+			s.Do(t, "PEXPIRE", key, thirteenHours)
+		}
+		if _, err := l.CountDownOnce(t.Context(), part); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			if left := kindtest.Number(s.Do(t, "PTTL", key)); left < (24*time.Hour - time.Minute).Milliseconds() {
+				t.Errorf("after part %s, the TTL of %s is %d ms", part, key, left)
+			}
+		}
+	}
+}
+
 // A caller that gives up leaves no goroutine or subscription behind, in each phase of its wait.
 func TestWait_cancelled(t *testing.T) {
 	t.Parallel()

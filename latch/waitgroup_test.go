@@ -220,6 +220,32 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	}
 }
 
+const thirteenHours = "46800000" // in ms
+
+// wantStored fails the test unless late callers find the wait group "import" for a day.
+func wantStored(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < (24*time.Hour - time.Minute).Milliseconds() {
+		t.Errorf("the TTL is %d ms", left)
+	}
+}
+
+// A wait group is stored for a day after each change.
+func TestWaitGroup_storedForADay(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t)).NewWaitGroup("import")
+	m := join(t, c)
+	for _, change := range []func(){
+		func() { m = join(t, c) },
+		func() { kindtest.MustUnlock(t, m) },
+	} {
+		s.Do(t, "PEXPIRE", "leasehold_crew:{import}", thirteenHours)
+		change()
+		wantStored(t, s)
+	}
+}
+
 // Workers are renewed, and so is the key of a wait group after more than a day.
 func TestWaitGroup_renewed(t *testing.T) {
 	t.Parallel()
@@ -227,11 +253,9 @@ func TestWaitGroup_renewed(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewWaitGroup("import")
 	m := join(t, c)
 	first := m.Until()
-	s.Do(t, "PEXPIRE", "leasehold_crew:{import}", "6000")
+	s.Do(t, "PEXPIRE", "leasehold_crew:{import}", thirteenHours)
 	kindtest.WaitFor(t, "it is renewed", func() bool { return m.Until().After(first.Add(kindtest.WatchdogTimeout)) })
-	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < time.Hour.Milliseconds() { // otherwise late callers find no wait group
-		t.Errorf("the TTL is %d ms", left)
-	}
+	wantStored(t, s)
 	wantWorkers(t, c, 0, 1, 0)
 	kindtest.MustUnlock(t, m)
 }
