@@ -347,6 +347,66 @@ func TestWaitGroup_reportsOnce(t *testing.T) {
 	}
 }
 
+// hookedHold is a hold whose Unlock first calls a function, one for each call.
+type hookedHold struct {
+	lock.Hold
+	hooks []func()
+}
+
+func (h *hookedHold) Unlock(ctx context.Context) error {
+	hook := h.hooks[0]
+	h.hooks = h.hooks[1:]
+	hook()
+	return h.Hold.Unlock(ctx)
+}
+
+// If two goroutines report different results at the same time, the one that succeeds is the result of the worker.
+func TestWaitGroup_reportsTwiceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waitGroup := locktest.NewServer(t).Client(t).NewWaitGroup("import")
+		m := join(t, waitGroup)
+		done, h := make(chan error, 1), m.Hold
+		m.Hold = &hookedHold{h, []func(){
+			func() { // of Fail
+				go func() { done <- m.Done(t.Context()) }()
+				synctest.Wait()
+			},
+			func() { // of Done, if it gets that far: Fail is over first
+				time.Sleep(time.Second)
+				m.Hold = h
+			},
+		}}
+		if err := m.Fail(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("it reports a different result: %v", err)
+		}
+		wantWorkers(t, waitGroup, 0, 0, 1)
+	})
+}
+
+// A nil context ends nothing.
+func TestWaitGroup_reportsWithoutContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waitGroup := locktest.NewServer(t).Client(t).NewWaitGroup("import")
+		m := join(t, waitGroup)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			var none context.Context
+			_ = m.Done(none)
+		}()
+		if err := m.Fail(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantWorkers(t, waitGroup, 0, 0, 1)
+	})
+}
+
 // A worker that reports its end while Redis is unavailable is done or lost as it says, however long Redis is unavailable, provided
 // that its lease lasts.
 func TestWaitGroup_reportsInALongOutage(t *testing.T) {
