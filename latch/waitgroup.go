@@ -141,6 +141,7 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	w := worker{c: c}
 	return lock.Do(ctx, &w, func(ctx context.Context) error {
+		w.began = true
 		err := fn(ctx)
 		w.done = err == nil // stays false if fn panics
 		return err
@@ -149,8 +150,9 @@ func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) 
 
 // worker adapts a wait group to the lock.Locker of [lock.Do].
 type worker struct {
-	c    *WaitGroup
-	done bool // fn has returned nil
+	c     *WaitGroup
+	began bool // fn was called
+	done  bool // fn has returned nil
 }
 
 func (w *worker) Name() string { return w.c.name }
@@ -166,17 +168,21 @@ func (w *worker) Lock(ctx context.Context) (lock.Hold, error) {
 // TryLock is Lock, because a worker never waits for other workers.
 func (w *worker) TryLock(ctx context.Context) (lock.Hold, error) { return w.Lock(ctx) }
 
-// workerHold is the hold of a worker. Unlock calls Fail unless fn has returned nil.
+// workerHold is the hold of a worker. Unlock calls Fail unless fn has returned nil. If ctx was canceled just after the
+// grant, fn was not called, and Unlock leaves no worker.
 type workerHold struct {
 	*Worker
 	w *worker
 }
 
 func (h workerHold) Unlock(ctx context.Context) error {
-	if h.w.done {
+	switch {
+	case h.w.done:
 		return h.Worker.Unlock(ctx)
+	case h.w.began:
+		return h.Fail(ctx)
 	}
-	return h.Fail(ctx)
+	return h.end(ctx, luascripts.NoWorker)
 }
 
 // Done reports that the worker is done. It works even after the context given to Add is canceled.

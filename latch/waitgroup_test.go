@@ -486,6 +486,19 @@ func TestWaitGroup_reportsAfterTheCancellation(t *testing.T) {
 	wantWorkers(t, waitGroup, 3, 0, 1)
 }
 
+// If the context of Do is canceled just after the grant, the function does not run, and there is no worker.
+func TestWaitGroup_canceledDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := locktest.NewServer(t).Client(t, client.WithObserver(lock.Observer{Acquired: func(context.Context, lock.Event) { cancel() }}))
+		waitGroup := c.NewWaitGroup("import")
+		if err := waitGroup.Do(ctx, func(context.Context) error { t.Error("it runs"); return nil }); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		wantWorkers(t, waitGroup, 0, 0, 0)
+	})
+}
+
 // A canceled Add leaves no worker, neither lost nor done, in each phase.
 func TestWaitGroup_canceledAdd(t *testing.T) {
 	t.Parallel()
