@@ -41,6 +41,9 @@
 //     that Java created and released before that leaves none.
 //   - Redisson's delete() leaves those keys, so a latch that it deletes looks released to this
 //     package. Delete latches with [Latch.Delete]. Waiters in Java are notified of neither.
+//   - If Java creates a released latch again before this package has read it, both rounds count as
+//     one. Wait misses the release, and the named parts of the first round do not count in the
+//     second. Create each further round from Go, or use a new name for each round.
 //   - A name must not contain braces, because Redisson's key and channel would be in two slots of a
 //     cluster.
 //   - RSemaphore, RAtomicLong and RPermitExpirableSemaphore are a number at <name>, too, and cannot

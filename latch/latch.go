@@ -37,7 +37,8 @@ const MaxCount = 1<<53 - 1
 
 const (
 	keptCalls   = time.Hour      // how long Redis remembers a call, so that a delayed duplicate has no effect
-	keptTraces  = 24 * time.Hour // how long the extra keys of a latch or a wait group live
+	keptParts   = 24 * time.Hour // how long Redis remembers a named part, and at least how long the extra keys of a latch live after a call
+	keptTraces  = 2 * keptParts  // the TTL of these keys, which the scripts renew when less than half is left
 	keptLost    = time.Minute    // how long a client remembers the mark of a worker after its lease; must exceed the clock skew
 	maxPartName = 256            // maximum size of a part name in bytes
 )
@@ -158,7 +159,7 @@ func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err
 		return 0, l.wrap(countDown, fmt.Errorf("part name of %d bytes: must be from 1 to %d bytes", len(part), maxPartName))
 	}
 	call := newCall()
-	call.Part, call.Keep = part, keptTraces
+	call.Part, call.Keep = part, keptParts
 	return l.counted(l.change(ctx, countDown, call, luascripts.CountDownLatch))
 }
 

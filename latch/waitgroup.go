@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -101,8 +102,9 @@ func (c *WaitGroup) Name() string { return c.name }
 // canceled as soon as it can no longer be guaranteed that the worker counts as alive.
 type Worker struct {
 	lock.Hold
-	all  *Latches
-	stop func() bool // cancels forgetLost
+	c       *WaitGroup
+	stop    func() bool // cancels forgetLost
+	reports atomic.Bool // Done or Fail was called while the worker was alive
 }
 
 // Add adds the caller to the wait group as a worker, and creates the wait group if it is the first.
@@ -117,7 +119,7 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	if err == nil {
 		c.all.setMark(h.Owner(), luascripts.WorkerLost) // the mark until Unlock, for example for Close
 		if time.Now().Before(h.Until()) {
-			return &Worker{h, c.all, context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
+			return &Worker{Hold: h, c: c, stop: context.AfterFunc(h.Context(), func() { c.all.forgetLost(h) })}, nil
 		}
 		c.all.forgetLost(h) // it has ended, perhaps with the mark of a worker that never started
 		err = h.Err()
@@ -139,6 +141,7 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	w := worker{c: c}
 	return lock.Do(ctx, &w, func(ctx context.Context) error {
+		w.began = true
 		err := fn(ctx)
 		w.done = err == nil // stays false if fn panics
 		return err
@@ -147,8 +150,9 @@ func (c *WaitGroup) Do(ctx context.Context, fn func(ctx context.Context) error) 
 
 // worker adapts a wait group to the lock.Locker of [lock.Do].
 type worker struct {
-	c    *WaitGroup
-	done bool // fn has returned nil
+	c     *WaitGroup
+	began bool // fn was called
+	done  bool // fn has returned nil
 }
 
 func (w *worker) Name() string { return w.c.name }
@@ -164,17 +168,21 @@ func (w *worker) Lock(ctx context.Context) (lock.Hold, error) {
 // TryLock is Lock, because a worker never waits for other workers.
 func (w *worker) TryLock(ctx context.Context) (lock.Hold, error) { return w.Lock(ctx) }
 
-// workerHold is the hold of a worker. Unlock calls Fail unless fn has returned nil.
+// workerHold is the hold of a worker. Unlock calls Fail unless fn has returned nil. If ctx was canceled just after the
+// grant, fn was not called, and Unlock leaves no worker.
 type workerHold struct {
 	*Worker
 	w *worker
 }
 
 func (h workerHold) Unlock(ctx context.Context) error {
-	if h.w.done {
+	switch {
+	case h.w.done:
 		return h.Worker.Unlock(ctx)
+	case h.w.began:
+		return h.Fail(ctx)
 	}
-	return h.Fail(ctx)
+	return h.end(ctx, luascripts.NoWorker)
 }
 
 // Done reports that the worker is done. It works even after the context given to Add is canceled.
@@ -189,15 +197,22 @@ func (m *Worker) Unlock(ctx context.Context) error { return m.Done(ctx) }
 func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.WorkerLost) }
 
 func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
+	if ctx == nil {
+		return m.Hold.Unlock(ctx) // it panics, and the worker can still report its end
+	}
+	all := m.c.all
 	m.stop()
 	if time.Now().Before(m.Until()) { // Err is not sufficient: a worker remains alive after its caller's context is canceled
-		m.all.setMark(m.Owner(), as)
+		if m.reports.Swap(true) { // another goroutine has set its mark, and is about to end the hold
+			return m.c.wrap("unlock", lock.ErrNotHeld)
+		}
+		all.setMark(m.Owner(), as)
 	}
 	err := m.Hold.Unlock(ctx)
 	if err == nil {
-		m.all.forget(m.Owner())
+		all.forget(m.Owner())
 	} else { // a release that sets the mark may still be in flight
-		m.all.forgetLost(m.Hold)
+		all.forgetLost(m.Hold)
 	}
 	return err
 }

@@ -220,6 +220,32 @@ func TestWaitGroup_dismissed(t *testing.T) {
 	}
 }
 
+const thirteenHours = "46800000" // in ms
+
+// wantStored fails the test unless late callers find the wait group "import" for a day.
+func wantStored(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < (24*time.Hour - time.Minute).Milliseconds() {
+		t.Errorf("the TTL is %d ms", left)
+	}
+}
+
+// A wait group is stored for a day after each change.
+func TestWaitGroup_storedForADay(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := kindtest.NewClient(t, s.Client(t)).NewWaitGroup("import")
+	m := join(t, c)
+	for _, change := range []func(){
+		func() { m = join(t, c) },
+		func() { kindtest.MustUnlock(t, m) },
+	} {
+		s.Do(t, "PEXPIRE", "leasehold_crew:{import}", thirteenHours)
+		change()
+		wantStored(t, s)
+	}
+}
+
 // Workers are renewed, and so is the key of a wait group after more than a day.
 func TestWaitGroup_renewed(t *testing.T) {
 	t.Parallel()
@@ -227,11 +253,9 @@ func TestWaitGroup_renewed(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewWaitGroup("import")
 	m := join(t, c)
 	first := m.Until()
-	s.Do(t, "PEXPIRE", "leasehold_crew:{import}", "6000")
+	s.Do(t, "PEXPIRE", "leasehold_crew:{import}", thirteenHours)
 	kindtest.WaitFor(t, "it is renewed", func() bool { return m.Until().After(first.Add(kindtest.WatchdogTimeout)) })
-	if left := kindtest.Number(s.Do(t, "PTTL", "leasehold_crew:{import}")); left < time.Hour.Milliseconds() { // otherwise late callers find no wait group
-		t.Errorf("the TTL is %d ms", left)
-	}
+	wantStored(t, s)
 	wantWorkers(t, c, 0, 1, 0)
 	kindtest.MustUnlock(t, m)
 }
@@ -323,6 +347,66 @@ func TestWaitGroup_reportsOnce(t *testing.T) {
 	}
 }
 
+// hookedHold is a hold whose Unlock first calls a function, one for each call.
+type hookedHold struct {
+	lock.Hold
+	hooks []func()
+}
+
+func (h *hookedHold) Unlock(ctx context.Context) error {
+	hook := h.hooks[0]
+	h.hooks = h.hooks[1:]
+	hook()
+	return h.Hold.Unlock(ctx)
+}
+
+// If two goroutines report different results at the same time, the one that succeeds is the result of the worker.
+func TestWaitGroup_reportsTwiceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waitGroup := locktest.NewServer(t).Client(t).NewWaitGroup("import")
+		m := join(t, waitGroup)
+		done, h := make(chan error, 1), m.Hold
+		m.Hold = &hookedHold{h, []func(){
+			func() { // of Fail
+				go func() { done <- m.Done(t.Context()) }()
+				synctest.Wait()
+			},
+			func() { // of Done, if it gets that far: Fail is over first
+				time.Sleep(time.Second)
+				m.Hold = h
+			},
+		}}
+		if err := m.Fail(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; !errors.Is(err, lock.ErrNotHeld) {
+			t.Errorf("it reports a different result: %v", err)
+		}
+		wantWorkers(t, waitGroup, 0, 0, 1)
+	})
+}
+
+// A nil context ends nothing.
+func TestWaitGroup_reportsWithoutContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waitGroup := locktest.NewServer(t).Client(t).NewWaitGroup("import")
+		m := join(t, waitGroup)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			var none context.Context
+			_ = m.Done(none)
+		}()
+		if err := m.Fail(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantWorkers(t, waitGroup, 0, 0, 1)
+	})
+}
+
 // A worker that reports its end while Redis is unavailable is done or lost as it says, however long Redis is unavailable, provided
 // that its lease lasts.
 func TestWaitGroup_reportsInALongOutage(t *testing.T) {
@@ -400,6 +484,19 @@ func TestWaitGroup_reportsAfterTheCancellation(t *testing.T) {
 		t.Error(err)
 	}
 	wantWorkers(t, waitGroup, 3, 0, 1)
+}
+
+// If the context of Do is canceled just after the grant, the function does not run, and there is no worker.
+func TestWaitGroup_canceledDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := locktest.NewServer(t).Client(t, client.WithObserver(lock.Observer{Acquired: func(context.Context, lock.Event) { cancel() }}))
+		waitGroup := c.NewWaitGroup("import")
+		if err := waitGroup.Do(ctx, func(context.Context) error { t.Error("it runs"); return nil }); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		wantWorkers(t, waitGroup, 0, 0, 0)
+	})
 }
 
 // A canceled Add leaves no worker, neither lost nor done, in each phase.

@@ -50,8 +50,16 @@ var (
 // If ctx is canceled, Run waits for fn, unlocks l, and returns what fn returned. If ctx is canceled
 // while Run waits for l, Run returns the error of Lock. If fn panics, l is unlocked.
 func Run(ctx context.Context, l lock.Locker, fn func(ctx context.Context) error) error {
+	return run(ctx, l, func(ctx context.Context) (cause, err error) {
+		err = fn(ctx)
+		return context.Cause(ctx), err
+	})
+}
+
+// run is Run, for a function that also returns the cause of its context at the time at which its work was done.
+func run(ctx context.Context, l lock.Locker, lead func(ctx context.Context) (cause, err error)) error {
 	for {
-		led, again, err := leadOnce(ctx, l, fn)
+		led, again, err := leadOnce(ctx, l, lead)
 		switch {
 		case led && (!again || ctx.Err() != nil):
 			return err
@@ -78,12 +86,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // leadOnce waits for l, and calls lead while it holds l. led reports whether lead was called; otherwise err is the error of
 // Lock. again reports whether the caller must become a candidate again, unless its context is canceled.
-func leadOnce(ctx context.Context, l lock.Locker, lead func(ctx context.Context) error) (led, again bool, err error) {
+func leadOnce(ctx context.Context, l lock.Locker, lead func(ctx context.Context) (cause, err error)) (led, again bool, err error) {
 	lost := false
 	unlock := lock.Do(ctx, l, func(ctx context.Context) error {
 		led = true
-		err = lead(ctx)
-		cause := context.Cause(ctx) // does not include a loss after ctx was canceled, which unlock reports
+		var cause error // does not include a loss after ctx was canceled, or after the work was done, which unlock reports
+		cause, err = lead(ctx)
 		lost = errors.Is(cause, lock.ErrLost) || errors.Is(cause, lock.ErrClosed)
 		again = lost && (err == nil || errors.Is(err, cause) || errors.Is(err, ctx.Err()))
 		return nil
@@ -190,11 +198,11 @@ func (e *Election) Run(ctx context.Context, value string, fn func(ctx context.Co
 		defer e.mu.Unlock()
 		e.running = false
 	}()
-	return Run(ctx, e.lock, func(ctx context.Context) error { return e.lead(ctx, fn) })
+	return run(ctx, e.lock, func(ctx context.Context) (cause, err error) { return e.lead(ctx, fn) })
 }
 
 // lead calls fn, and publishes the value until fn has returned or the lock is lost.
-func (e *Election) lead(work context.Context, fn func(ctx context.Context) error) (err error) {
+func (e *Election) lead(work context.Context, fn func(ctx context.Context) error) (cause, err error) {
 	h := lock.HoldFromContext(work)
 	ctx, cancel := context.WithCancelCause(work)
 	leads, done := context.WithCancel(h.Context())
@@ -223,7 +231,8 @@ func (e *Election) lead(work context.Context, fn func(ctx context.Context) error
 			err = ErrResigned
 		}
 	}()
-	return fn(termContext{ctx, work})
+	err = fn(termContext{ctx, work})
+	return context.Cause(work), err
 }
 
 // clearTime is how long a leader that stops leading waits for Clear.

@@ -780,6 +780,31 @@ func TestElection_drainsAfterResigning(t *testing.T) {
 	})
 }
 
+// slowStore is a store that takes long to clear the value.
+type slowStore struct{ emptyStore }
+
+func (slowStore) Clear(context.Context, lock.Hold) error {
+	time.Sleep(800 * time.Millisecond)
+	return nil
+}
+
+// A function that returned while it led is not called again, even if the lock is lost before the value is cleared.
+func TestElection_lostWhileClearing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := locktest.NewServer(t).Client(t).NewLock("billing", lock.WithFixedLease(time.Second))
+		rounds := 0
+		err := leader.New(l, slowStore{}).Run(t.Context(), "x", func(context.Context) error {
+			if rounds++; rounds == 1 {
+				time.Sleep(500 * time.Millisecond)
+			}
+			return nil
+		})
+		if !errors.Is(err, lock.ErrLost) || rounds != 1 {
+			t.Errorf("%v after %d rounds", err, rounds)
+		}
+	})
+}
+
 // failing is a lock whose first calls of Lock fail with these errors.
 type failing struct {
 	pausedHold

@@ -13,8 +13,8 @@
 --
 -- If Redisson creates a latch, the first of these scripts that reads it gives it a round.
 
--- extend_state keeps rounds and calls in Redis for `ttl` ms from now on. If the count has an expiry, rounds expires a
--- little before it, so that a count that expires is not mistaken for one that reached 0.
+-- extend_state keeps rounds and calls in Redis for `ttl` ms from now on, or for half of that at least. If the count has an
+-- expiry, rounds expires a little before it, so that a count that expires is not mistaken for one that reached 0.
 local function extend_state(count, rounds, calls, ttl)
   local ttl_left, left = redis.call('PTTL', rounds), redis.call('PTTL', count)
   if left >= 0 then -- mutant: border: an expiry is in the future

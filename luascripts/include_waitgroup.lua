@@ -23,7 +23,7 @@ local function is_mark(score)
 end
 
 -- set_score sets the score of a worker, which was `before`, or nil if it had none. ttl is for how many ms the wait
--- group stays in Redis. If the server denies one of the commands, set_score undoes the others and returns the error.
+-- group stays in Redis; it stays for half of that at least. If the server denies one of the commands, set_score undoes the others and returns the error.
 local function set_score(workers, owner, before, score, ttl)
   local reply = redis.pcall('ZADD', workers, string.format('%.0f', score), owner)
   if type(reply) == 'table' then return reply end

@@ -18,9 +18,9 @@ var (
 	waitGroupRenew   = renewer{script: load("waitgroup_renew"), argsOf: func(args []string, r *Renewal) []string { return append(args, r.Owner) }}
 )
 
-// WaitGroupStay is how long a wait group without changes stays in Redis. waitgroup_renew.lua has the
-// number, too.
-const WaitGroupStay = 24 * time.Hour
+// WaitGroupStay is the TTL of a wait group. The scripts renew it when less than half is left, so a
+// wait group stays in Redis for a day after each change. waitgroup_renew.lua has the number, too.
+const WaitGroupStay = 48 * time.Hour
 
 // Mark is what a worker of a wait group leaves behind.
 type Mark string

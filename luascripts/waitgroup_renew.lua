@@ -12,7 +12,7 @@
 --
 -- Safe to repeat: it never shortens a lease, and a worker whose lease has expired stays lost.
 local lease = tonumber(ARGV[1])
-local ttl = math.max(lease * 4, 86400000) -- a day, as WaitGroupStay: callers that come later still find the wait group
+local ttl = math.max(lease * 4, 172800000) -- two days, as WaitGroupStay: callers that come within a day still find the wait group
 local now = clock()
 local replies = {#KEYS}
 for i, workers in ipairs(KEYS) do

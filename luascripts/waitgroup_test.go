@@ -322,26 +322,26 @@ func TestWaitGroup_transcript(t *testing.T) {
 		waitgroup_join [c] d 2000 5000 0 = 0
 		PTTL c = 8000
 
-		# a renewal keeps it for a day, or for four leases, when less than half of that is left
+		# a renewal keeps it for two days, or for four leases, when less than half of that is left
 		wait 1
 		waitgroup_renew [c] 2000 a = [1]
-		PTTL c = 86400000
-		wait 1
-		PEXPIRE c 43200000
-		waitgroup_renew [c] 2000 a = [1]
-		PTTL c = 43200000
-		PEXPIRE c 43199999
-		wait 1
-		waitgroup_renew [c] 2000 a = [1]
-		PTTL c = 86400000
+		PTTL c = 172800000
 		wait 1
 		PEXPIRE c 86400000
-		waitgroup_renew [c] 43200000 a = [1]
+		waitgroup_renew [c] 2000 a = [1]
 		PTTL c = 86400000
-		wait 1
 		PEXPIRE c 86399999
-		waitgroup_renew [c] 43200000 a = [1]
+		wait 1
+		waitgroup_renew [c] 2000 a = [1]
 		PTTL c = 172800000
+		wait 1
+		PEXPIRE c 172800000
+		waitgroup_renew [c] 86400000 a = [1]
+		PTTL c = 172800000
+		wait 1
+		PEXPIRE c 172799999
+		waitgroup_renew [c] 86400000 a = [1]
+		PTTL c = 345600000
 		DEL c
 
 		# a member that ends after its lease is lost for good; one that is not there leaves a mark only if it never began

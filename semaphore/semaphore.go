@@ -101,6 +101,7 @@ func (p *part) spec() *session.Spec {
 		spec.Err = check(permits, p.n)
 	}
 	spec.Keys.Total, spec.Keys.Permits = int(permits), p.n
+	spec.Again = func(ctx context.Context, err error) *session.Spec { return p.again(ctx, permits, err) }
 	p.made.Store(&made{permits, spec})
 	return spec
 }
@@ -146,29 +147,27 @@ const withoutLeases = "; if Java uses an RSemaphore of this name, which has no l
 
 func (p *part) Name() string { return p.name }
 
-func (p *part) Lock(ctx context.Context) (lock.Hold, error) { return p.take(ctx, p.session.Lock) }
+func (p *part) Lock(ctx context.Context) (lock.Hold, error) { return p.session.Lock(ctx, p.spec()) }
 
-func (p *part) TryLock(ctx context.Context) (lock.Hold, error) { return p.take(ctx, p.session.TryLock) }
+func (p *part) TryLock(ctx context.Context) (lock.Hold, error) {
+	return p.session.TryLock(ctx, p.spec())
+}
 
-// take acquires the permits with lock. It retries if the permit count did not match because of a concurrent Resize of
-// this handle.
-func (p *part) take(ctx context.Context, lock func(context.Context, *session.Spec) (lock.Hold, error)) (lock.Hold, error) {
-	for {
-		said := p.permits.Load()
-		h, err := lock(ctx, p.spec())
-		if !errors.Is(err, ErrPermitCount) {
-			return h, err
-		}
-		select {
-		case p.resizing <- struct{}{}: // waits until a running Resize has updated permits
-			<-p.resizing
-		case <-ctx.Done():
-			return h, err
-		}
-		if p.permits.Load() == said {
-			return h, err
-		}
+// again implements session.Spec.Again, for a spec that was made for this total number of permits. A call tries again if
+// the number did not match because of a concurrent Resize of this handle.
+func (p *part) again(ctx context.Context, permits int64, err error) *session.Spec {
+	if !errors.Is(err, ErrPermitCount) {
+		return nil
 	}
+	select {
+	case p.resizing <- struct{}{}: // waits until a running Resize has updated permits
+		<-p.resizing
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil || p.permits.Load() == permits {
+		return nil
+	}
+	return p.spec()
 }
 
 func (p *part) Config() lockimpl.Config { return p.spec().Config }

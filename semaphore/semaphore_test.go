@@ -447,6 +447,33 @@ func TestResize_ownWaiters(t *testing.T) {
 	wantState(t, s, "gpus", "1", 0)
 }
 
+// A caller that waits when its handle resizes the semaphore waits for no longer than lock.WithWait, and its observer is
+// notified as of any other call.
+func TestResize_ownWaiterTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []string
+		note := func(what string) func(context.Context, lock.Event) {
+			return func(context.Context, lock.Event) { events = append(events, what) }
+		}
+		s := locktest.NewServer(t)
+		kindtest.MustLock(t, s.Client(t).NewSemaphore("gpus", 2).N(2))
+		c := s.Client(t, client.WithObserver(lock.Observer{Waiting: note("waits"), TimedOut: note("timed out"), Failed: note("failed")}))
+		sem, began := c.NewSemaphore("gpus", 2, lock.WithWait(10*time.Second)), time.Now()
+		w := kindtest.Go(t.Context(), sem)
+		time.Sleep(8 * time.Second)
+		if err := sem.Resize(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		err := w.Err(t)
+		if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < 10*time.Second || took > 11*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+		if want := []string{"waits", "timed out"}; !slices.Equal(events, want) {
+			t.Errorf("got %q, want %q", events, want)
+		}
+	})
+}
+
 // A delayed duplicate of a Resize does not undo a newer Resize, whether the first one was repeated or gave up.
 func TestResize_lateCopies(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,6 @@ type heartbeat struct {
 	flying  int       // heartbeats without a reply
 	missed  bool      // there was a notification while a heartbeat was in flight
 	handled int       // the number of notifications that the queue has handled
-	early   string    // the owner string of a notification that came before the reply to that waiter's entry
 	entries int       // entries without a reply
 	entered time.Time // when the latest entry was sent
 	stand   int       // the number of waiters in the Redis queue
@@ -42,6 +41,7 @@ type queued struct {
 	enters bool         // the queue is to enter it
 	sent   bool         // its entry has no reply yet
 	own    bool         // it is notified of its turn on its own channel
+	early  *Acquisition // a notification of its turn came before the reply that it is queued as this acquisition
 }
 
 // Queuing is a waiter and its acquisition in the Redis queue.
@@ -73,7 +73,7 @@ func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 		l.dequeued(w)
 		w.queued.as = w.Acquisition
 		switch {
-		case l.heartbeat.early == w.Acquisition.Name:
+		case w.queued.early == w.Acquisition:
 			p.Wakeup(w)
 		case w.handled != l.heartbeat.handled:
 			l.Notify() // w was not in the heartbeat that a notification triggered after w's request was sent
@@ -118,12 +118,16 @@ func (l *Queue) dequeued(w *Waiter) {
 // OnTurn handles a notification that it is the turn of the waiter with this owner string.
 func (l *Queue) OnTurn(name string) {
 	for _, w := range l.waiters {
-		if (w.queued.as != nil || w.queued.sent) && w.Acquisition.Name == name {
-			l.side.p.Wakeup(w)
-			return
+		if w.Acquisition.Name != name {
+			continue
 		}
+		if w.queued.as != nil || w.queued.sent {
+			l.side.p.Wakeup(w)
+		} else {
+			w.queued.early = w.Acquisition
+		}
+		return
 	}
-	l.heartbeat.early = name // the reply to its entry has not arrived yet
 }
 
 // NextHeartbeat returns what the heartbeat goroutine of l sends now, and when it calls NextHeartbeat

@@ -220,6 +220,21 @@ func TestOnTurn(t *testing.T) {
 	if s.wakes() != nil {
 		t.Error("it is its turn twice")
 	}
+
+	// Several turns can come before the replies, because a semaphore grants many.
+	fourth, fifth := s.stand(&fairTerms, 4), s.stand(&fairTerms, 5)
+	var requests []*Acquisition
+	for _, w := range []*Waiter{fourth, fifth} {
+		w.reason = true
+		requests = append(requests, s.asks(w))
+		w.queue.OnTurn(w.Acquisition.Name)
+	}
+	for i, w := range []*Waiter{fourth, fifth} {
+		s.Refused(w, requests[i], Refusal{Sent: s.now, Left: -1}, s.now)
+		if all := s.wakes(); !slices.Equal(all, []*Waiter{w}) || s.next(w).Do != Send {
+			t.Errorf("the turn of waiter %d is forgotten", i+4)
+		}
+	}
 }
 
 // A waiter that may be notified on its own channel subscribes it while it is in the Redis queue.

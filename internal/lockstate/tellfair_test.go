@@ -149,7 +149,7 @@ func (w *world) tellCalled(l *Queue, name string) {
 // tellEarly tells that x, which was queued as this acquisition, now knows that, and that it is its
 // turn.
 func (w *world) tellEarly(p *proc, x *Waiter, was *Acquisition) {
-	if as := x.queued.as; w.cast.model == ofFair && as != nil && as != was && as.Name == x.queue.heartbeat.early {
+	if as := x.queued.as; w.cast.model == ofFair && as != nil && as != was && as == x.queued.early {
 		w.says(tellMessage, w.nameOf(as))
 		w.untold = w.untold || slices.Contains(p.listenerOf(x.queue).turns, as.Name) // another one, and the model has one at a time
 	}

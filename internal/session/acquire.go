@@ -34,7 +34,21 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 	if s.Observer != nil {
 		c = s.observe(ctx, spec)
 	}
-	h, err := s.acquire(ctx, spec, op == "lock", c)
+	wait, waiting := op == "lock" && !spec.Config.Once, ctx
+	if wait && spec.Config.Wait > 0 {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, spec.Config.Wait)
+		defer cancel()
+	}
+	h, err := s.acquire(ctx, waiting, spec, wait, c)
+	for err != nil && spec.Again != nil {
+		next := spec.Again(waiting, err)
+		if next == nil {
+			break
+		}
+		spec = next
+		h, err = s.acquire(ctx, waiting, spec, wait, c)
+	}
 	if err == nil && spec.limits() {
 		s.limit(h, spec)
 	}
@@ -79,8 +93,9 @@ func interrupted(ctx context.Context, last error) error {
 // attempts pools attempts. No reference to an attempt may outlive its call.
 var attempts = sync.Pool{New: func() any { return new(attempt) }}
 
-// acquire acquires one hold for the owner in ctx, or for a new owner.
-func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (*hold, error) {
+// acquire acquires one hold for the owner in ctx, or for a new owner. waiting is ctx, or is also canceled when the wait of
+// spec times out.
+func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c *call) (*hold, error) {
 	if spec.Err != nil {
 		return nil, spec.Err
 	}
@@ -107,24 +122,18 @@ func (s *Session) acquire(ctx context.Context, spec *Spec, wait bool, c *call) (
 		*a = attempt{}
 		attempts.Put(a)
 	}()
-	*a = attempt{s: s, spec: spec, at: at, caller: by, waiting: ctx, timing: startNow(0)}
+	*a = attempt{s: s, spec: spec, at: at, caller: by, waiting: waiting, timing: startNow(0)}
 	if known {
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)
 	}
-	if !wait || spec.Config.Once {
+	if !wait {
 		if known && locked(at, a.owner.Acquires) {
 			return nil, at.behind(spec) // another goroutine of this owner already waits for it
 		}
 		a.limit = s.OpTimeout
 		return a.inTurn()
 	}
-	if spec.Config.Wait == 0 {
-		return a.inTurn()
-	}
-	var cancel context.CancelFunc
-	a.waiting, cancel = context.WithTimeout(ctx, spec.Config.Wait)
-	defer cancel()
 	h, err := a.inTurn()
 	return h, a.waited(err, spec.Config.Wait)
 }
