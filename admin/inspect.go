@@ -218,8 +218,6 @@ func tokenOf(l *Lock) uint64 {
 		return 0
 	case l.Mode == lock.Write:
 		ahead = 1
-	case l.Mode == lock.Exclusive && l.Holders[0].Lingers:
-		ahead = session.MaxLingerSpare
 	case l.Mode == lock.Exclusive && !l.Holders[0].Since.IsZero(): // Redisson's RFencedLock counts one by one
 		ahead = session.MaxSpare
 	}

@@ -127,7 +127,8 @@ func WithReaderPreference() Option {
 // token plus one if that is larger. The first hold of an owner decides.
 //
 // The counter has no expiry and stays when the lock is free. It takes about 100 bytes for each name
-// that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter.
+// that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter. All
+// handles of a name must have the option, or none: a holder without it does not raise the counter.
 //
 // With this option, read holds have a token too. A reader's token is larger than the token of every
 // earlier writer, and smaller than the token of every later writer. Readers with no writer between
@@ -184,7 +185,7 @@ func WithMaxHold(d time.Duration) Option {
 // it for a job that takes a second and must not run twice within a minute, although the clocks of
 // the machines differ. The duration d must be at least [MinLease], and at most the durations of
 // [WithFixedLease] and [WithMaxHold]. Fractions of a millisecond are dropped. Only plain and fair
-// locks support it.
+// locks support it. Time for which the machine sleeps does not count.
 //
 // Unlock returns immediately and ends the hold. It leaves the lock in Redis until d has passed.
 // Until then other owners wait, and TryLock fails with [ErrNotAcquired]. Neither Close nor the end
@@ -271,8 +272,9 @@ func WithGrace(d time.Duration) Option {
 // the kept lock; that hold is then lost. After that, callers acquire it as usual. Close releases it.
 //
 // A lock lingers only while the client receives notifications, and only if no other process waited
-// when it was acquired. The first acquisition of a name therefore does not linger. A write lock with
-// [WithFencing] never lingers. For each name in use, the client subscribes to one channel.
+// when it was acquired. The first acquisition of a name therefore does not linger. With [WithFencing],
+// the lock is released after 64 holders, and a write lock never lingers. For each name in use, the
+// client subscribes to one channel.
 func WithLinger(d time.Duration) Option {
 	return setting{option.Linger, "WithLinger", func(c *option.Config) error {
 		c.Linger = d

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
@@ -13,12 +14,12 @@ import (
 func outcome(ctx context.Context, orders lock.Locker, work func(context.Context) error) string {
 	err := lock.Do(ctx, orders, work)
 	switch {
+	case errors.Is(err, lock.ErrLost):
+		return "lost" // the work may be incomplete, or may run twice: check the data
 	case errors.Is(err, lock.ErrNotAcquired):
 		return "busy" // another owner has the lock: skip the work, or retry later
 	case errors.Is(err, lock.ErrUnavailable):
 		return "unavailable" // Redis is unavailable: another owner may have the lock or not
-	case errors.Is(err, lock.ErrLost):
-		return "lost" // the work may be incomplete, or may run twice: check the data
 	case err != nil:
 		return "failed" // an error of the work, or a mistake to fix
 	}
@@ -26,28 +27,40 @@ func outcome(ctx context.Context, orders lock.Locker, work func(context.Context)
 }
 
 func TestOutcome(t *testing.T) {
-	s := locktest.NewServer(t)
-	c := s.Client(t)
-	orders := c.NewLock("orders:42", lock.WithWait(0))
-	nothing := func(context.Context) error { return nil }
-	if got := outcome(t.Context(), orders, nothing); got != "done" {
-		t.Error(got)
-	}
-	if got := outcome(t.Context(), orders, func(context.Context) error { return errors.New("no paper") }); got != "failed" {
-		t.Error(got)
-	}
-	if got := outcome(t.Context(), orders, func(ctx context.Context) error {
-		if got := outcome(t.Context(), orders, nothing); got != "busy" {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		c := s.Client(t)
+		orders := c.NewLock("orders:42", lock.WithWait(0))
+		nothing := func(context.Context) error { return nil }
+		if got := outcome(t.Context(), orders, nothing); got != "done" {
 			t.Error(got)
 		}
-		if _, err := orders.ForceUnlock(t.Context()); err != nil {
-			t.Error(err)
+		if got := outcome(t.Context(), orders, func(context.Context) error { return errors.New("no paper") }); got != "failed" {
+			t.Error(got)
 		}
-		<-ctx.Done()
-		return context.Cause(ctx)
-	}); got != "lost" {
-		t.Error(got)
-	}
+		if got := outcome(t.Context(), orders, func(ctx context.Context) error {
+			if got := outcome(t.Context(), orders, nothing); got != "busy" {
+				t.Error(got)
+			}
+			if _, err := orders.ForceUnlock(t.Context()); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}); got != "lost" {
+			t.Error(got)
+		}
+		if got := outcome(t.Context(), orders, func(ctx context.Context) error {
+			s.Down()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}); got != "lost" {
+			t.Error(got)
+		}
+		if got := outcome(t.Context(), orders, nothing); got != "unavailable" {
+			t.Error(got)
+		}
+	})
 }
 
 // reenter acquires l twice.

@@ -34,7 +34,7 @@ type Acquisition struct {
 	owner *Owner // the owner whose calls send the requests; nil while Queued or Offered
 	phase Phase
 	alive bool // the watchdog is to renew the lease
-	Late  bool // set by the session: a renewal or extension with this owner string may still be executed
+	Late  bool // a renewal, extension or reentry with this owner string may still be executed; the session sets it, too
 	grant grant
 	holdings
 	ledger
@@ -166,11 +166,12 @@ func (t *Acquisition) MayTake(d time.Duration) {
 // the lock must be released in Redis.
 func (t *Acquisition) Took() { t.changes.unconfirmed-- }
 
+// Unconfirmed reports whether there was a MayTake without a Took: the command may still be executed.
+func (t *Acquisition) Unconfirmed() bool { return t.changes != nil && t.changes.unconfirmed > 0 }
+
 // MayLast reports whether Redis may have a lease of t that is longer than d, or newer than the one that
 // this process knows.
-func (t *Acquisition) MayLast(d time.Duration) bool {
-	return t.longest > d || t.changes != nil && t.changes.unconfirmed > 0
-}
+func (t *Acquisition) MayLast(d time.Duration) bool { return t.longest > d || t.Unconfirmed() }
 
 // HoldsInRedis returns how many holds of t Redis should have: one for all owners together, and one
 // for each reentrant acquisition.

@@ -120,7 +120,7 @@ func (t *Acquisition) Served() []string {
 
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
-	next.Terms, next.Name, next.phase, next.alive, next.Late = t.Terms, t.Name, Offered, true, t.Late
+	next.Terms, next.Name, next.phase, next.alive, next.Late = t.Terms, t.Name, Offered, true, t.Late || t.Unconfirmed()
 	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, handOffs: t.handOffs(), lingering: t.grant.lingering}
 	next.ledger = ledger{longest: t.longest, counted: 1}
 }

@@ -386,6 +386,9 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	a.at.unlock()
 	var sent time.Time
 	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Request{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
+	if o.Repeated {
+		t.unrenewed()
+	}
 	switch {
 	case !o.Answered:
 		return nil, true, s.sender.Abandoned(o.Err)

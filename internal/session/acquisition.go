@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
@@ -133,9 +134,10 @@ func (t *acquisition) Group() watchdog.Group {
 	return g
 }
 
-// lostBy returns the error of holds of t whose lease ended by cause.
+// lostBy returns the error of holds of t whose lease ended by cause. It does not match ErrUnavailable, although the cause may:
+// that would say that it is unknown who has the lock.
 func (t *acquisition) lostBy(cause error) error {
-	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, cause))
+	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, mask.Error(cause, lock.ErrUnavailable)))
 }
 
 // wrap adds the name of the lock to err.

@@ -226,6 +226,6 @@ func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll
 // subscribers.
 func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
-// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock that does not
-// linger.
+// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock. It is small, because
+// each grant raises the counter by it: a counter that ran ahead of the server's clock would repeat tokens after a failover.
 const MaxSpare = lockstate.MaxHandOffs

@@ -34,13 +34,7 @@ func (spec *Spec) lingerTerms() {
 	}
 	spec.terms.Linger = spec.Config.Linger
 	spec.lingerMark = luascripts.LingerMark(spec.Keys.Publish, spec.Config.Linger)
-	if spec.Config.Fencing && spec.terms.HandsOff {
-		spec.spare = MaxLingerSpare
-	}
 }
-
-// MaxLingerSpare is MaxSpare for a lock that lingers. The lock is released when these tokens are used.
-const MaxLingerSpare = 1 << 16
 
 // willLinger subscribes to the notifications of other clients that want the lock, and reports to the state that a request
 // for t is about to be sent. The caller holds the mutex of the state.

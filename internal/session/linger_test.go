@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -570,7 +571,7 @@ func TestLinger_fencing(t *testing.T) {
 			at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
 			time.Sleep(time.Second)
 			n := 1
-			for ; n <= 2*MaxLingerSpare; n++ {
+			for ; n <= 2*MaxSpare; n++ {
 				h := w.take(w.a, k, w.Context(), lock.WithLinger(10*time.Second), lock.WithFencing())
 				if h.Token() != before.Token()+1 {
 					w.Fatalf("%s: token %d after %d", name, h.Token(), before.Token())
@@ -584,7 +585,7 @@ func TestLinger_fencing(t *testing.T) {
 					break
 				}
 			}
-			if n != MaxLingerSpare {
+			if n != MaxSpare {
 				w.Errorf("%s: it was released after %d holders", name, n)
 			}
 			h := w.take(w.b, k, w.Context(), lock.WithFencing())
@@ -604,6 +605,39 @@ func TestLinger_fencing(t *testing.T) {
 		}
 		w.unlock(h)
 		w.mini.Del("redisson_lock_token:{orders}")
+	})
+}
+
+// The token counter does not run ahead of the server's clock, so a token is larger than that of a holder whose grant was lost
+// in a failover.
+func TestLinger_fencingFailover(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, counter := lingerKinds["plain"], "redisson_lock_token:{orders}"
+		take := func(s *Session) lock.Hold {
+			time.Sleep(time.Millisecond) // as long as a round trip
+			return w.take(s, k, w.Context(), lingers, lock.WithFencing())
+		}
+		for range 6 {
+			w.unlock(take(w.a))
+			w.unlock(take(w.b))
+		}
+		w.unlock(take(w.a))
+		replicated, _ := w.mini.Get(counter)
+		latest, err := strconv.ParseInt(replicated, 10, 64)
+		if ahead := latest - time.Now().UnixMicro(); err != nil || ahead > time.Millisecond.Microseconds() {
+			w.Errorf("the counter is %d µs ahead of the clock: %v", ahead, err)
+		}
+		lost := take(w.b)
+		w.mini.Del("orders")
+		w.mini.Set(counter, replicated)
+		if h := take(w.a); h.Token() <= lost.Token() {
+			w.Errorf("token %d after %d, which was lost", h.Token(), lost.Token())
+		} else {
+			w.unlock(h)
+		}
+		_ = lost.Unlock(w.Context()) // it is lost
+		time.Sleep(time.Minute)
+		w.mini.Del(counter)
 	})
 }
 

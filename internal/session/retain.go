@@ -53,17 +53,19 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 // retains reports whether the lock must stay locked for its minimum hold time. The caller holds the mutex of the state.
 func (t *acquisition) retains() bool { return t.keepUntil != nil && time.Now().Before(*t.keepUntil) }
 
-// unrenewed records that a renewal or extension has an unknown outcome.
+// unrenewed records that a renewal, extension or reentry has an unknown outcome, or that a duplicate of it may be in flight.
 func (t *acquisition) unrenewed() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.Late = true
 }
 
-// unsure reports whether a command for t may still be executed and keep the lock after t has ended. A delayed renewal has
-// no effect after a release, but it would extend a lock that is retained for its minimum hold time. The caller holds the
-// mutex of the state.
-func (t *acquisition) unsure() bool { return t.Uncertain() || t.Late && t.keepUntil != nil }
+// unsure reports whether a command for t may still be executed and keep the lock after t has ended. A delayed renewal,
+// extension or reentry has no effect after a release, but it would extend a lock that is retained for its minimum hold
+// time. The caller holds the mutex of the state.
+func (t *acquisition) unsure() bool {
+	return t.Uncertain() || t.keepUntil != nil && (t.Late || t.Unconfirmed())
+}
 
 // retainRequest is the command that retains the lock of an ended acquisition. It implements command.Call.
 type retainRequest struct {

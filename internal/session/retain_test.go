@@ -321,6 +321,88 @@ func TestMinHold_delayedCommand(t *testing.T) {
 	}
 }
 
+// The same for extensions and reentries that are in flight during the last Unlock, and for a duplicate of a reentry.
+func TestMinHold_inFlight(t *testing.T) {
+	minimum := lock.WithMinHold(2 * leaseTime / 3)
+	extend := func(w *world, h lock.Hold, d time.Duration) {
+		go func() { _ = h.Extend(w.Context(), d) }()
+		synctest.Wait()
+	}
+	reenter := func(w *world, k *Kind, outer lock.Hold) (inner lock.Hold, err error) {
+		ctx := context.WithoutCancel(outer.Context()) // Unlock does not end the call
+		return w.a.TryLock(ctx, w.a.NewSpec(k, "orders", []lock.Option{minimum}))
+	}
+	for name, last := range map[string]func(w *world) (h lock.Hold, execute func()){
+		"an extension": func(w *world) (lock.Hold, func()) {
+			k, sent := w.late()
+			h := w.take(w.a, k, w.Context(), minimum)
+			extend(w, h, time.Hour)
+			return h, func() { close(sent) }
+		},
+		"an extension before a hand-off": func(w *world) (lock.Hold, func()) {
+			k, sent := w.late()
+			first := w.take(w.a, k, w.Context())
+			next := w.goLockKind(w.a, k, w.Context(), minimum)
+			time.Sleep(time.Millisecond)
+			extend(w, first, leaseTime)
+			w.unlock(first)
+			h := <-next
+			if h.Owner() != first.Owner() {
+				w.Error("the lock was not handed off")
+			}
+			return h, func() { close(sent) }
+		},
+		"a reentry": func(w *world) (lock.Hold, func()) {
+			sent := make(chan struct{})
+			k := gated(func(acquire acquireFunc) acquireFunc {
+				return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+					if q.Want > 1 {
+						<-sent
+					}
+					return acquire(ctx, rdb, k, q)
+				}
+			}, nil)
+			h := w.take(w.a, k, w.Context(), minimum)
+			go func() { _, _ = reenter(w, k, h) }()
+			synctest.Wait()
+			return h, func() { close(sent) }
+		},
+		"a duplicate of a reentry": func(w *world) (lock.Hold, func()) {
+			var execute func()
+			k := gated(func(acquire acquireFunc) acquireFunc {
+				return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+					if q.Want > 1 && execute == nil {
+						execute = func() { _, _ = acquire(w.Context(), w.rdb, k, q) }
+						return luascripts.Acquired{}, io.EOF
+					}
+					return acquire(ctx, rdb, k, q)
+				}
+			}, nil)
+			h := w.take(w.a, k, w.Context(), minimum)
+			inner, err := reenter(w, k, h)
+			if err != nil {
+				w.Fatal(err)
+			}
+			w.unlock(inner)
+			return h, execute
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h, execute := last(w)
+				w.unlock(h)
+				time.Sleep(time.Second)
+				execute()
+				time.Sleep(2 * leaseTime / 3)
+				if w.mini.Exists("orders") {
+					w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+					time.Sleep(time.Hour)
+				}
+			})
+		})
+	}
+}
+
 // A lock is handed off to a call with WithMinHold, which extends its lease, and Redis is unavailable: the call ends
 // when its context is canceled, and reports that.
 func TestMinHold_unavailable(t *testing.T) {
