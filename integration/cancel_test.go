@@ -160,7 +160,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 	close(stop)
 	scanner.Wait()
-	bound += 2 * watch.slowest // the canceled call left two commands, the request and its release
+	bound += watch.late()
 	worst, late := watch.report(bound)
 	if len(late) > 0 {
 		t.Errorf("%d keys outlived the end of their call by more than %v, such as %q", len(late), bound, late[:min(3, len(late))])
@@ -330,7 +330,7 @@ type leftovers struct {
 	ended map[string]time.Time     // own name -> when its call returned
 	lives map[string]time.Duration // own name -> how long after that a key of the call was seen last
 
-	slowest time.Duration // the longest that a command of scan took: so late is this machine; to read when scan has returned
+	slowest time.Duration // the longest that a command of scan took: so late is this machine
 }
 
 func (o *leftovers) next() int {
@@ -355,6 +355,13 @@ func (o *leftovers) failed(name string) {
 	}
 }
 
+// late returns the delay of this machine for a call: a canceled call leaves two commands, the request and its release.
+func (o *leftovers) late() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return 2 * o.slowest
+}
+
 // scan reads the server's keys repeatedly until stop is closed.
 func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{}) {
 	pace := time.NewTicker(5 * time.Millisecond)
@@ -366,8 +373,8 @@ func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{})
 			t.Errorf("looking for keys: %v", err)
 			return
 		}
-		o.slowest = max(o.slowest, time.Since(asked))
 		o.mu.Lock()
+		o.slowest = max(o.slowest, time.Since(asked))
 		for _, key := range keys {
 			name := ownName.FindString(key)
 			if ended, ok := o.ended[name]; ok {
@@ -396,7 +403,8 @@ func (o *leftovers) report(bound time.Duration) (worst time.Duration, late []str
 	return worst, late
 }
 
-// wait repeats a query until its reply is empty or the deadline has passed, and returns the last reply.
+// wait repeats a query until its reply is empty, or until the deadline and the delay of this machine have passed. It returns
+// the last reply.
 func (o *leftovers) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, question ...string) []string {
 	for {
 		asked := time.Now()
@@ -404,7 +412,7 @@ func (o *leftovers) wait(t *testing.T, rdb rueidis.Client, deadline time.Time, q
 		if err != nil {
 			t.Fatalf("%q: %v", question, err)
 		}
-		if len(answer) == 0 || asked.After(deadline) {
+		if len(answer) == 0 || asked.After(deadline.Add(o.late())) {
 			return answer
 		}
 		time.Sleep(time.Millisecond)

@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,7 +28,10 @@ const poll = time.Second
 func TestCrash_holder(t *testing.T) { eachKind(t, testCrashHolder, plain, fair, read, write) }
 
 func testCrashHolder(t *testing.T, k kind) {
-	const side = 4 // at once
+	const (
+		side    = 8               // at once
+		longest = 2 * time.Second // of the leases
+	)
 	n := amount(20)
 	if k == plain {
 		n = amount(40)
@@ -43,7 +47,7 @@ func testCrashHolder(t *testing.T, k kind) {
 		}
 	}()
 	var mu sync.Mutex
-	var after, early []time.Duration // of the grant: after the kill; before the end of the lease
+	var after, late []time.Duration // of the grant: after the kill; after the end of the lease
 	var wg sync.WaitGroup
 	for i := range side {
 		random := rand.New(rand.NewPCG(s, uint64(i)))
@@ -52,16 +56,16 @@ func testCrashHolder(t *testing.T, k kind) {
 		wg.Go(func() {
 			for range rounds {
 				name := "crash" + string(rune('A'+i))
-				dog := time.Duration(200+random.IntN(600)) * time.Millisecond
+				dog := time.Duration(1000+random.IntN(1000)) * time.Millisecond
 				var lease time.Duration
 				if random.IntN(2) == 0 {
-					lease = time.Duration(200+random.IntN(600)) * time.Millisecond
+					lease = time.Duration(1000+random.IntN(1000)) * time.Millisecond
 				}
 				holder := startWorker(t)
 				holder.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
 				dead := value[granted](t, holder.do(t, request{Do: "lock", Kind: k, Name: name, Lease: lease, Wait: promptTimeout})) // 1
 				waiting := waiter.send(t, request{Do: "lock", Kind: k.rival(), Name: name, Wait: promptTimeout})
-				time.Sleep(time.Duration(random.Int64N(int64(max(lease, dog)) * 9 / 10))) // the schedule of the fault
+				time.Sleep(time.Duration(random.Int64N(int64(cmp.Or(lease, dog)) * 9 / 10))) // the schedule of the fault
 				killed := monotonic()
 				holder.kill() // 2
 				left, err := rdb.Do(t.Context(), rdb.B().Pttl().Key(k.lease(name, dead.Op.Owner)).Build()).AsInt64()
@@ -71,19 +75,12 @@ func testCrashHolder(t *testing.T, k kind) {
 				end := monotonic() + max(left, 0)*int64(time.Millisecond)
 
 				next := value[granted](t, must(t, receive(t, waiting))) // 3
-				got := time.Duration(next.Op.Return - killed)
-				if most := max(lease, dog) + poll; got > most {
-					t.Errorf("%s: the waiter acquired it %v after the holder was killed; want at most %v", name, got, most)
-				}
-				if late := time.Duration(next.Op.Return - end); late > poll {
-					t.Errorf("%s: the waiter acquired it %v after the end of the lease; want at most a poll interval", name, late)
-				}
 				if next.Op.Return < dead.Op.Until {
 					t.Errorf("%s: the waiter acquired it %v before the dead holder's Until", name, time.Duration(dead.Op.Until-next.Op.Return))
 				}
 				mu.Lock()
-				after = append(after, got)
-				early = append(early, time.Duration(next.Op.Return-end))
+				after = append(after, time.Duration(next.Op.Return-killed))
+				late = append(late, time.Duration(next.Op.Return-end))
 				mu.Unlock()
 				waiter.do(t, request{Do: "unlock", Hold: next.Hold})
 			}
@@ -91,9 +88,16 @@ func testCrashHolder(t *testing.T, k kind) {
 		})
 	}
 	wg.Wait()
+	// In the middle, because the machine may pause for a while.
+	if got := median(late); got > poll {
+		t.Errorf("the waiters acquired it %v after the end of the lease; want at most a poll interval", got)
+	}
+	if got := median(after); got > longest+poll {
+		t.Errorf("the waiters acquired it %v after the holder was killed; want at most %v", got, longest+poll)
+	}
 	noKeys(t, server)
 	t.Logf("%d holders killed: the next one had the lock %v later in the middle and %v at the most; counted from the end of the lease %v and %v",
-		len(after), median(after), slices.Max(after), median(early), slices.Max(early))
+		len(after), median(after), slices.Max(after), median(late), slices.Max(late))
 }
 
 // A process that is killed while it waits does not disturb others.
@@ -206,7 +210,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 //	late: the second stops reading after that. The writer enters immediately
 func TestCrash_reader(t *testing.T) {
 	t.Parallel()
-	const lease, name = 3 * time.Second, "rw"
+	const lease, name = 6 * time.Second, "rw"
 	for _, test := range []struct {
 		name string
 		late bool
@@ -222,7 +226,7 @@ func TestCrash_reader(t *testing.T) {
 			}
 			var readers [2]granted
 			for i := range readers { // 1
-				readers[i] = value[granted](t, workers[i].do(t, request{Do: "lock", Kind: read, Name: name}))
+				readers[i] = value[granted](t, workers[i].do(t, request{Do: "lock", Kind: read, Name: name, Wait: promptTimeout}))
 			}
 			waiting := workers[2].send(t, request{Do: "lock", Kind: write, Name: name, Wait: time.Hour})
 			subscribers(t, rdb, write.channel(name), 1)
@@ -236,14 +240,16 @@ func TestCrash_reader(t *testing.T) {
 
 			workers[0].kill() // 2
 			killed := monotonic()
-			if test.late { // 3
+			var standing time.Duration // of the living reader's lease, before it leaves
+			if test.late {             // 3
 				for last := lease; last >= 0; {
+					since := time.Duration(monotonic() - killed)
 					left := pttl(0)
 					if left > last {
 						t.Fatalf("the lease of a dead reader grew from %v to %v", last, left)
 					}
 					last = left
-					if since := time.Duration(monotonic() - killed); left >= 0 && since > lease+poll {
+					if left >= 0 && since > lease+poll {
 						t.Fatalf("%v after a reader died, %v of its lease of %v are left", since, left, lease)
 					}
 					select {
@@ -252,8 +258,8 @@ func TestCrash_reader(t *testing.T) {
 					case <-time.After(10 * time.Millisecond):
 					}
 				}
-				if left := pttl(1); left <= 0 {
-					t.Errorf("the living reader has %v left of its lease", left)
+				if standing = pttl(1); standing <= 0 {
+					t.Errorf("the living reader has %v left of its lease", standing)
 				}
 				state, err := read.inspect(t.Context(), c, name)
 				if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != readers[1].Op.Owner {
@@ -264,14 +270,14 @@ func TestCrash_reader(t *testing.T) {
 			workers[1].do(t, request{Do: "unlock", Hold: readers[1].Hold})
 			g := value[granted](t, must(t, receive(t, waiting)))
 			took := time.Duration(g.Op.Return - killed)
-			if !test.late && took > lease+poll {
+			if !test.late && took > 2*lease {
 				t.Errorf("the writer entered %v after a reader with a lease of %v died", took, lease)
 			}
 			if g.Op.Return < readers[0].Op.Until {
 				t.Errorf("the writer entered %v before the dead reader's Until", time.Duration(readers[0].Op.Until-g.Op.Return))
 			}
-			if took := time.Duration(g.Op.Return - released); test.late && took > lease/2 {
-				t.Errorf("the writer entered %v after the last living reader left", took)
+			if took := time.Duration(g.Op.Return - released); test.late && took > standing {
+				t.Errorf("the writer entered %v after the last living reader left, as if it waited for its lease", took)
 			}
 			t.Logf("the writer got in %v after the death, and %v after the other one had left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
 			workers[2].do(t, request{Do: "unlock", Hold: g.Hold})

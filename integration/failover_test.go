@@ -44,10 +44,9 @@ func TestFailover_tokensGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lease, opTimeout = 6 * time.Second, 1500 * time.Millisecond
 	var clients []*client.Client
 	for range 2 {
-		clients = append(clients, ours(t, s.Client(t), client.WithWatchdogTimeout(lease), client.WithOpTimeout(opTimeout)))
+		clients = append(clients, ours(t, s.Client(t)))
 	}
 
 	var last uint64

@@ -123,7 +123,7 @@ func (s *fairScene) sound(most time.Duration) {
 // Waiters come and give up repeatedly, and one process dies among them.
 //
 //	1 the lock is held
-//	2 three times ten waiters come, for 50 ms each, and in the middle of it a
+//	2 three times ten waiters come, for half a second each, and in the middle of it a
 //	process that is killed
 //	3 nothing is left in the queue except the dead waiter, and one that still waits
 //	4 the lock is released: the waiter acquires it within a waiter timeout
@@ -152,8 +152,8 @@ func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	s.waiters(1)
 	come()
 	s.waiters(1)
-	doomed.kill()
 	w := s.wait(2, lock.WithWaiterTimeout(stay))
+	doomed.kill()
 	come()
 	until(t, func() bool { return queued(t, s.rdb, fairName) <= 2 }) // 3: the dead waiter may have been dropped
 	s.sound(stay)
@@ -201,7 +201,7 @@ func TestFairQueue_separateDeadlines(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A caller of TryLock, or one whose wait was too short, does not block the next one.
+// A caller of TryLock, or one that gave up, does not block the next one.
 func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock()
@@ -212,8 +212,11 @@ func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	if n := queued(t, s.rdb, fairName); n != 0 {
 		t.Errorf("trying put %d in the queue", n)
 	}
-	if _, err := other.NewFairLock(fairName, lock.WithWait(time.Second)).Lock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-		t.Errorf("waiting for a lock that is held: %v", err)
+	w := s.wait(1)
+	w.cancel()
+	soon(t, w.done)
+	if !errors.Is(w.err, lock.ErrNotAcquired) {
+		t.Errorf("waiting for a lock that is held: %v", w.err)
 	}
 	s.waiters(0)
 	s.unlock(h)
@@ -253,9 +256,10 @@ func TestFairQueue_tryLockDoesNotOvertake(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Expired leases let the queue continue like unlocks. Eight owners want the lock, and none of them unlocks.
+// Expired leases let the queue continue like unlocks. Four owners want the lock, and none of them unlocks.
 func TestFairQueue_expiredLeases(t *testing.T) {
-	const n, lease = 8, 300 * time.Millisecond
+	t.Parallel()
+	const n, lease = 4, 2 * time.Second
 	s := newFairScene(t)
 	before := s.lock()
 	var waiting []*fairWaiter
@@ -286,7 +290,7 @@ func TestFairQueue_expiredLeases(t *testing.T) {
 //
 //	1 the lock is held, and one caller waits
 //	2 the server rejects writes for a while
-//	3 the waiter gives up, and so does another, which has just come
+//	3 another caller comes, and gives up; then the waiter does
 //	4 the server accepts writes: the queue is empty within two operation timeouts
 func TestFairQueue_writesRejected(t *testing.T) {
 	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
@@ -294,26 +298,31 @@ func TestFairQueue_writesRejected(t *testing.T) {
 	h := s.lock() // 1
 	rdb := s.server.Client(t)
 	c := ours(t, rdb, client.WithOpTimeout(opTimeout))
-	wait := func(d time.Duration) <-chan error {
+	wait := func(ctx context.Context) <-chan error {
 		failed := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(t.Context(), d)
-			defer cancel()
 			_, err := c.NewFairLock(fairName, lock.WithWaiterTimeout(time.Minute)).Lock(ctx)
 			failed <- err
 		}()
 		return failed
 	}
-	first := wait(time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	first := wait(ctx)
 	s.waiters(1)
 	s.server.Do(t, "CLIENT", "PAUSE", fmt.Sprint(pause.Milliseconds()), "WRITE") // 2
 	paused := time.Now()
-	second := wait(200 * time.Millisecond)
-	for _, failed := range []<-chan error{second, first} { // 3
-		if err := soon(t, failed); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
+	late, over := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer over()
+	gaveUp := func(failed <-chan error, cause error) {
+		t.Helper()
+		if err := soon(t, failed); !errors.Is(err, cause) || errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("a waiter that gave up: %v", err)
 		}
 	}
+	gaveUp(wait(late), context.DeadlineExceeded) // 3
+	cancel()
+	gaveUp(first, context.Canceled)
 	if canceled := time.Since(paused); canceled > pause {
 		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", canceled, pause)
 	}

@@ -262,12 +262,13 @@ func exclusive(t *testing.T, all []visit, forced ...taken) {
 // Four processes share a lock without a pause, and one of them is killed, at any instant; another replaces it, and so on.
 // The others acquire the lock again when the lease of the dead one expires, at the latest.
 func TestHandover_anyKilled(t *testing.T) {
+	t.Parallel()
 	rounds := amount(10)
-	const lease, processes = time.Second, 4
+	const processes = 4
 	random := rand.New(rand.NewPCG(seed(t), 0))
 	s := newHandover(t)
 	start := func() *relayer {
-		p := s.process(lease)
+		p := s.process(medium)
 		p.do(t, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 3, Stay: section, Journal: s.journal}})
 		return p
 	}
@@ -282,7 +283,7 @@ func TestHandover_anyKilled(t *testing.T) {
 		all[i].kill()
 		killed := monotonic()
 		var history []visit
-		untilWithin(t, hurry, func() bool {
+		untilWithin(t, medium+hurry, func() bool {
 			history = visits(t, s.journal)
 			later := since(history, killed)
 			delete(later, all[i].id) // its last entry is not later, but may look so

@@ -49,11 +49,10 @@ const (
 	maxPassTime = 10 * time.Millisecond
 	maxPasses   = 64
 
-	// long is a lease for scenes where no waiter should have to wait for its end, and short for scenes where
-	// a waiter has to.
+	// long is a lease for scenes where no waiter should have to wait for its end, and medium for scenes where a
+	// waiter has to, or a holder detects a loss with its next renewal. Its commands may take a sixth of it.
 	long   = 10 * hurry
-	short  = 2 * poll
-	medium = 6 * poll // the holder is notified within a third of it; commands may take a while
+	medium = 6 * poll
 )
 
 func newHandover(t *testing.T) *handover {
@@ -314,7 +313,7 @@ func TestHandover_killed(t *testing.T) {
 
 // The release is never sent. The others have to wait for the lease to expire.
 func killedBeforeItsRelease(s *handover) {
-	a, b, c := s.process(short), s.process(short), s.process(short)
+	a, b, c := s.process(medium), s.process(medium), s.process(medium)
 	s.wants(a)
 	dead := s.got(a)
 	s.waits(b)
@@ -325,10 +324,10 @@ func killedBeforeItsRelease(s *handover) {
 	s.reached(release)
 	s.kill(a)
 	s.since = dead.Op.Until // it was perhaps renewed, but has this for sure
-	s.has(a, short)
+	s.has(a, medium)
 	start := monotonic()
 	s.serve(b, c)
-	s.within(hurry, start)
+	s.within(medium+hurry, start)
 	s.end(b, c)
 }
 
@@ -404,7 +403,7 @@ func killedBeforeItsNotification(s *handover) {
 
 // The process acquired the lock a moment ago, for an offer, or for a lease if it has renewed it already.
 func killedAfterItsNotification(s *handover) {
-	a, b, c := s.process(short), s.process(short), s.process(short)
+	a, b, c := s.process(medium), s.process(medium), s.process(medium)
 	s.wants(a)
 	s.got(a)
 	s.waits(b)
@@ -415,24 +414,24 @@ func killedAfterItsNotification(s *handover) {
 	s.since = dead.Op.Until
 	start := monotonic()
 	s.serve(c)
-	s.within(hurry, start)
+	s.within(medium+hurry, start)
 	s.end(a, c)
 }
 
 // Redis has the owner string of the first holder of the chain, and the others hold under it.
 func killedInAChain(s *handover) {
-	a, b, c := s.process(short), s.process(short), s.process(short)
+	a, b, c := s.process(medium), s.process(medium), s.process(medium)
 	dead := s.chain(a)
 	s.waits(b)
 	s.waits(c)
-	if state := s.has(a, short); state.owner != dead.Op.Owner {
+	if state := s.has(a, medium); state.owner != dead.Op.Owner {
 		s.Errorf("in Redis %s holds the lock, and in the process %s does", state.owner, dead.Op.Owner)
 	}
 	s.kill(a)
 	s.since = dead.Op.Until
 	start := monotonic()
 	s.serve(b, c)
-	s.within(hurry, start)
+	s.within(medium+hurry, start)
 	s.end(b, c)
 }
 
@@ -530,7 +529,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			s := newHandover(t)
-			a, b, c := s.process(short), s.process(short), s.process(short)
+			a, b, c := s.process(medium), s.process(medium), s.process(medium)
 			if how == "in a chain" {
 				s.chain(b)
 			} else {
@@ -546,7 +545,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 			s.since = 0 // see below
 			start := monotonic()
 			next := s.got(c)
-			s.within(hurry, start)
+			s.within(medium+hurry, start)
 			b.cont(t)
 			seen := value[watched](t, receive(t, checking))
 			if seen.Late > 0 || seen.LastHeld > next.Op.Return || seen.Until > next.Op.Return {
@@ -559,7 +558,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 			if r := receive(t, b.send(t, request{Do: "unlock", Hold: b.granted.Hold})); !r.is("ErrNotHeld", "ErrLost") {
 				t.Errorf("unlocking what was lost: %q", r.Err)
 			}
-			s.has(c, max(offer, short))
+			s.has(c, medium)
 			s.gives(c)
 			if how == "in a chain" {
 				s.relayed(b)
@@ -572,6 +571,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 // A chain ends with a holder that stays for longer than the lease of the chain. It has the lock while it is renewed; if
 // that fails, the holder is notified in time, and no other hold of its process is valid after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
+	t.Parallel()
 	const lease = 6 * time.Second
 	for name, fault := range map[string]func(*relayer){
 		"renewed": nil,

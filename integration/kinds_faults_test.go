@@ -255,7 +255,7 @@ func TestRateLimit_failover(t *testing.T) {
 	overFailover(t, "{x}", func(t *testing.T, a, b *client.Client, failover func()) {
 		limit := ratelimit.Limit{Rate: 10, Per: 24 * time.Hour}
 		limiter := func(c *client.Client) *ratelimit.Limiter {
-			return c.NewRateLimiter("{x}api", ratelimit.FailClosed().After(time.Second), limit)
+			return c.NewRateLimiter("{x}api", ratelimit.FailClosed().After(5*time.Second), limit)
 		}
 		if _, err := a.NewRedissonRateLimiter("x").Init(t.Context(), 10, 24*time.Hour); err != nil {
 			t.Fatal(err)

@@ -99,8 +99,9 @@ func TestQuorum_minorityFails(t *testing.T) {
 		"frozen": (*redistest.Server).Freeze,
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := startQuorums(t, 4*time.Second)
-			q.timeout = 500 * time.Millisecond // a busy machine needs it
+			t.Parallel()
+			q := startQuorums(t, 12*time.Second)
+			q.timeout = 2 * time.Second // a busy machine needs it
 			one := q.quorum()
 			for _, s := range q.servers[1:3] {
 				fail(s, t)
@@ -116,7 +117,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 					t.Log(err)
 					continue
 				}
-				if err := h.Unlock(t.Context()); err != nil {
+				if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) { // 3 shows that it is released
 					t.Errorf("unlock: %v", err)
 				}
 			}
@@ -298,43 +299,52 @@ func TestQuorum_guard(t *testing.T) {
 	for _, guarded := range []bool{true, false} {
 		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
 			q := startQuorums(t, 5*time.Second)
-			var options []multilock.Option
-			if !guarded {
-				options = append(options, multilock.WithDurableServers())
-			}
-			options = append(options, multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.lease/4))
-			// A fixed lease is not renewed, so the user is notified at its end.
-			first := multilock.NewQuorum(q.locks(lock.WithFixedLease(q.lease)), options...)
-			second := multilock.NewQuorum(q.locks(), options...)
-			h, err := first.TryLock(t.Context()) // 1
-			if err != nil {
-				t.Fatal(err)
-			}
-			q.full(h)
-			for _, s := range q.servers[:3] {
-				s.Kill(t) // 2
-				s.Restart(t)
-			}
-			other, err := second.TryLock(t.Context()) // 3
-			if h.Err() != nil {
-				t.Fatalf("this machine is too slow for the test: %v", h.Err())
-			}
-			two := err == nil && other.Err() == nil && h.Err() == nil
-			switch {
-			case two && guarded:
-				t.Error("two hold it")
-			case !two && !guarded:
-				t.Errorf("without the guard two should hold it, or else this shows nothing: %v", err)
-			}
-			if err == nil {
-				if err := other.Unlock(t.Context()); err != nil {
-					t.Error(err)
+			for !guardOnce(q, guarded) { // on a busy machine
+				if q.lease *= 2; q.lease > time.Minute {
+					t.Fatal("the first hold always ended before the second user's attempt")
 				}
+				q.ready()
 			}
-			_ = h.Unlock(t.Context()) // the servers do not know of it
-			q.empty()
 		})
 	}
+}
+
+// guardOnce runs the case once, and reports whether the first hold was valid until its end.
+func guardOnce(q *quorums, guarded bool) bool {
+	q.Helper()
+	options := []multilock.Option{multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.lease / 4)}
+	if !guarded {
+		options = append(options, multilock.WithDurableServers())
+	}
+	// A fixed lease is not renewed, so the user is notified at its end.
+	first := multilock.NewQuorum(q.locks(lock.WithFixedLease(q.lease)), options...)
+	second := multilock.NewQuorum(q.locks(), options...)
+	h, err := first.TryLock(q.Context()) // 1
+	if err != nil {
+		q.Fatal(err)
+	}
+	q.full(h)
+	for _, s := range q.servers[:3] {
+		s.Kill(q) // 2
+		s.Restart(q)
+	}
+	other, err := second.TryLock(q.Context()) // 3
+	two := err == nil && other.Err() == nil && h.Err() == nil
+	valid := h.Err() == nil
+	switch {
+	case two && guarded:
+		q.Error("two hold it")
+	case valid && !two && !guarded:
+		q.Errorf("without the guard two should hold it, or else this shows nothing: %v", err)
+	}
+	if err == nil {
+		if err := other.Unlock(q.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) {
+			q.Error(err)
+		}
+	}
+	_ = h.Unlock(q.Context()) // the servers do not know of it
+	q.empty()
+	return valid
 }
 
 // The tokens of a quorum grow while a minority of its servers restarts, and keeps its token counters. The counters start
@@ -451,7 +461,7 @@ func TestQuorum_clockStep(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	if err := h.Unlock(t.Context()); err != nil {
+	if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) {
 		t.Error(err)
 	}
 	one, two := q.quorum(), q.quorum()
@@ -462,7 +472,7 @@ func TestQuorum_clockStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			clock.Set(time.Duration(rand.IntN(3)-1) * time.Minute)
-			if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) {
+			if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrUnavailable) {
 				t.Error(err)
 			}
 		}

@@ -364,7 +364,7 @@ func TestReadWrite_leaseIsRenewed(t *testing.T) {
 // ForceUnlock ends both sides: a writer that also reads, and readers of several clients. They are notified, and waiters are
 // woken.
 func TestReadWrite_force(t *testing.T) {
-	s := newRWScene(t, client.WithWatchdogTimeout(time.Second))
+	s := newRWScene(t, client.WithWatchdogTimeout(6*time.Second))
 	if forced, err := s.b.ForceUnlock(t.Context()); err != nil || forced {
 		t.Errorf("of a free lock: %v, %v", forced, err)
 	}

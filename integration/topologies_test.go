@@ -205,7 +205,7 @@ func permissionsOf(t *testing.T, maker string, more ...string) []string {
 // servers.
 func TestPermissions_multilock(t *testing.T) {
 	t.Parallel()
-	const lease = 2 * time.Second // servers vote when they have been up for that time
+	const lease = 6 * time.Second // servers vote when they have been up for that time
 	var denied func() []string
 	start := func(permissions ...string) *client.Client {
 		t.Helper()

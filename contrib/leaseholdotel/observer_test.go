@@ -238,7 +238,7 @@ func TestSpan(t *testing.T) {
 	}{
 		"free":         {attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
 		"not_acquired": {busy: true, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "acquired"}},
-		"timed_out":    {busy: true, opts: []lock.Option{lock.WithWait(2 * time.Second)}, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "timed_out"}},
+		"timed_out":    {busy: true, opts: []lock.Option{lock.WithWait(5 * time.Second)}, events: []string{"queued"}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "timed_out"}},
 		"failed":       {opts: []lock.Option{lock.WithWait(1)}, attrs: map[attribute.Key]string{"leasehold.lock.outcome": "failed", "error.type": "_OTHER"}, status: codes.Error},
 	} {
 		t.Run(name, func(t *testing.T) {
