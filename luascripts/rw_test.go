@@ -834,6 +834,25 @@ func TestForceRW_writerEnters(t *testing.T) {
 	})
 }
 
+// A writer beside many reads of its owner whose leases have expired is removed, too.
+func TestForceRW_writerBesideManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, dead := range []int{49, 50, 120} {
+			l.clear()
+			words := []string{"HSET", l.keys.Lock, "mode", "write", owner("G1") + ":write", "1"}
+			for i := range dead {
+				words = append(words, owner(fmt.Sprint("G", i+100)), "1")
+			}
+			do(t, l.rdb, words...)
+			got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+			check(t, "force", got, luascripts.Done, err)
+			if all := contents(t, l.rdb); all != "" {
+				t.Errorf("left beside %d dead ones:\n%.300s", dead, all)
+			}
+		}
+	})
+}
+
 // Of a reader with very many holds, the keys of the latest 256 are deleted, down to the first that is missing. The others
 // expire: the server does nothing else in the meantime.
 func TestForceRW_boundedHolds(t *testing.T) {
