@@ -99,6 +99,7 @@ func TestReservation_aReaderRequests(t *testing.T) {
 			{"a writer took it in the turn of a reader", "write G2:write=1", "", "G1 5m 1m", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
 			{"a writer took it in the turn of others", "write G2:write=1", "", "- - 1m", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
 			{"behind a writer that came before", "read G2=1(1)", "G3 10m", "", waiterTimeout, luascripts.Held, "G1 5m -", waiterTimeout},
+			{"behind a writer that came before, and another has passed it", "read G2=1(1)", "G3 10m", "G1 5m out", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
 			{"behind a writer, after the turn began", "read G2=1(1)", "G3 10m", "- - 7m", waiterTimeout, luascripts.Held, "G1 5m 7m", waiterTimeout},
 			{"behind a writer, in the turn of a reader that came before", "", "G3 10m", "G5 8m 7m", waiterTimeout, luascripts.Held, "G5 8m 7m", long},
 			{"past a writer, in its turn", "", "G3 10m", "G1 5m 1m", waiterTimeout, luascripts.Done, "- - 1m", long},

@@ -778,7 +778,7 @@ func TestInspectRW(t *testing.T) {
 func TestForceRW(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
-		for _, state := range []string{"read G1=2(*) J2=1(1) G3=1()", "write G1:write=3 G1=2(*)", "read G1=1(1)", "read G3=1()"} {
+		for _, state := range []string{"read G1=2(*) J2=1(1) G3=1()", "write G1:write=3 G1=2(*)", "read G1=1(1)", "read G3=1()", "read G3=1() G9:write=1"} {
 			for _, d := range []time.Duration{long, persist} {
 				l.clear()
 				l.held(state, d)
