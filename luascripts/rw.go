@@ -43,13 +43,17 @@ func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Ac
 // ReleaseRead sets the read hold count of owner to leave, and returns Done, Gone or Foreign. With 0
 // the owner also loses its reservation.
 func ReleaseRead(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
+	return releaseRW(ctx, rdb, readRelease, []string{k.Lock, k.Reservation, k.Never}, k, owner, leave)
+}
+
+func releaseRW(ctx context.Context, rdb rueidis.Client, s *script, keys []string, k Keys, owner string, leave int) (Verdict, error) {
 	for range mostCalls {
-		reply := readRelease.exec(ctx, rdb, []string{k.Lock, k.Reservation, k.Never}, []string{owner, strconv.Itoa(leave), k.LeasePrefix, k.Channel, k.Publish})
-		if v, err := verdict(readRelease, reply, Done, Gone, more, Foreign); err != nil || v != more {
+		reply := s.exec(ctx, rdb, keys, []string{owner, strconv.Itoa(leave), k.LeasePrefix, k.Channel, k.Publish})
+		if v, err := verdict(s, reply, Done, Gone, more, Foreign); err != nil || v != more {
 			return v, err
 		}
 	}
-	return 0, endless(readRelease)
+	return 0, endless(s)
 }
 
 // RenewRead extends the leases of readers, as RenewReentrant does for locks.
@@ -72,8 +76,7 @@ func AcquireWrite(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (A
 // ReleaseWrite sets the write hold count of owner to leave, and returns Done, Gone or Foreign. With
 // 0 readers no longer wait behind it.
 func ReleaseWrite(ctx context.Context, rdb rueidis.Client, k Keys, owner string, leave int) (Verdict, error) {
-	reply := writeRelease.exec(ctx, rdb, []string{k.Lock, k.Intent, k.Reservation, k.Never}, []string{owner, strconv.Itoa(leave), k.LeasePrefix, k.Channel, k.Publish})
-	return verdict(writeRelease, reply, Done, Gone, Foreign)
+	return releaseRW(ctx, rdb, writeRelease, []string{k.Lock, k.Intent, k.Reservation, k.Never}, k, owner, leave)
 }
 
 // RenewWrite extends the leases of writers, as for a plain lock, with the field of the writer.

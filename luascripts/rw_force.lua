@@ -9,7 +9,7 @@
 -- ARGV[4] readers  count 1 if it only removes readers; missing otherwise
 --
 -- Returns 1 if an owner held the lock, 0 if it was free or readers = 1 and a writer holds it.
--- Returns -3 if about 50 readers were removed, and there are more: call the script again, with readers = 1.
+-- Returns -3 if about 50 readers of a read lock were removed, and there are more: call the script again, with readers = 1.
 -- Returns -4 if the key is not a read/write lock; nothing was changed.
 --
 -- Sent only once, because a second copy would remove an owner that acquired the lock in between. The calls
@@ -31,7 +31,7 @@ repeat
     return #fields == 50
   end)
 until stopped or cursor == '0'
-if stopped and not remove_dead(lock, fields) then return -3 end
+if stopped and mode == 'read' and not remove_dead(lock, fields) then return -3 end
 redis.call('DEL', lock)
 redis.pcall(publish, channel, '1')
 return 1

@@ -163,6 +163,43 @@ func TestReleaseRead_aLivingReaderBehindManyDead(t *testing.T) {
 	})
 }
 
+// A writer that leaves, and has seen only dead readers, and not all readers, does not free the lock.
+func TestReleaseWrite_aLivingReaderBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, dead := range []int{60, 1000} { // a small hash comes in one piece, a large one in pages
+			l.crowd(1, dead)
+			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "write", owner("G1")+":write", "1")
+			l.stopsWriting("G1", luascripts.Done)
+			l.expect("write", l.asksToWrite("G2").Verdict, luascripts.Held)
+			if n := number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G100")); n != 1 {
+				t.Errorf("of %d dead ones, a living reader is gone", dead)
+			}
+			l.stopsReading("G100", luascripts.Done)
+			l.stopsWriting("G2", luascripts.Gone)
+
+			l.crowd(0, dead)
+			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "write", owner("G1")+":write", "1")
+			l.stopsWriting("G1", luascripts.Done)
+			if all := contents(t, l.rdb); all != "" {
+				t.Errorf("left of %d dead ones:\n%.300s", dead, all)
+			}
+		}
+	})
+}
+
+// A writer that leaves, and has not seen all readers, does not shorten the lease of one that it has not seen.
+func TestReleaseWrite_aLongerLeaseBehindManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, alive := range []int{1, 60} {
+			l.crowd(alive, 60)
+			l.held("write G9=1(1) G1:write=1", time.Minute)
+			l.ends(l.keys.Lock, long)
+			l.stopsWriting("G1", luascripts.Done)
+			about(t, "the hash", pttl(t, l.rdb, l.keys.Lock), long)
+		}
+	})
+}
+
 // A field that is left of a writer, as by hand, keeps no other writer out.
 func TestRW_aFieldBesideTheDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {

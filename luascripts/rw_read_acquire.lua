@@ -26,8 +26,8 @@
 -- Returns -4: the key is not a read/write lock; nothing was changed.
 --
 -- A reader that is refused makes a reservation, unless a reader that arrived before has one. When a
--- writer leaves, the batch begins (include_rw). If the writer's lease expires instead, the next writer
--- that sends a request begins the batch.
+-- writer leaves, the batch begins (include_rw). If the writer's lease expires instead, the next request
+-- begins the batch, whether it is to read or to write.
 --
 -- Safe to repeat: `want` is the resulting hold count, not an increment.
 local lock, intent, reservation, never, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -45,8 +45,13 @@ if count == 0 then
     return -2
   end
   local time = redis.call('TIME')
-  local arrived = time[1] * 1000 + math.floor(time[2] / 1000) - waited
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local arrived = now - waited
   if reader == owner then arrived = math.min(arrived, since) end
+  if not mode and start == writer_passed() then -- the last writer did not release the lock: its lease expired
+    start, rest = now, 100
+    write_reservation(reservation, reader, since, start, rest)
+  end
   local left
   -- An owner that holds the write side may also read: a downgrade.
   if mode == 'write' then

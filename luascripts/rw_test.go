@@ -778,7 +778,7 @@ func TestInspectRW(t *testing.T) {
 func TestForceRW(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
-		for _, state := range []string{"read G1=2(*) J2=1(1) G3=1()", "write G1:write=3 G1=2(*)", "read G1=1(1)", "read G3=1()"} {
+		for _, state := range []string{"read G1=2(*) J2=1(1) G3=1()", "write G1:write=3 G1=2(*)", "read G1=1(1)", "read G3=1()", "read G3=1() G9:write=1"} {
 			for _, d := range []time.Duration{long, persist} {
 				l.clear()
 				l.held(state, d)
@@ -830,6 +830,25 @@ func TestForceRW_writerEnters(t *testing.T) {
 		check(t, "force", got, luascripts.Done, err)
 		if number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G999")+":write") != 1 {
 			t.Error("it removed the writer, too")
+		}
+	})
+}
+
+// A writer beside many reads of its owner whose leases have expired is removed, too.
+func TestForceRW_writerBesideManyDead(t *testing.T) {
+	onRW(t, func(t *testing.T, l rw) {
+		for _, dead := range []int{49, 50, 120} {
+			l.clear()
+			words := []string{"HSET", l.keys.Lock, "mode", "write", owner("G1") + ":write", "1"}
+			for i := range dead {
+				words = append(words, owner(fmt.Sprint("G", i+100)), "1")
+			}
+			do(t, l.rdb, words...)
+			got, err := luascripts.ForceRW(t.Context(), l.rdb, l.keys)
+			check(t, "force", got, luascripts.Done, err)
+			if all := contents(t, l.rdb); all != "" {
+				t.Errorf("left beside %d dead ones:\n%.300s", dead, all)
+			}
 		}
 	})
 }

@@ -23,7 +23,7 @@
 -- Returns -4: the key is not a read/write lock; nothing was changed.
 --
 -- Only one writer passes a reader with a reservation. If the lease of that writer expires, the next
--- writer that sends a request begins the batch of readers, and is refused.
+-- request begins the batch of readers, and a writer that sent it is refused.
 --
 -- Safe to repeat: `want` is the resulting hold count, not an increment.
 local lock, intent, reservation, never, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -14,10 +14,12 @@
 -- Returns 1 if the owner now has `leave` write holds.
 -- Returns -2 if the owner has no write hold: it was lost, the owner only waited, or an earlier copy of
 -- this call released it.
+-- Returns -3 if 50 dead readers were removed, and there are more readers to check: call the script again.
 -- Returns -4 if the key is not a read/write lock; nothing was changed.
 --
--- If readers remain, such as the owner itself, the lock becomes a read lock. If a reader has a
--- reservation, the batch of readers begins now, and lasts up to 100 ms.
+-- If readers remain, such as the owner itself, the lock becomes a read lock. With more than 50 readers,
+-- the hash keeps its expiry. If a reader has a reservation, the batch of readers begins now, and lasts up
+-- to 100 ms.
 --
 -- Safe to repeat: `leave` is the resulting hold count, and only the owner's hold changes.
 local lock, intent, reservation, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -40,10 +42,15 @@ if leave > 0 then
   redis.call('HSET', lock, owner .. ':write', leave)
   return 1
 end
--- mutant: always, operand 2, border: speed
-local longest = redis.call('HLEN', lock) > 2 and survey_readers(lock, prefix, nil, math.huge) or 0
+local longest, complete, dead = 0, true, {}
+-- mutant: always, border: speed
+if redis.call('HLEN', lock) > 2 then longest, complete, dead = survey_readers(lock, prefix, nil, math.huge) end
+if longest == 0 and not complete then
+  remove_dead(lock, dead)
+  return -3
+end
 if longest > 0 then
-  redis.call('PEXPIRE', lock, longest) -- from now on, the hash expires with the longest read lease
+  if complete then redis.call('PEXPIRE', lock, longest) end -- from now on, the hash expires with the longest read lease
   redis.call('HSET', lock, 'mode', 'read')
   redis.call('HDEL', lock, owner .. ':write')
 else

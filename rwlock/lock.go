@@ -57,8 +57,10 @@
 // # Differences from Redisson
 //
 //   - Readers of one client can be one owner in Redis.
-//   - Readers do not starve writers, and writers do not starve readers. Only readers and writers of
-//     Redisson can still starve others, because they do not read the two keys of leasehold.
+//   - Readers do not starve writers, and writers do not starve readers. There are two exceptions:
+//     readers and writers of Redisson can starve others, because they do not read the two keys of
+//     leasehold, and writers without a pause can starve a reader whose round trip to Redis takes more
+//     than 100 ms, or that receives no notifications.
 //   - When a writer stops writing and continues reading, waiting readers are notified immediately,
 //     and the lease is the reader's.
 //   - A re-entry of a writer never adds to the lease.

@@ -227,6 +227,14 @@ inline beginBatch() {
 	if :: reservation != NONE -> began = 1; start = arrivals; entered = 0 :: else fi
 }
 
+/* expired begins a batch if the lease of the writer that passed the reader has expired. y is whether it did. */
+inline expired() {
+	y = 0;
+#ifndef ENDS_SILENTLY
+	if :: mode == 0 && reservation != NONE && entered -> beginBatch(); y = 1 :: else fi
+#endif
+}
+
 /* passes: name enters, before those that arrived before it and were refused. */
 inline passes(name) {
 	for (m : 0 .. NC - 1) {
@@ -252,9 +260,7 @@ inline serve(s) {
 #else
 			if :: mode == 1 && !y -> free() :: else fi;
 #endif
-#ifndef ENDS_SILENTLY
-			if :: mode == 0 && reservation != NONE && entered -> beginBatch() :: else fi; /* the lease of the writer expired */
-#endif
+			expired();
 			if
 			:: mode == 0 && !(reservation != NONE && began && came[reservation] < start) ->
 				mode = 2; writer = n; wrote = n; left = LEASE; kr[s] = GRANT; waited[n] = 0; passes(n);
@@ -266,6 +272,7 @@ inline serve(s) {
 			fi
 		fi
 	:: kk[s] == REQ && !WRITES(n) ->
+		expired();
 		if
 		:: lease[n] == 0 && (mode == 2
 #ifndef NO_INTENT
@@ -280,8 +287,9 @@ inline serve(s) {
 			if :: reservation == n -> reservation = NONE; entered = 0; if :: !began -> start = 0 :: else fi :: else fi
 		fi
 	:: kk[s] == DOWN ->
+		expired();
 		if
-		:: lease[n] == 0 && writer != beside[n] && (mode == 2 || intent != NONE) -> kr[s] = REFUSE
+		:: lease[n] == 0 && writer != beside[n] && (mode == 2 || intent != NONE && !y) -> kr[s] = REFUSE
 		:: else ->
 			if :: mode == 0 -> mode = 1 :: mode == 2 -> left = LEASE :: else fi;
 			lease[n] = LEASE; kr[s] = GRANT
