@@ -112,7 +112,8 @@ func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duratio
 }
 
 // SetRate sets the rate of the limiter, whatever it was. Permits that were taken before still
-// count. Changing the rate requires two round trips.
+// count. If they exceed the new rate, no permits are available until the excess has expired, and
+// availablePermits of Redisson is negative. Changing the rate requires two round trips.
 //
 // A delayed duplicate of the command does not undo a newer call. Each copy may set a rate for at
 // most one second. If a connection broke, SetRate returns when that time has passed. If ctx is
