@@ -79,6 +79,15 @@ type ask struct {
 	kept bool // guarded by the same mutex: the Policy let the caller pass, so its units are not refunded
 }
 
+// overdue is the error of a caller whose reply is overdue. The request is under way until ask.done has a token.
+type overdue struct {
+	error
+	ask *ask
+}
+
+// Unwrap returns the error without the ask.
+func (e overdue) Unwrap() error { return e.error }
+
 // answer is a reply for one caller.
 type answer struct {
 	luascripts.LimitReply
@@ -228,6 +237,8 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	a.left, a.kept = true, keep
 	if i := slices.Index(l.next, a); i >= 0 && a.q.Units >= 0 {
 		l.next = slices.Delete(l.next, i, i+1) // nothing was sent for this caller
+	} else if late {
+		err = overdue{err, a}
 	}
 	// A caller that has waited for its whole timeout came before the request under way was sent, or while it
 	// was under way, so that request is overdue.
