@@ -2,6 +2,7 @@ package luascripts_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -504,6 +505,27 @@ func TestLimit_sharedCall(t *testing.T) {
 			t.Errorf("%d calls of the script for 120 requests, want 2", n)
 		}
 	})
+}
+
+// On a cluster where one slot has no node, the calls for keys of other slots succeed, unless an earlier copy of them may have run.
+func TestLimit_aSlotWithoutANode(t *testing.T) {
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	slot := c.Slot(t, "a")
+	for _, node := range c.Nodes {
+		node.Do(t, "CLUSTER", "DELSLOTS", fmt.Sprint(slot))
+	}
+	rules := luascripts.NewLimitRules(hourly)
+	var calls []luascripts.LimitCall
+	for _, key := range []string{"a", "b", "c"} {
+		calls = append(calls, luascripts.LimitCall{Key: key, Rules: rules, Requests: []luascripts.LimitRequest{want(1)}})
+	}
+	for _, resend := range []bool{false, true} {
+		for i, a := range luascripts.SendLimits(t.Context(), c.Client(t), calls, false, func(error) bool { return resend }) {
+			if served := calls[i].Key != "a" && resend; served != (a.Err == nil) || !served && !errors.Is(a.Err, rueidis.ErrNoSlot) {
+				t.Errorf("%s, resend %v: %+v", calls[i].Key, resend, a)
+			}
+		}
+	}
 }
 
 // A limit that the key has as another kind of limit begins anew, and its units come back.

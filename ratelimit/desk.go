@@ -278,7 +278,8 @@ func (d *desk) run(g *group) {
 			continue
 		}
 		sent := time.Now()
-		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced, resend) {
+		again := func(err error) bool { return resend(err, time.Since(sent)) }
+		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced, again) {
 			if a.Err = d.send.Explain(command.DetectClosed(context.Background(), d.send.Redis, a.Err)); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrWrongType
 			}
@@ -290,11 +291,11 @@ func (d *desk) run(g *group) {
 	}
 }
 
-// resend reports whether a call for several keys is repeated for each key alone after this error reply. A proxy can send
-// one after the server executed the call.
-func resend(err error) bool {
+// resend reports whether a call for several keys is repeated for each key alone after this error, which took so long. A proxy can send
+// an error reply after the server executed the call, and rueidis can have sent the call twice.
+func resend(err error, took time.Duration) bool {
 	f := retry.FaultOf(err)
-	return !f.Passes || !f.MayHaveRun()
+	return !f.Passes || !f.MayHaveRun() && !command.Resent(took)
 }
 
 // end ends a lane without callers. The mutex is held.
