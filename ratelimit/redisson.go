@@ -65,8 +65,9 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // timeout of the client, or until their context is canceled. Then they fail with
 // [lock.ErrUnavailable]. Without a client the timeout is 3 s. If memory is full or the server
 // refuses connections, they fail immediately. [RedissonLimiter.Wait] retries until its context is
-// canceled. A call takes its permits once, however often it was sent. If the caller has left, the
-// permits are returned before the next call of this handle takes any.
+// canceled. A call takes its permits once within an interval, however often it was sent. If the
+// caller leaves while a command is in flight, the permits are returned before the next call of this
+// handle takes any. If the reply to that command is lost, they count until their interval ends.
 type RedissonLimiter struct {
 	send *command.Sender
 	name string
