@@ -304,8 +304,8 @@ func (f *Filter) batcher(set bool) *command.Batcher[call] {
 }
 
 // repeat sets or reads the bits of hashed elements by the parameters that are in Redis. They come with each answer. If
-// they differ from those that the question assumed, the answer has no meaning, and an Add has set a few bits too many,
-// which is harmless.
+// they differ from those that the question assumed, the answer has no meaning, and an Add has set a few bits too many.
+// They cause no false negatives, but can enlarge the string to the size of the earlier filter. See [Filter.Delete].
 func (f *Filter) repeat(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
 	for tries := 0; ; tries++ {
 		c := f.known.Load()
@@ -575,6 +575,9 @@ func estimate(size, hashes uint64, set int64) int64 {
 // type, such as a lock of that name, Delete changes nothing and fails with [lock.ErrWrongType]. It
 // deletes a string without a configuration, because that can be a filter whose configuration is
 // lost. Delete requires two round trips.
+//
+// Another handle keeps the size that it knows. If a smaller filter is created under the name, the
+// first Add of that handle can enlarge its string to the earlier size, without a check of the memory.
 //
 // A delayed duplicate of the command deletes no filter that was created since. Each copy may run
 // for at most one second. If a connection broke, Delete returns when that time has passed. If ctx

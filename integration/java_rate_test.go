@@ -96,6 +96,12 @@ func TestJavaWindow(t *testing.T) {
 			if got := available("java"); got != 1_000 {
 				t.Errorf("after another rate %d are left for Java, want 1000", got)
 			}
+			if err := w.SetRate(t.Context(), 60_000, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			if got := available("java"); got != -10_000 || tries("java", 1) {
+				t.Errorf("after a lower rate %d are left for Java, want -10,000", got)
+			}
 		})
 		t.Run("deleted", func(t *testing.T) {
 			w := s.c.NewRedissonRateLimiter("gone")

@@ -19,7 +19,8 @@ local function serve_requests(replies, key, text, now, args, request, first, las
       if limit.window * limit.per > now then return 0 end
       return math.max(0, limit.rate - limit.used)
     end
-    return math.max(0, math.floor((limit.capacity - limit.usage) / limit.cost + 1e-9))
+    -- Rounding errors, which grow with the burst, must not hide a permit that is there by time_until.
+    return math.max(0, math.floor((limit.capacity - limit.usage) / limit.cost + 1e-9 + limit.max_permits * 8e-16))
   end
 
   -- time_until returns the time until a limit has this many permits.

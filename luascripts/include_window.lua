@@ -2,7 +2,8 @@
 -- include: reply
 --
 -- config  hash: rate, interval (ms), type (0: all clients share the rate) and keepAliveTime (ms, 0 for none)
--- value   string: the remaining permits
+-- value   string: the remaining permits; less than 0 after a lower rate was set, by as many as were taken above that rate.
+--         Redisson reads such a value as no permits, and adds the expired ones to it, like these scripts
 -- calls   zset: entry of a call -> when it took its permits, in ms, rounded up by these scripts. An entry is the
 --         byte 16, 16 bytes of an id, and the number of permits in four bytes, least significant first. Redisson
 --         calls this zset "permits"
@@ -60,7 +61,7 @@ local function left_by_calls(calls, rate)
   while true do
     local page = redis.call('ZRANGE', calls, from, from + 999)
     for _, text in ipairs(page) do left = left - permits_of(text) end
-    if #page < 1000 then return math.max(0, left) end
+    if #page < 1000 then return left end
     from = from + 1000
   end
 end
@@ -85,8 +86,8 @@ local function remove_expired(value, calls, rate, before)
     redis.call('ZREMRANGEBYRANK', calls, 0, #expired - 1)
     if stored then left = left_after_removal(stored, left, rate, redis.call('ZRANGE', calls, 0, 999)) end
   end
-  if not stored or left > rate or left < 0 then
-    -- The value is missing, or Redisson returned permits without their entries, or took permits without an entry.
+  if not stored or left > rate then
+    -- The value is missing, or Redisson returned permits without their entries.
     left = left_by_calls(calls, rate)
   end
   if left ~= (stored or rate) then -- mutant: always: speed
@@ -95,6 +96,17 @@ local function remove_expired(value, calls, rate, before)
     if ttl > 0 then redis.call('PEXPIRE', value, ttl) end
   end
   return left, #expired == 1000
+end
+
+-- free_after returns the time of the entry whose expiry leaves at least `least` permits. It returns the last time if none does,
+-- and nil if there are no entries. The entries are in order, each followed by its time.
+local function free_after(entries, left, least)
+  local at = nil
+  for i = 1, #entries, 2 do
+    left, at = left + permits_of(entries[i]), tonumber(entries[i + 1])
+    if left >= least then break end
+  end
+  return at
 end
 
 -- extend_ttl sets the expiry of the keys as Redisson does. If a command is denied, it returns the error.

@@ -2,6 +2,7 @@ package luascripts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -97,7 +98,8 @@ const requestsTogether = 64
 // A shared call that the server rejects is repeated for each key alone, if resend returns true for the
 // error reply. The server may be a cluster that appears as one server, and one denied key must not fail
 // the others. After an error reply of a proxy, the server may have executed the call, and the copies
-// would take the units again.
+// would take the units again. On a cluster where one slot has no node, the calls are repeated one by
+// one, if resend returns true.
 func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, together bool, resend func(error) bool) []LimitCallReply {
 	var batches []limitBatch
 	requests := 0 // of the last batch
@@ -118,7 +120,10 @@ func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toge
 	})
 	for i, reply := range replies {
 		batch := batches[i]
-		if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 && resend(reply.Error()) {
+		if len(batches) > 1 && errors.Is(reply.Error(), rueidis.ErrNoSlot) && resend(reply.Error()) {
+			// One slot has no node, and the library sent none of the calls.
+			answers = append(answers, SendLimits(ctx, rdb, batch, together, resend)...)
+		} else if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 && resend(reply.Error()) {
 			answers = append(answers, SendLimits(ctx, rdb, batch, false, resend)...)
 		} else {
 			answers = append(answers, batch.answers(reply)...)

@@ -55,7 +55,7 @@ for _, key in ipairs(KEYS) do
       local permits, times = request(next)
       usage = math.max(0, usage - math.max(0, now - last))
       permits = permits * times
-      local available = math.floor((burst * cost - usage) / cost + 1e-9)
+      local available = math.floor((burst * cost - usage) / cost + 1e-9 + burst * 8e-16) -- as in permits_left
       if permits > 0 and permits <= available then -- mutant: never, border 2: speed
         usage = usage + permits * cost
         local reset_time = math.ceil(usage)

@@ -2,7 +2,10 @@ package luascripts_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -64,6 +67,32 @@ func TestLimit_severalRequests(t *testing.T) {
 		about(t, "nothing is owed", r[7].Reset, 22*time.Hour)
 		about(t, "the key ends", pttl(t, rdb, "k"), 22*time.Hour+2*time.Millisecond)
 	})
+}
+
+// A caller takes a large burst as a whole, or exactly what another one has left of it, and no unit more: doubles are rounded.
+func TestLimit_wholeLargeBurst(t *testing.T) {
+	m := redistest.NewMini(t)
+	rdb := m.Client(t)
+	m.SetTime(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC))
+	rules := []luascripts.LimitRule{{Rate: 125_000_000, Burst: 125_000_000, Per: 24 * time.Hour}}
+	for random := rand.New(rand.NewPCG(1, 2)); len(rules) < 300; {
+		burst := int64(math.Exp(1 + random.Float64()*(math.Log(1e14)-1)))
+		rules = append(rules, luascripts.LimitRule{Rate: 1 + burst/(1+random.Int64N(30)), Burst: burst, Per: time.Duration(1+random.IntN(48)) * time.Hour})
+	}
+	for i, rule := range rules {
+		for limits, rules := range []luascripts.LimitRules{luascripts.NewLimitRules(rule), luascripts.NewLimitRules(rule, rule)} {
+			for part, first := range []int64{0, 1 + rule.Burst/3, rule.Burst - 1} {
+				key := fmt.Sprint(i, limits, part)
+				rest := rule.Burst - first
+				for _, c := range []struct{ wants, gets, left int64 }{{first, first, rest}, {rest, rest, 0}, {1, 0, 0}} {
+					_, r := takeUnits(t, rdb, key, rules, want(c.wants))
+					if r[0].Taken != c.gets || r[0].Remaining != c.left {
+						t.Errorf("%+v, %d: a caller for %d gets %+v", rule, first, c.wants, r[0])
+					}
+				}
+			}
+		}
+	}
 }
 
 // Each reply names one limit: the one that refused, and otherwise the one that has the least left.
@@ -476,6 +505,27 @@ func TestLimit_sharedCall(t *testing.T) {
 			t.Errorf("%d calls of the script for 120 requests, want 2", n)
 		}
 	})
+}
+
+// On a cluster where one slot has no node, the calls for keys of other slots succeed, unless an earlier copy of them may have run.
+func TestLimit_aSlotWithoutANode(t *testing.T) {
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	slot := c.Slot(t, "a")
+	for _, node := range c.Nodes {
+		node.Do(t, "CLUSTER", "DELSLOTS", fmt.Sprint(slot))
+	}
+	rules := luascripts.NewLimitRules(hourly)
+	var calls []luascripts.LimitCall
+	for _, key := range []string{"a", "b", "c"} {
+		calls = append(calls, luascripts.LimitCall{Key: key, Rules: rules, Requests: []luascripts.LimitRequest{want(1)}})
+	}
+	for _, resend := range []bool{false, true} {
+		for i, a := range luascripts.SendLimits(t.Context(), c.Client(t), calls, false, func(error) bool { return resend }) {
+			if served := calls[i].Key != "a" && resend; served != (a.Err == nil) || !served && !errors.Is(a.Err, rueidis.ErrNoSlot) {
+				t.Errorf("%s, resend %v: %+v", calls[i].Key, resend, a)
+			}
+		}
+	}
 }
 
 // A limit that the key has as another kind of limit begins anew, and its units come back.

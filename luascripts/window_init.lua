@@ -38,11 +38,11 @@ if old_rate then -- mutant: always: speed
 end
 redis.call('HSET', config, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', '0', 'keepAliveTime', keep_alive)
 if old_rate then
-  local denied = failed(redis.pcall('SET', value, string.format('%.0f', math.max(0, left)))) or extend_ttl(config, value, calls)
+  local denied = failed(redis.pcall('SET', value, string.format('%.0f', left))) or extend_ttl(config, value, calls)
   denied = denied or failed(redis.pcall('ZREMRANGEBYSCORE', calls, '-inf', string.sub(since, 2))) -- last, because removed entries cannot be restored after an error
   if denied then -- an error must mean that the limiter still has its old rate
     redis.call('HSET', config, 'rate', string.format('%.0f', old_rate), 'interval', string.format('%.0f', old_interval))
-    redis.pcall('SET', value, text or '-1') -- less than 0 makes the next call compute the value from the entries
+    redis.pcall('SET', value, text or string.format('%.0f', left_by_calls(calls, old_rate)))
     return denied
   end
 end

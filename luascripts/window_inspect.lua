@@ -38,7 +38,7 @@ if stored then
   for _, text in ipairs(redis.call('ZRANGEBYSCORE', calls, '-inf', before, 'LIMIT', 0, 1000)) do left = left + permits_of(text) end
   left = left_after_removal(stored, left, rate, entries)
 end
-local wrong = not left or left > rate or left < 0
+local wrong = not left or left > rate
 if wrong or #first < 2000 then
   local by_calls, page, from = rate, first, 0
   repeat
@@ -48,10 +48,9 @@ if wrong or #first < 2000 then
   until #page == 0
   if wrong or by_calls > left then left = by_calls end -- mutant: border: equal numbers are one number
 end
-left = math.max(0, left)
 
 local retry, reset = 0, 0
-if left == 0 then retry = first[2] + interval - now end -- some entry counts, because otherwise all permits would be left
+if left < 1 then retry = free_after(first, left, 1) + interval - now end -- some entry counts, because otherwise all permits would be left
 local latest = redis.call('ZRANGE', calls, -1, -1, 'WITHSCORES')
 if latest[2] then reset = math.max(0, latest[2] + interval - now) end
-return {left, math.ceil(retry), math.ceil(reset), rate, interval, (text or held > 0) and 1 or 0}
+return {math.max(0, left), math.ceil(retry), math.ceil(reset), rate, interval, (text or held > 0) and 1 or 0}

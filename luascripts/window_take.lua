@@ -56,7 +56,7 @@ end
 local left, more = remove_expired(value, calls, rate, string.format('%.0f', now - interval))
 local first = tonumber(redis.call('ZRANGE', calls, 0, 0, 'WITHSCORES')[2])
 local latest = tonumber(redis.call('ZRANGE', calls, -1, -1, 'WITHSCORES')[2])
-local taken, retry = math.min(permits, left), 0
+local taken, retry = math.min(permits, math.max(0, left)), 0
 local earlier = permits > 0 and taken_before() -- mutant: operand 1, always, border: speed
 if permits == 0 or taken < least then
   -- A client of Redisson may have subtracted from the value twice, after a lost reply. The entries are right.
@@ -65,7 +65,7 @@ if permits == 0 or taken < least then
   for _, text in ipairs(all) do by_calls = by_calls - permits_of(text) end
   if #all < 1000 and by_calls > left then -- mutant: border 2: equal numbers are one number
     left = by_calls
-    taken = math.min(permits, left)
+    taken = math.min(permits, math.max(0, left))
   end
 end
 if earlier then
@@ -78,12 +78,7 @@ elseif permits > 0 then
     if least > rate then
       retry = -1
     elseif not more then
-      local freed, all = left, redis.call('ZRANGE', calls, 0, 999, 'WITHSCORES')
-      for i = 1, #all, 2 do
-        freed = freed + permits_of(all[i])
-        retry = all[i + 1] + interval - now
-        if freed >= least then break end
-      end
+      retry = free_after(redis.call('ZRANGE', calls, 0, 999, 'WITHSCORES'), left, least) + interval - now
     end
   else
     -- Rounded up, so that no permit becomes available before its interval has passed.
@@ -98,6 +93,7 @@ elseif permits > 0 then
     left, first, latest = left - taken, math.min(first or at, at), math.max(latest or 0, at)
   end
 end
+if left < 0 then first = free_after(redis.call('ZRANGE', calls, 0, 999, 'WITHSCORES'), left, 1) or first end
 local reset = latest and math.max(0, latest + interval - now) or 0
 local next = first and math.max(1, first + interval - now) or 0
-return {taken, left, math.ceil(retry), math.ceil(reset), rate, interval, math.ceil(next)}
+return {taken, math.max(0, left), math.ceil(retry), math.ceil(reset), rate, interval, math.ceil(next)}

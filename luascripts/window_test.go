@@ -239,7 +239,7 @@ func TestWindow_inspectMany(t *testing.T) {
 			}
 			do(t, rdb, words...)
 		}
-		for _, value := range []string{"", "-5", "9999"} { // none, and two that cannot be right
+		for _, value := range []string{"", "9999"} { // none, and one that cannot be right
 			if value != "" {
 				do(t, rdb, "SET", k.Value, value)
 			}
@@ -528,6 +528,10 @@ func TestWindow_deniedToSetARate(t *testing.T) {
 	if r, _, err := luascripts.InitWindow(t.Context(), denied(t, s, "pexpire"), k, 12, time.Hour, true, someday); err == nil {
 		t.Errorf("%+v, want an error", r)
 	}
+	value := do(t, admin, "GET", k.Value)
+	if text, _ := value.ToString(); text != "7" {
+		t.Errorf("the value is %q, want 7", text)
+	}
 	if r := taking(t, admin, k, 0, 2); r.Remaining != 7 || r.Rate != 10 {
 		t.Errorf("%+v, want 7 left of 10", r)
 	}
@@ -729,6 +733,62 @@ func TestWindow_used(t *testing.T) {
 	})
 }
 
+// After a lower rate no caller takes more than that rate: what was taken above it still counts, also when a call is refunded.
+func TestWindow_lowerRateThenRefund(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("w")
+		rated(t, rdb, k, 10, time.Hour)
+		taking(t, rdb, k, 5, 1)
+		taking(t, rdb, k, 5, 2)
+		rated(t, rdb, k, 5, time.Hour)
+		for id, left := range []int64{0, 0, 5} {
+			if id > 0 {
+				v, err := luascripts.RefundWindow(t.Context(), rdb, k, 5, fmt.Sprintf("%016d", id))
+				check(t, "a refund", v, luascripts.Done, err)
+			}
+			s, r := looking(t, rdb, k), taking(t, rdb, k, left+1, 3)
+			if s.Left != left || r.Taken != 0 || r.Remaining != left {
+				t.Errorf("after %d refunds: %+v, %+v, want %d left", id, s, r, left)
+			}
+		}
+	})
+}
+
+// The same where more entries count than a call reads. A caller can take when as much has come back as the rate was exceeded by.
+func TestWindow_lowerRateMany(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("w")
+		rated(t, rdb, k, 2500, time.Hour)
+		at := now(t, rdb)
+		entered(t, rdb, k, at-50*time.Minute.Milliseconds(), 1, 100)
+		entered(t, rdb, k, at-40*time.Minute.Milliseconds(), 101, 550)
+		entered(t, rdb, k, at, 651, 1550)
+		rated(t, rdb, k, 2000, time.Hour) // 2,200 were taken
+		for i, left := range []int64{0, 0, 450} {
+			if i > 0 { // the interval of the earliest entries ends
+				do(t, rdb, append([]string{"ZADD", k.Permits, "XX"}, scored(list(t, rdb, "ZRANGE", k.Permits, "0", fmt.Sprint([]int{0, 99, 549}[i])))...)...)
+			}
+			s, r := looking(t, rdb, k), taking(t, rdb, k, left+1, 9999)
+			if s.Left != left || r.Taken != 0 || r.Remaining != left {
+				t.Errorf("step %d: %+v, %+v, want %d left", i, s, r, left)
+			}
+			if left == 0 { // 200 or 100 have to come back, the last of them with those of 40 minutes ago
+				about(t, "the next unit for a look", s.Next, 20*time.Minute)
+				about(t, "the next unit for a caller", r.Retry, 20*time.Minute)
+				about(t, "the next unit for a reader", taking(t, rdb, k, 0, 9999).Next, 20*time.Minute)
+			}
+		}
+	})
+}
+
+// scored puts a time long ago before each entry.
+func scored(entries []string) (words []string) {
+	for _, entry := range entries {
+		words = append(words, "1000", entry)
+	}
+	return words
+}
+
 // What each script of a window does at the very end of an interval, and with entries that say something else than the value.
 func TestWindow_transcript(t *testing.T) {
 	play(t, `
@@ -805,7 +865,13 @@ func TestWindow_transcript(t *testing.T) {
 		window_init [w v p n] 6 10000 1 @3902 = 1
 		GET v = 1
 		window_init [w v p n] 1 10000 1 @99999 = 1
-		GET v = 0
+		GET v = -4
+		window_inspect [w v p n] = [0 10000 10000 1 10000 1]
+		window_take [w v p n] 0 0 h^16 0 = [0 0 0 10000 1 10000 10000]
+		window_take [w v p n] 1 1 h^16 0 = [0 0 10000 10000 1 10000 10000]
+		window_take [w v p n] 3 1 g^16 0 = [3 0 0 10000 1 10000 10000]
+		window_take [w v p n] 2 2 h^16 0 = [0 0 -1 10000 1 10000 10000]
+		GET v = -4
 		window_init [w v p n] 7 1001 1 @99999 = 1
 		ZCARD p = 1
 		GET v = 4

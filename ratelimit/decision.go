@@ -8,7 +8,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Never is the RetryAfter of a call for more than a Burst, which can never succeed.
+// Never is the RetryAfter of a call for more than a Burst, which can never succeed. While Redis is
+// unavailable, [FailLocal] also returns it for more than the share of the process.
 const Never = luascripts.Never
 
 // A Decision is the result of a limiter. It has the fields of CL.THROTTLE, as durations.

@@ -79,6 +79,15 @@ type ask struct {
 	kept bool // guarded by the same mutex: the Policy let the caller pass, so its units are not refunded
 }
 
+// overdue is the error of a caller whose reply is overdue. The request is under way until ask.done has a token.
+type overdue struct {
+	error
+	ask *ask
+}
+
+// Unwrap returns the error without the ask.
+func (e overdue) Unwrap() error { return e.error }
+
 // answer is a reply for one caller.
 type answer struct {
 	luascripts.LimitReply
@@ -228,6 +237,8 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	a.left, a.kept = true, keep
 	if i := slices.Index(l.next, a); i >= 0 && a.q.Units >= 0 {
 		l.next = slices.Delete(l.next, i, i+1) // nothing was sent for this caller
+	} else if late {
+		err = overdue{err, a}
 	}
 	// A caller that has waited for its whole timeout came before the request under way was sent, or while it
 	// was under way, so that request is overdue.
@@ -267,7 +278,8 @@ func (d *desk) run(g *group) {
 			continue
 		}
 		sent := time.Now()
-		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced, resend) {
+		again := func(err error) bool { return resend(err, time.Since(sent)) }
+		for i, a := range luascripts.SendLimits(context.Background(), d.send.Redis, calls, !d.sliced, again) {
 			if a.Err = d.send.Explain(command.DetectClosed(context.Background(), d.send.Redis, a.Err)); a.Err == nil && a.Verdict == luascripts.Foreign {
 				a.Err = lock.ErrWrongType
 			}
@@ -279,11 +291,11 @@ func (d *desk) run(g *group) {
 	}
 }
 
-// resend reports whether a call for several keys is repeated for each key alone after this error reply. A proxy can send
-// one after the server executed the call.
-func resend(err error) bool {
+// resend reports whether a call for several keys is repeated for each key alone after this error, which took so long. A proxy can send
+// an error reply after the server executed the call, and rueidis can have sent the call twice.
+func resend(err error, took time.Duration) bool {
 	f := retry.FaultOf(err)
-	return !f.Passes || !f.MayHaveRun()
+	return !f.Passes || !f.MayHaveRun() && !command.Resent(took)
 }
 
 // end ends a lane without callers. The mutex is held.

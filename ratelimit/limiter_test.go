@@ -455,6 +455,16 @@ func TestTake_lostReply(t *testing.T) {
 // units twice.
 func TestTake_severalKeysBehindAProxy(t *testing.T) {
 	t.Parallel()
+	t.Run("an error of the proxy", func(t *testing.T) {
+		severalKeysBehindAProxy(t, redistest.Action{Refuse: "upstream failure", Execute: true})
+	})
+	t.Run("an error so late that the call can have been sent twice", func(t *testing.T) {
+		severalKeysBehindAProxy(t, redistest.Action{Refuse: "LOADING x", Execute: true, DelayReply: time.Second})
+	})
+}
+
+func severalKeysBehindAProxy(t *testing.T, refuse redistest.Action) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	l := ratelimit.New(s.Client(t, redistest.Via(p)), "api", closed, ratelimit.Limit{Rate: 10, Per: 24 * time.Hour})
@@ -471,7 +481,7 @@ func TestTake_severalKeysBehindAProxy(t *testing.T) {
 			act.HoldReply = answer
 		case shared == "" && string(req[2]) != "1":
 			shared = string(req[2])
-			act.Refuse, act.Execute = "upstream failure", true
+			act = refuse
 		}
 		return act
 	})

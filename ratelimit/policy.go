@@ -42,7 +42,9 @@ func FailOpen() Policy { return Policy{mode: open, after: replyTimeout} }
 // Decision has the error of Redis in Err.
 //
 // If at most that many processes run, they admit at most the limit together. A share is at least
-// one permit, so if a limit has fewer permits than processes, each process admits one.
+// one permit, so if a limit has fewer permits than processes, each process admits one. A call for
+// more than the share of the burst is rejected with RetryAfter [Never], although it may succeed when
+// Redis is available again.
 //
 // When Redis becomes unavailable or available again, the permits of both counts are admitted,
 // because neither includes the other. Permits of a canceled Wait are returned as with Redis.

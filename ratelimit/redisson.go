@@ -65,8 +65,9 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // timeout of the client, or until their context is canceled. Then they fail with
 // [lock.ErrUnavailable]. Without a client the timeout is 3 s. If memory is full or the server
 // refuses connections, they fail immediately. [RedissonLimiter.Wait] retries until its context is
-// canceled. A call takes its permits once, however often it was sent. If the caller has left, the
-// permits are returned before the next call of this handle takes any.
+// canceled. A call takes its permits once within an interval, however often it was sent. If the
+// caller leaves while a command is in flight, the permits are returned before the next call of this
+// handle takes any. If the reply to that command is lost, they count until their interval ends.
 type RedissonLimiter struct {
 	send *command.Sender
 	name string
@@ -112,7 +113,8 @@ func (w *RedissonLimiter) Init(ctx context.Context, rate int64, per time.Duratio
 }
 
 // SetRate sets the rate of the limiter, whatever it was. Permits that were taken before still
-// count. Changing the rate requires two round trips.
+// count. If they exceed the new rate, no permits are available until the excess has expired, and
+// availablePermits of Redisson is negative. Changing the rate requires two round trips.
 //
 // A delayed duplicate of the command does not undo a newer call. Each copy may set a rate for at
 // most one second. If a connection broke, SetRate returns when that time has passed. If ctx is

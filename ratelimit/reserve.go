@@ -64,6 +64,18 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 	for {
 		began := time.Now()
 		r, err := l.reserve(ctx, op, key, n)
+		if late := (overdue{}); errors.As(err, &late) {
+			// Nothing else is sent for the key until this request ends. A reply would be too late: the units are refunded.
+			select {
+			case <-late.ask.done:
+				if late.ask.err != nil {
+					err = l.wrap(op, key, late.ask.err)
+				}
+			case <-ctx.Done():
+				last = err.(*lock.Error).Err
+			case <-l.desk.send.Closing():
+			}
+		}
 		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && (retry.FaultOf(err).MayHaveRun() || command.Resent(time.Since(began)))
 		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err

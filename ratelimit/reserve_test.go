@@ -113,6 +113,37 @@ func TestWait_lateError(t *testing.T) {
 	})
 }
 
+// The connection breaks after the reply is overdue, and the server may have executed the command. Wait fails, as another attempt could take
+// the units twice.
+func TestWait_breaksLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", ratelimit.FailClosed(), daily)
+		peek(t, l, "k")
+		wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true, DelayReply: 200 * time.Millisecond}))
+		if err := l.Wait(t.Context(), "k", 3); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Wait: %v", err)
+		}
+		if d := peek(t, l, "k"); d.Remaining != 7 {
+			t.Errorf("%+v, want 7 left", d)
+		}
+	})
+}
+
+// The error of a Wait that is canceled while its first reply is overdue names both causes.
+func TestWait_cancelledWhileOverdue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.FailClosed())
+		wire.Freeze(true)
+		start := time.Now()
+		if err := l.Wait(soon(t, time.Second), "k", 1); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait: %v", err)
+		}
+		isNear(t, "canceled", time.Since(start), time.Second)
+	})
+}
+
 // The units of a waiter that gives up are there at once for the next waiter.
 func TestWait_cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
