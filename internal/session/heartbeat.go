@@ -63,7 +63,8 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	again, mayHaveRun := false, false
 	if err != nil {
 		fault := retry.FaultOf(err)
-		again, mayHaveRun = fault.Passes, fault.MayHaveRun() || command.Resent(time.Since(round.Sent))
+		again, mayHaveRun = fault.Passes, fault.MayHaveRun() || command.Resent(time.Since(round.Sent)) ||
+			len(queued) > luascripts.KeepAtOnce // there were several calls, and the error is that of one of them
 	}
 	var left []*acquisition // entered the queue after their waiters had left
 	now := time.Now()

@@ -119,6 +119,52 @@ func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
 	})
 }
 
+// The entry of many waiters takes two scripts. The server executes the first one, and is a replica when the second one arrives.
+// A waiter of the first one has left, and does not stay in the queue.
+func TestHeartbeat_partOfAnEntryFails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		first, second := make(chan struct{}), make(chan struct{})
+		k := *fair
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+			if len(all) <= luascripts.KeepAtOnce {
+				<-first // the others collect
+				return fair.Keep(ctx, rdb, keys, all)
+			}
+			if _, err := fair.Keep(ctx, rdb, keys, all[:luascripts.KeepAtOnce]); err != nil {
+				w.Error(err)
+			}
+			<-second
+			w.mini.SetError("READONLY You can't write against a read only replica.")
+			defer w.mini.SetError("")
+			return fair.Keep(ctx, rdb, keys, all[luascripts.KeepAtOnce:])
+		}
+		h := w.take(w.b, &k, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		leaving, leave := context.WithCancel(w.Context())
+		var left <-chan lock.Hold
+		for i := range luascripts.KeepAtOnce + 3 {
+			if i == luascripts.KeepAtOnce/2 {
+				left = w.waitingFor(w.a, leaving, w.a.NewSpec(&k, "orders", nil))
+				continue
+			}
+			w.goLockKind(w.a, &k, ctx)
+		}
+		close(first)
+		time.Sleep(pollTime / 4)
+		leave()
+		if _, got := <-left; got {
+			w.Fatal("it has the lock")
+		}
+		close(second)
+		time.Sleep(2 * pollTime)
+		if n := len(w.inQueue()); n != luascripts.KeepAtOnce+2 {
+			w.Errorf("got %d queued, want %d", n, luascripts.KeepAtOnce+2)
+		}
+		cancel()
+		w.unlock(h)
+	})
+}
+
 // A waiter leaves while its entry into the queue is in flight, and then the entry is executed. The waiter does not stay
 // in the queue.
 func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
