@@ -131,8 +131,8 @@ type Kept struct {
 	Own       []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
 
-// keepAtOnce is the maximum number of waiters in one call of a script, so that each call is short.
-const keepAtOnce = 100
+// KeepAtOnce is the maximum number of waiters in one call of a script, so that each call is short.
+const KeepAtOnce = 100
 
 // KeepFair is the heartbeat of the waiting owners of one process. Each keeps its queue position for
 // its waiter timeout from now on. The owners that enter the queue are the last ones of waiting, and
@@ -150,13 +150,13 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 	})
 }
 
-// keep sends a heartbeat with the script s, up to keepAtOnce waiters of one total in each call, in one pipeline. The arguments of a
+// keep sends a heartbeat with the script s, up to KeepAtOnce waiters of one total in each call, in one pipeline. The arguments of a
 // call are those that head returns, followed by the timeout and the owner of each waiter.
 func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
 	kept := Kept{MustRetry: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
 	var parts [][]Waiter
 	for first := true; first || len(waiting) > 0; first = false {
-		n := min(len(waiting), keepAtOnce)
+		n := min(len(waiting), KeepAtOnce)
 		if i := slices.IndexFunc(waiting[:n], func(w Waiter) bool { return w.Total != waiting[0].Total }); i > 0 { // mutant: border: the first waiter has its own total
 			n = i
 		}

@@ -92,7 +92,7 @@ front = front or redis.call('LINDEX', queue, 0) -- mutant: operand 1: speed
 local first, more, deadline = front, false, now
 if last then first, more, deadline = first_alive(queue, timeouts, now) end
 if left ~= -2 then
-  replies[1] = left
+  replies[1] = left == 0 and 1 or left -- 0 would mean that no owner waits
 elseif more then
   replies[1] = 1
 elseif first then

@@ -1821,6 +1821,17 @@ func TestFair_transcript(t *testing.T) {
 		ZADD t @281100 $a:01
 		fair_acquire [l q t n] $a:01 1000 1 1000 0 = [-1 1]
 		ZSCORE t $a:01 = @301100
+
+		# the last millisecond of a lease: owners wait, and the next look is at once
+		DEL l q t
+		HSET l $a:01 1
+		PEXPIRE l 1000
+		RPUSH q $b:01
+		ZADD t @9000000 $b:01
+		wait 999500us
+		PTTL l = 0
+		EXISTS l = 1
+		fair_keep [l q t n] ch PUBLISH 1 0 4000 $b:01 = [1 0]
 	`)
 	play(t, `
 		# the owner at the end of the queue is dead: its deadline tells nothing

@@ -25,7 +25,7 @@ import (
 //	ZADD c @1000 a            a command; @1000 is the ms of the server's clock 1000 ms after the start, @1000us its µs
 //	PTTL c = 500              the reply it must get; '' is an empty text, ~ a space, & a tilde
 //	waitgroup_status [c] 1 2 = [1 0] a script, its keys and its arguments
-//	wait 10                   the clock moves by 10 ms
+//	wait 10                   the clock moves by 10 ms; 10us are µs
 //	published = [ch~1]        channels and messages since the last such line
 //	sent ZREM = 1             how many of these commands the last script has sent
 //	listeners ch 2 other 1    how many clients listen at these channels
@@ -142,11 +142,16 @@ func (p *playing) line(t *testing.T, words []string) string {
 		words[i] = word
 	}
 	if words[0] == "wait" {
-		ms, err := strconv.Atoi(words[1])
+		digits, us := strings.CutSuffix(words[1], "us")
+		n, err := strconv.Atoi(digits)
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(ms) * time.Millisecond)
+		unit := time.Millisecond
+		if us {
+			unit = time.Microsecond
+		}
+		time.Sleep(time.Duration(n) * unit)
 		return "OK"
 	}
 	if got, notified := p.tell(words); notified {

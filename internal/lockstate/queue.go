@@ -121,9 +121,15 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
+	case l.inRedis && len(l.waiters) == 1 && now.Before(l.when.yieldUntil):
+		w.retryAt = l.when.yieldUntil // other processes come first
 	case c.WaitPolicy.sendsAtOnce(l):
 		w.reason = true
 	case l.inRedis:
+		if first := l.waiters[0]; !first.retryAt.IsZero() && first.sentAt.IsZero() {
+			first.retryAt = time.Time{} // w must not overtake it
+			l.enter(first)
+		}
 		l.enter(w)
 	}
 	if s.held != nil {

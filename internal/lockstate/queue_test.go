@@ -398,6 +398,40 @@ func TestYieldUntil_theNextQueue(t *testing.T) {
 	}
 }
 
+// The only waiter of a fair lock lets other processes come first, too. If another waiter comes in the meantime, both enter the
+// queue in Redis, in the order in which they came.
+func TestYieldUntil_redisQueue(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		s := newStage(t)
+		until := s.now.Add(asideTime)
+		s.YieldUntil(&fairTerms, until)
+		first := s.stand(&fairTerms, 1)
+		if step := s.next(first); step.Do != Wait || step.Due != until {
+			t.Errorf("%+v", step)
+		}
+		if alone {
+			s.pass(asideTime)
+			if s.next(first).Do != Send {
+				t.Error("it does not send a request then")
+			}
+			s.Retry(first, s.now.Add(time.Second)) // that failed
+			second := s.stand(&fairTerms, 2)
+			if _, enter := second.queue.nextBeat(s.now); !slices.Equal(enter, []*Waiter{second}) {
+				t.Errorf("%d enter", len(enter))
+			}
+			continue
+		}
+		second := s.stand(&fairTerms, 2)
+		if _, enter := second.queue.nextBeat(s.now); !slices.Equal(enter, []*Waiter{first, second}) {
+			t.Errorf("%d enter", len(enter))
+		}
+		s.pass(asideTime)
+		if step := s.next(first); step.Do != Wait {
+			t.Errorf("%+v", step)
+		}
+	}
+}
+
 // When one reader is admitted, all readers of the queue send requests. New readers send requests,
 // too, until one is refused.
 func TestAllAtOnce(t *testing.T) {

@@ -60,13 +60,15 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	s := e.at.s
 	kept, err := spec.Keep(context.Background(), s.rdb, spec.Keys, queued)
 	err = command.DetectClosed(context.Background(), s.rdb, err)
+	now := time.Now()
+	resent := command.Resent(now.Sub(round.Sent))
 	again, mayHaveRun := false, false
 	if err != nil {
 		fault := retry.FaultOf(err)
-		again, mayHaveRun = fault.Passes, fault.MayHaveRun() || command.Resent(time.Since(round.Sent))
+		again, mayHaveRun = fault.Passes, fault.MayHaveRun() || resent ||
+			len(queued) > luascripts.KeepAtOnce // there were several calls, and the error is that of one of them
 	}
-	var left []*acquisition // entered the queue after their waiters had left
-	now := time.Now()
+	var left []*acquisition // entered the queue after their waiters had left, or may enter it again
 	e.at.lock()
 	if again {
 		e.queue.HeartbeatDone(round, err)
@@ -79,7 +81,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 		case !q.Enters:
 		case err != nil:
 			e.at.state.NotEntered(q, mayHaveRun, err)
-		case e.at.state.Entered(q, kept.Own[i], round.Sent, now):
+		case e.at.state.Entered(q, kept.Own[i], round.Sent, now) || resent && !q.As.MarkUncertain():
 			left = append(left, acquisitionOf(q.As))
 		}
 		if err == nil && kept.MustRetry[i] || err != nil && !again {
@@ -91,7 +93,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	}
 	e.at.unlock()
 	for _, t := range left {
-		s.reconcile(t, false)
+		s.reconcile(t, resent)
 	}
 	if err != nil {
 		s.silent(spec, quiet, s.sender.Explain(err))

@@ -119,6 +119,106 @@ func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
 	})
 }
 
+// The entry of many waiters takes two scripts. The server executes the first one, and is a replica when the second one arrives.
+// A waiter of the first one has left, and does not stay in the queue.
+func TestHeartbeat_partOfAnEntryFails(t *testing.T) {
+	inBubble(t, func(w *world) {
+		first, second := make(chan struct{}), make(chan struct{})
+		k := *fair
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+			if len(all) <= luascripts.KeepAtOnce {
+				<-first // the others collect
+				return fair.Keep(ctx, rdb, keys, all)
+			}
+			if _, err := fair.Keep(ctx, rdb, keys, all[:luascripts.KeepAtOnce]); err != nil {
+				w.Error(err)
+			}
+			<-second
+			w.mini.SetError("READONLY You can't write against a read only replica.")
+			defer w.mini.SetError("")
+			return fair.Keep(ctx, rdb, keys, all[luascripts.KeepAtOnce:])
+		}
+		h := w.take(w.b, &k, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		leaving, leave := context.WithCancel(w.Context())
+		var left <-chan lock.Hold
+		for i := range luascripts.KeepAtOnce + 3 {
+			if i == luascripts.KeepAtOnce/2 {
+				left = w.waitingFor(w.a, leaving, w.a.NewSpec(&k, "orders", nil))
+				continue
+			}
+			w.goLockKind(w.a, &k, ctx)
+		}
+		close(first)
+		time.Sleep(pollTime / 4)
+		leave()
+		if _, got := <-left; got {
+			w.Fatal("it has the lock")
+		}
+		close(second)
+		time.Sleep(2 * pollTime)
+		if n := len(w.inQueue()); n != luascripts.KeepAtOnce+2 {
+			w.Errorf("got %d queued, want %d", n, luascripts.KeepAtOnce+2)
+		}
+		cancel()
+		w.unlock(h)
+	})
+}
+
+// The reply to an entry into the queue comes so late that rueidis can have sent the entry twice, and the second copy arrives when
+// its waiter has left or has been served. The waiter does not stay in the queue.
+func TestHeartbeat_lateReplyToAnEntry(t *testing.T) {
+	for name, test := range map[string]struct {
+		wait   time.Duration
+		served bool
+	}{
+		"leaves before the reply":    {wait: time.Second / 2},
+		"leaves after the reply":     {wait: 3 * time.Second / 2},
+		"is served before the reply": {wait: time.Second / 2, served: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				var again func() (luascripts.Kept, error)
+				k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
+					kept, err := send()
+					again = send
+					time.Sleep(time.Second)
+					return kept, err
+				})
+				h := w.take(w.b, k, w.Context())
+				first := w.goLockKind(w.a, k, w.Context())
+				ctx, cancel := context.WithCancel(w.Context())
+				second := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+				time.Sleep(test.wait)
+				if test.served {
+					w.unlock(h)
+					w.unlock(<-first)
+					w.unlock(<-second)
+				} else {
+					cancel()
+					if _, got := <-second; got {
+						w.Fatal("it has the lock")
+					}
+					w.unlock(h)
+					w.unlock(<-first)
+				}
+				time.Sleep(time.Second)
+				if _, err := again(); err != nil {
+					w.Error(err)
+				}
+				if n := len(w.inQueue()); n != 1 {
+					w.Errorf("got %d queued, want the second copy", n)
+				}
+				time.Sleep(opTime)
+				if queue := w.inQueue(); len(queue) != 0 {
+					w.Errorf("got %q queued", queue)
+				}
+				cancel()
+			})
+		})
+	}
+}
+
 // A waiter leaves while its entry into the queue is in flight, and then the entry is executed. The waiter does not stay
 // in the queue.
 func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {

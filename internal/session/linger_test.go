@@ -177,6 +177,32 @@ func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 	})
 }
 
+// A lock is in use when TryLock of another process is refused. After the next Unlock that process comes first, although a caller
+// of the holder's process comes at once.
+func TestLinger_tryLockWhileInUse(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keepLock(k, lingers)
+		var stop atomic.Bool
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for !stop.Load() {
+				h := w.take(w.a, k, w.Context(), lingers)
+				time.Sleep(time.Millisecond)
+				w.unlock(h)
+			}
+		}()
+		time.Sleep(100*time.Millisecond + 500*time.Microsecond)
+		if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(k, "orders", nil)); err != nil {
+			w.Error(err)
+		} else {
+			w.unlock(h)
+		}
+		stop.Store(true)
+		<-done
+	})
+}
+
 // TryLock of another process fails after the time that the holder's option allows, at most 250 ms, or when its context is
 // canceled. The error names the possible reason.
 func TestLinger_tryLockFails(t *testing.T) {
