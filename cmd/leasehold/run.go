@@ -46,9 +46,9 @@ need not be up yet. Without it, an unreachable server is an error at once.
 
 The command is found and started as by env(1) and timeout(1); a script without #! runs
 in /bin/sh. It has its own process group, and the terminal if there is one. run passes
-signals to the command. During the wait, a signal that asks to end ends run, and other
-signals are ignored. A stopped command (Ctrl-Z, SIGSTOP) keeps the lock; --max-hold
-limits the time.
+signals to the command. During the wait, SIGHUP, SIGINT, SIGQUIT and SIGTERM end run,
+and SIGUSR1, SIGUSR2 and SIGWINCH are ignored. A stopped command (Ctrl-Z, SIGSTOP)
+keeps the lock; --max-hold limits the time.
 
 A run inside the command of another run of the same lock would wait for itself, so it
 fails. With --reenter, it runs its command under the outer hold, which lasts until the

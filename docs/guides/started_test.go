@@ -19,7 +19,7 @@ func outcome(ctx context.Context, orders lock.Locker, work func(context.Context)
 	case errors.Is(err, lock.ErrNotAcquired):
 		return "busy" // another owner has the lock: skip the work, or retry later
 	case errors.Is(err, lock.ErrUnavailable):
-		return "unavailable" // Redis is unavailable: another owner may have the lock or not
+		return "unavailable" // no reply: the work did not start, or it is done and its release is not confirmed
 	case err != nil:
 		return "failed" // an error of the work, or a mistake to fix
 	}
