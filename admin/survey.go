@@ -78,26 +78,25 @@ func (s *Survey) look(ctx context.Context, limit time.Duration) (seen Surveyed, 
 		if err != nil {
 			return Surveyed{}, err
 		}
-		if s.cursor, seen.Scanned = next, scanned; next == "" || time.Since(began) >= limit {
+		if s.cursor, seen.Scanned = next, scanned; next == "" {
+			s.endPass()
+			break
+		}
+		if time.Since(began) >= limit {
 			break
 		}
 	}
 	if err := s.refresh(ctx, fresh); err != nil {
 		return Surveyed{}, err
 	}
-	if seen.Clients, err = s.living(ctx); err != nil {
-		return Surveyed{}, err
-	}
-	if s.cursor == "" { // after what was known has been read: the pass may lack a server that is back
-		s.endPass()
-	}
 	for name := range fresh {
-		if l := s.locks[name]; l != nil {
-			seen.Locks = append(seen.Locks, l.Lock)
-		}
+		seen.Locks = append(seen.Locks, s.locks[name].Lock)
 	}
 	slices.SortFunc(seen.Locks, func(a, b Lock) int { return cmp.Compare(a.Name, b.Name) })
 	s.admin.name(ctx, seen.Locks)
+	if seen.Clients, err = s.living(ctx); err != nil {
+		return Surveyed{}, err
+	}
 	seen.Missing, seen.More, seen.Complete = s.admin.missing(), len(s.locks) >= MaxSurveyed, s.pass > 0
 	return seen, nil
 }
@@ -130,7 +129,7 @@ func (s *Survey) put(found []Lock, fresh map[string]bool) {
 	}
 }
 
-// endPass forgets what neither the pass nor this call has found, except what a server stores that does not respond: it is held as before when that is back.
+// endPass forgets what the pass has not found, except what is stored on a server that did not respond during the pass: it can be held as before when that is back.
 func (s *Survey) endPass() {
 	maps.DeleteFunc(s.locks, func(name string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(name) })
 	maps.DeleteFunc(s.clients, func(id string, pass int) bool { return pass < s.pass && !s.admin.lacks(keys.Client(id)) })
@@ -142,7 +141,9 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 	var hashes, zsets, rounds, boards []string
 	for name, l := range s.locks {
 		switch {
-		case fresh[name] || s.admin.lacks(name):
+		case fresh[name]:
+		case s.admin.lacks(name):
+			l.pass = s.pass // the server may be back before the pass ends, which does not scan it then
 		case s.query.Kind == Election:
 			boards = append(boards, keys.Leader(name).Lock)
 		case l.Kind == Semaphore:
@@ -174,13 +175,17 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 
 // living returns the clients with an entry.
 func (s *Survey) living(ctx context.Context) ([]lock.Client, error) {
-	ids := slices.DeleteFunc(slices.Collect(maps.Keys(s.clients)), func(id string) bool { return s.admin.lacks(keys.Client(id)) })
+	var ids []string
+	for id := range s.clients {
+		if s.admin.lacks(keys.Client(id)) {
+			s.clients[id] = s.pass // for the same reason as the locks in refresh
+		} else {
+			ids = append(ids, id)
+		}
+	}
 	entries, err := s.admin.entries(ctx, ids)
 	if err != nil && len(entries) == 0 {
 		return nil, err
-	}
-	for id := range entries {
-		s.clients[id] = s.pass
 	}
 	return slices.Collect(maps.Values(entries)), nil
 }
