@@ -20,7 +20,8 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 	single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
 	user := s.AddUser(t, "all", rights...)
 	play(t, s.Client(t, user, single))
-	if denied := s.Denied(t, "all"); len(denied) > 0 {
+	idle := func(denied string) bool { return denied == "command ping" } // the client sends it on an idle connection, and needs no reply
+	if denied := slices.DeleteFunc(s.Denied(t, "all"), idle); len(denied) > 0 {
 		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for _, right := range rights {
@@ -29,7 +30,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 		s.Do(t, "SCRIPT", "FLUSH") // the client then needs EVAL
 		s.Do(t, "FLUSHALL")
 		play(t, s.Client(t, s.AddUser(t, name, less...), single))
-		if len(s.Denied(t, name)) == 0 {
+		if len(slices.DeleteFunc(s.Denied(t, name), idle)) == 0 {
 			t.Errorf("docs/operate/security.md asks for %s, and nothing is denied without it", right)
 		}
 	}

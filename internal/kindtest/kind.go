@@ -2,6 +2,7 @@ package kindtest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -139,7 +140,8 @@ func setHash(t *testing.T, s *redistest.Server, name string, hash map[string]str
 	s.Do(t, command...)
 }
 
-// WantHeld fails unless the server has exactly so many holds of owner, and no other key.
+// WantHeld fails unless the server has exactly so many holds of owner, and soon no other key: the batch of a read/write lock
+// lasts for 100 ms.
 func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, holds int) {
 	t.Helper()
 	var want []string
@@ -147,7 +149,5 @@ func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, ho
 		want = slices.Sorted(slices.Values(k.Keys(name, owner, holds)))
 		WantHash(t, s, name, k.Hash(owner, holds))
 	}
-	if got := Keys(t, s); !slices.Equal(got, want) {
-		t.Errorf("with %d holds the keys are %q, want %q", holds, got, want)
-	}
+	WaitFor(t, fmt.Sprintf("with %d holds the keys are %q", holds, want), func() bool { return slices.Equal(Keys(t, s), want) })
 }
