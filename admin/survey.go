@@ -129,7 +129,7 @@ func (s *Survey) put(found []Lock, fresh map[string]bool) {
 	}
 }
 
-// endPass forgets what the pass has not found, except what is stored on a server that did not respond during the pass: it can be held as before when that is back.
+// endPass removes what the pass has not found, except what is stored on a server that did not respond during the pass: it can be held as before when that is back.
 func (s *Survey) endPass() {
 	maps.DeleteFunc(s.locks, func(name string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(name) })
 	maps.DeleteFunc(s.clients, func(id string, pass int) bool { return pass < s.pass && !s.admin.lacks(keys.Client(id)) })

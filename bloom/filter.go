@@ -576,8 +576,8 @@ func estimate(size, hashes uint64, set int64) int64 {
 // deletes a string without a configuration, because that can be a filter whose configuration is
 // lost. Delete requires two round trips.
 //
-// Another handle keeps the size that it knows. If a smaller filter is created under the name, the
-// first Add of that handle can enlarge its string to the earlier size, without a check of the memory.
+// Another handle keeps the size that it read. If a smaller filter is created under the name, the
+// first Add of that handle can enlarge the string to the earlier size, without a memory check.
 //
 // A delayed duplicate of the command deletes no filter that was created since. Each copy may run
 // for at most one second. If a connection broke, Delete returns when that time has passed. If ctx

@@ -37,7 +37,7 @@ const MaxCount = 1<<53 - 1
 
 const (
 	keptCalls   = time.Hour      // how long Redis remembers a call, so that a delayed duplicate has no effect
-	keptParts   = 24 * time.Hour // how long Redis remembers a named part, and at least how long the extra keys of a latch live after a call
+	keptParts   = 24 * time.Hour // how long Redis stores a named part, and the minimum lifetime of the extra keys of a latch after a call
 	keptTraces  = 2 * keptParts  // the TTL of these keys, which the scripts renew when less than half is left
 	keptLost    = time.Minute    // how long a client remembers the mark of a worker after its lease; must exceed the clock skew
 	maxPartName = 256            // maximum size of a part name in bytes

@@ -30,7 +30,8 @@ var (
 	// ErrLost means that the hold ended although the holder did not call Unlock. The lease expired, or
 	// the lock is no longer this owner's on the server. Check the data, because the work may have run
 	// twice. The error also matches one of the five causes below, if the cause is known. It does not
-	// match [ErrUnavailable], even if Redis was unavailable.
+	// match [ErrUnavailable], even if Redis was unavailable. The joined error of [Do], or of Unlock of
+	// several locks, can match both.
 	ErrLost = errors.New("lock lost")
 
 	// ErrExpired means that the hold was lost because the lease expired. Redis did not confirm a

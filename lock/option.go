@@ -185,7 +185,7 @@ func WithMaxHold(d time.Duration) Option {
 // it for a job that takes a second and must not run twice within a minute, although the clocks of
 // the machines differ. The duration d must be at least [MinLease], and at most the durations of
 // [WithFixedLease] and [WithMaxHold]. Fractions of a millisecond are dropped. Only plain and fair
-// locks support it. Time for which the machine sleeps does not count.
+// locks support it. Time during which the machine is asleep does not count.
 //
 // Unlock returns immediately and ends the hold. It leaves the lock in Redis until d has passed.
 // Until then other owners wait, and TryLock fails with [ErrNotAcquired]. Neither Close nor the end

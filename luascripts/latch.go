@@ -21,7 +21,7 @@ type LatchCall struct {
 	Part  string        // CountDownLatch: a name, which counts once in each round; "" if the call has none
 	Count int64         // CountDownLatch: by how much it counts, up to MostCounts; 0 is 1, and so is any with a Part
 	Keep  time.Duration // how long Redis stores the call
-	Stay  time.Duration // how long the rounds and the calls of the latch live; at least half of it
+	Stay  time.Duration // the TTL of the rounds and calls; they live for at least half of it after a call
 	Again bool          // an earlier copy may still arrive: it must not do what this one did not do
 }
 

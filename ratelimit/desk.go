@@ -291,7 +291,7 @@ func (d *desk) run(g *group) {
 	}
 }
 
-// resend reports whether a call for several keys is repeated for each key alone after this error, which took so long. A proxy can send
+// resend reports whether a call for several keys is repeated for each key alone after err. took is the time until err was returned. A proxy can send
 // an error reply after the server executed the call, and rueidis can have sent the call twice.
 func resend(err error, took time.Duration) bool {
 	f := retry.FaultOf(err)

@@ -67,7 +67,8 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // refuses connections, they fail immediately. [RedissonLimiter.Wait] retries until its context is
 // canceled. A call takes its permits once within an interval, however often it was sent. If the
 // caller leaves while a command is in flight, the permits are returned before the next call of this
-// handle takes any. If the reply to that command is lost, they count until their interval ends.
+// handle takes any. If the reply to that command is lost, the permits count until their interval
+// ends.
 type RedissonLimiter struct {
 	send *command.Sender
 	name string

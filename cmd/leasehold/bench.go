@@ -245,7 +245,7 @@ func handOver(a, b *reentrant.Lock) func(ctx context.Context) (time.Duration, er
 	}
 }
 
-// measure calls call again and again, for this long and at least until one call counts, from so many goroutines.
+// measure calls call repeatedly from the given number of goroutines, for the given time and until at least one call is counted.
 func measure(ctx context.Context, long time.Duration, workers int, call func(context.Context) (time.Duration, error)) (benchCell, error) {
 	var (
 		mu     sync.Mutex
@@ -269,7 +269,7 @@ func measure(ctx context.Context, long time.Duration, workers int, call func(con
 				}
 				d, err := call(ctx)
 				mu.Lock()
-				if failed = cmp.Or(failed, err); failed == nil && now.After(warm) && len(taken) < mostTaken {
+				if failed = cmp.Or(failed, err); failed == nil && (now.After(warm) || time.Now().After(end) && len(taken) == 0) && len(taken) < mostTaken {
 					taken = append(taken, d)
 				}
 				mu.Unlock()

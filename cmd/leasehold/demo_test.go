@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -24,7 +23,7 @@ import (
 // slowDemo gives the scenes more time than a user would watch, because on a busy machine a command can take as long as a lease of the demo.
 func slowDemo() {
 	for _, d := range []*time.Duration{
-		&shortLease, &jobTime, &toldWithin, &deadWithin, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &librarianWaits, &sceneLimit, &tidyLimit,
+		&shortLease, &jobTime, &toldWithin, &deadWithin, &serviceTime, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &librarianWaits, &sceneLimit, &tidyLimit,
 	} {
 		*d *= 4
 	}
@@ -50,7 +49,7 @@ func TestDemo(t *testing.T) {
 		"3. A job that outlives its lease",
 		"✓ the watchdog renewed the lease ",
 		"acquired the lock 0 times",
-		fmt.Sprintf("✓ the job held its lock for all %.0f.", jobTime.Seconds()),
+		"✓ the job held its lock for all ",
 		"4. A call within a call",
 		"✓ hold count in Redis after Lock, Lock, Unlock, Unlock: [1 2 1 0]",
 		"5. A stolen lock",

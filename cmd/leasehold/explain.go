@@ -14,6 +14,7 @@ import (
 // explain returns the text of err, with advice if there is any. The library may have added the same advice.
 func explain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "leasehold: ")
+	text = strings.Replace(text, " ("+dial.ErrSentinelUser.Error()+")", "", 1) // that is for programs
 	if do := advice(err); do != "" && !strings.Contains(text, do) {
 		text += "; " + do
 	}

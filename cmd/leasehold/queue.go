@@ -16,11 +16,12 @@ const (
 	customers = "ABCDEFGH" // in the order in which they come
 	living    = "ABDEGH"   // and are still there when their turn comes
 	doors     = 3          // clients by which they come
-
-	serviceTime = 400 * time.Millisecond // of each of them, at the counter
 )
 
-var patience = 2 * time.Second // the default of 5 s would be long to watch
+var (
+	serviceTime = 400 * time.Millisecond // of each of them, at the counter
+	patience    = 2 * time.Second        // the default of 5 s would be long to watch
+)
 
 // queueReport is what the scene saw of the queue.
 type queueReport struct {

@@ -28,8 +28,8 @@ func SetHeader(h http.Header, token uint64) error {
 }
 
 // FromResponse returns the [*fence.StaleError] in a response of [WriteError] or [Handler], and nil
-// for any other response. It also returns nil if WriteError got an error that matches
-// [fence.ErrStale] but is no *fence.StaleError. That response is a 412 without the header.
+// for any other response. It also returns nil if the error given to WriteError matches
+// [fence.ErrStale] but is not a *fence.StaleError. That response is a 412 without the header.
 func FromResponse(r *http.Response) error {
 	highest, err := parse(r.Header)
 	if r.StatusCode != http.StatusPreconditionFailed || err != nil {

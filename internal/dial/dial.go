@@ -21,8 +21,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// UserOf returns the Redis user that a client with these options connects as, or "" if only a function of the application
-// knows it.
+// UserOf returns the Redis user that a client with these options connects as, or "" if AuthCredentialsFn provides
+// it.
 func UserOf(option rueidis.ClientOption) string {
 	if option.AuthCredentialsFn != nil {
 		return ""
@@ -119,7 +119,7 @@ var errPlain = errors.New("the server does not use TLS on this port: use redis:/
 var errSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
 
 // ErrSentinelUser is the error of a Sentinel that does not accept its user.
-var ErrSentinelUser = errors.New("set the user and the password of the Sentinels in ClientOption.Sentinel, for OpenWithOption: a URL cannot express them")
+var ErrSentinelUser = errors.New("set Username and Password in ClientOption.Sentinel and use OpenWithOption; a URL cannot set them")
 
 // probeTime bounds what probe and sentinel take.
 const probeTime = 5 * time.Second

@@ -100,9 +100,9 @@ func (e *exam) lock(ctx context.Context) []Check {
 	if !e.locks() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*patient) // it asks twice
+	ctx, cancel := context.WithTimeout(ctx, 4*patient) // it makes two requests, each with a second one if the server does not have the script
 	defer cancel()
-	c, err := client.New(e.rdb, client.WithWatchdogTimeout(4*patient), client.WithOpTimeout(patient), client.WithoutRegistry())
+	c, err := client.New(e.rdb, client.WithWatchdogTimeout(8*patient), client.WithOpTimeout(2*patient), client.WithoutRegistry())
 	if err != nil {
 		return []Check{{Name: "lock", Status: Failure, Found: err.Error()}}
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -115,7 +116,7 @@ func apply(t *testing.T, rdb rueidis.Client) error {
 		}
 		cancel()
 		if err := <-waits; !errors.Is(err, context.Canceled) {
-			return err
+			return fmt.Errorf("lock %d: the waiter ended with %w", i, err)
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			return err
