@@ -44,7 +44,7 @@ func startQuorums(t *testing.T, lease time.Duration) *quorums {
 func (q *quorums) ready() {
 	q.Helper()
 	locks := q.locks()
-	until(q.T, func() bool {
+	untilWithin(q.T, q.lease+promptTimeout, func() bool {
 		return !slices.ContainsFunc(locks, func(l lock.Locker) bool {
 			s, err := l.(lockimpl.Witness).Server(q.Context())
 			return err != nil || time.Since(s.Since) < q.lease
@@ -69,10 +69,10 @@ func (q *quorums) locks(options ...lock.Option) (locks []lock.Locker) {
 	return locks
 }
 
-// empty waits until no server has a key: late grants are released.
-func (q *quorums) empty() {
+// empty waits until no server has a key. If that may take a whole lease, a hold that nobody releases passes, too.
+func (q *quorums) empty(most time.Duration) {
 	q.Helper()
-	until(q.T, func() bool {
+	untilWithin(q.T, most, func() bool {
 		for _, s := range q.servers {
 			if len(s.LockKeys(q.T)) != 0 {
 				return false
@@ -135,7 +135,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 				}
 				s.Thaw(t)
 			}
-			q.empty() // 3
+			q.empty(q.lease / 2) // 3
 		})
 	}
 }
@@ -143,7 +143,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 // Without a majority an attempt fails soon, and leaves nothing.
 func TestQuorum_majorityFails(t *testing.T) {
 	t.Parallel()
-	q := startQuorums(t, 2*time.Second)
+	q := startQuorums(t, 12*time.Second)
 	one := q.quorum()
 	for _, s := range q.servers[2:] {
 		s.Kill(t)
@@ -161,7 +161,7 @@ func TestQuorum_majorityFails(t *testing.T) {
 	for _, s := range q.servers[2:] {
 		s.Restart(t)
 	}
-	q.empty()
+	q.empty(q.lease / 2)
 }
 
 // rounds returns how often the lock is acquired while servers restart.
@@ -285,7 +285,7 @@ func TestQuorum_restarts(t *testing.T) {
 	if lost == 0 {
 		t.Error("no hold was lost: the test shows nothing")
 	}
-	q.empty()
+	q.empty(promptTimeout)
 }
 
 // One such case, step by step, with and without the rule:
@@ -343,7 +343,7 @@ func guardOnce(q *quorums, guarded bool) bool {
 		}
 	}
 	_ = h.Unlock(q.Context()) // the servers do not know of it
-	q.empty()
+	q.empty(promptTimeout)
 	return valid
 }
 
@@ -478,5 +478,5 @@ func TestQuorum_clockStep(t *testing.T) {
 		}
 	}
 	clock.Set(time.Minute) // otherwise the last lock would live there for a minute
-	q.empty()
+	q.empty(promptTimeout)
 }

@@ -314,10 +314,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 // A slot without a node does not touch the locks of the others.
 func TestChangeReentrant_aSlotWithoutANode(t *testing.T) {
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
-	slot := c.Slot(t, "bad")
-	for _, node := range c.Nodes {
-		node.Do(t, "CLUSTER", "DELSLOTS", fmt.Sprint(slot))
-	}
+	c.Unassign(t, "bad")
 	rdb := c.Client(t)
 	batch := []*luascripts.Change{takes(named("good"), ours, 1), takes(named("bad"), ours, 1), takes(named("{good}2"), ours, 1)}
 	for _, ch := range batch {

@@ -19,6 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
 )
 
 // subject is a limiter or a window of ten units a day, of which five are taken, and one call of it.
@@ -252,7 +253,7 @@ func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rdb := s.Client(t)
+	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Minute }) // the connection outlives the freeze
 	quick, slow := command.New(rdb, command.Config{Timeout: 5 * time.Second}), command.New(rdb, command.Config{Timeout: time.Minute})
 	var subjects []subject
 	for i, c := range calls {

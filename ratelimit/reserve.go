@@ -76,7 +76,9 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 			case <-l.desk.send.Closing():
 			}
 		}
-		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && (retry.FaultOf(err).MayHaveRun() || command.Resent(time.Since(began)))
+		// A slow reply can be to a command that was sent twice. A slow dial sends nothing.
+		resent := command.Resent(time.Since(began)) && !errors.As(err, new(retry.Undialled))
+		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && (resent || retry.FaultOf(err).MayHaveRun())
 		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err
 		}

@@ -2,16 +2,22 @@ package ratelimit_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
 )
 
 // isNear fails the test if two durations differ by more than rounding.
@@ -124,6 +130,40 @@ func TestWait_breaksLate(t *testing.T) {
 		wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true, DelayReply: 200 * time.Millisecond}))
 		if err := l.Wait(t.Context(), "k", 3); !errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("Wait: %v", err)
+		}
+		if d := peek(t, l, "k"); d.Remaining != 7 {
+			t.Errorf("%+v, want 7 left", d)
+		}
+	})
+}
+
+// The host does not answer, so no connection is made, and nothing was sent, however long that took. Wait retries.
+func TestWait_slowDialError(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		var failures atomic.Int64 // the number of dials that still fail
+		l := ratelimit.New(m.Client(t, func(o *rueidis.ClientOption) {
+			o.PipelineMultiplex = -1 // one connection
+			o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+				if failures.Add(-1) < 0 {
+					return wire.Dial()
+				}
+				time.Sleep(3 * time.Second)
+				return nil, retry.Undialled{Err: &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}}
+			}
+		}), "api", ratelimit.FailClosed(), daily)
+		peek(t, l, "k")
+		wire.CutAll()
+		if _, err := l.Peek(t.Context(), "k"); !errors.Is(err, lock.ErrUnavailable) { // rueidis detects that its connection is closed
+			t.Fatalf("Peek: %v", err)
+		}
+		failures.Store(2)
+		if err := l.Wait(t.Context(), "k", 3); err != nil {
+			t.Fatalf("Wait: %v", err)
+		}
+		if n := failures.Load(); n >= 0 {
+			t.Errorf("%d dials are still to fail", n)
 		}
 		if d := peek(t, l, "k"); d.Remaining != 7 {
 			t.Errorf("%+v, want 7 left", d)

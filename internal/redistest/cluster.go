@@ -457,6 +457,20 @@ func (m *Migration) Finish(tb testing.TB) {
 	m.cluster.WaitUntilWell(tb)
 }
 
+// Unassign leaves the slot of key without a node.
+func (c *Cluster) Unassign(tb testing.TB, key string) {
+	tb.Helper()
+	slot := strconv.Itoa(c.Slot(tb, key))
+	// The owner first: while it has the slot, its messages assign the slot again on the other nodes.
+	owner := c.Master(tb, key)
+	owner.Do(tb, "CLUSTER", "DELSLOTS", slot)
+	for _, node := range c.Nodes {
+		if node != owner {
+			node.Do(tb, "CLUSTER", "DELSLOTS", slot)
+		}
+	}
+}
+
 // AddSlots gives a node of a cluster the slots from first up to, but not including, next. It adds them
 // one by one, as ADDSLOTSRANGE is new in Redis 7.0.
 func (s *Server) AddSlots(tb testing.TB, first, next int) {
