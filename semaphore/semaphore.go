@@ -153,8 +153,8 @@ func (p *part) TryLock(ctx context.Context) (lock.Hold, error) {
 	return p.session.TryLock(ctx, p.spec())
 }
 
-// again implements session.Spec.Again, for a spec that was made for this total number of permits. A call tries again if
-// the number did not match because of a concurrent Resize of this handle.
+// again implements session.Spec.Again, for a spec that was made for this total number of permits. It retries if the permit
+// count did not match because of a concurrent Resize of this handle.
 func (p *part) again(ctx context.Context, permits int64, err error) *session.Spec {
 	if !errors.Is(err, ErrPermitCount) {
 		return nil
@@ -163,8 +163,11 @@ func (p *part) again(ctx context.Context, permits int64, err error) *session.Spe
 	case p.resizing <- struct{}{}: // waits until a running Resize has updated permits
 		<-p.resizing
 	case <-ctx.Done():
+		if len(p.resizing) > 0 {
+			return p.spec() // it is unknown whether the count would match
+		}
 	}
-	if ctx.Err() != nil || p.permits.Load() == permits {
+	if p.permits.Load() == permits {
 		return nil
 	}
 	return p.spec()

@@ -474,6 +474,45 @@ func TestResize_ownWaiterTimesOut(t *testing.T) {
 	})
 }
 
+// The wait of a caller ends while its handle is still resizing the semaphore: it timed out, or was canceled.
+func TestResize_ownWaiterEndsDuringIt(t *testing.T) {
+	for want, canceled := range map[string]bool{"timed out": false, "canceled": true} {
+		t.Run(want, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var events []string
+				note := func(what string) func(context.Context, lock.Event) {
+					return func(context.Context, lock.Event) { events = append(events, what) }
+				}
+				s := locktest.NewServer(t)
+				other := s.Client(t).NewSemaphore("gpus", 2)
+				kindtest.MustLock(t, other.N(2))
+				c := s.Client(t, client.WithObserver(lock.Observer{TimedOut: note("timed out"), Canceled: note("canceled"), Failed: note("failed")}))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				sem := c.NewSemaphore("gpus", 2, lock.WithWait(10*time.Second))
+				w := kindtest.Go(ctx, sem)
+				synctest.Wait()
+				reply := sem.Resizes(1)
+				if err := other.Resize(t.Context(), 1); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second) // the waiter was refused because of the new number
+				if canceled {
+					cancel()
+				}
+				err := w.Err(t)
+				reply()
+				if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, os.ErrDeadlineExceeded) == canceled || errors.Is(err, context.Canceled) != canceled || errors.Is(err, semaphore.ErrPermitCount) {
+					t.Error(err)
+				}
+				if !slices.Equal(events, []string{want}) {
+					t.Errorf("got %q", events)
+				}
+			})
+		})
+	}
+}
+
 // A delayed duplicate of a Resize does not undo a newer Resize, whether the first one was repeated or gave up.
 func TestResize_lateCopies(t *testing.T) {
 	t.Parallel()

@@ -184,10 +184,13 @@ func (p *Lock) Retry(w *Waiter, due time.Time) { w.Terms.WaitPolicy.retry(w.queu
 // one.
 func (w *Waiter) Leads() bool { return w.queue == nil || w.leads() }
 
-// Refuses reports whether another owner is known to have the lock: a request of the queue had a
-// reply, or an owner in this process has it.
+// Refuses reports whether another owner is known to have the lock or to come first: a request of the
+// queue had a reply, an owner in this process has it, or the queue has sent nothing because it lets
+// other processes come first.
 func (p *Lock) Refuses(c *Terms) bool {
-	return p.Queue(c).Outage().Replied() || p.side(c.Reads).held != nil
+	l := p.Queue(c)
+	yields := l != nil && l.outage.latest.IsZero() && l.waiters[0].since.Before(l.when.yieldUntil)
+	return yields || l.Outage().Replied() || p.side(c.Reads).held != nil
 }
 
 // Failed records that the latest request of w, which is in a queue, failed with err.

@@ -50,9 +50,9 @@ var (
 	RedisQueue WaitPolicy = redisQueue{}
 
 	// FairQueue is the policy of locks with one owner at a time whose waiters queue in Redis. The
-	// first waiter of a queue sends a request when it comes. The queue enters all later waiters in
-	// batches. The lock is handed off locally to the next waiters in the Redis queue, as long as they
-	// are in this process.
+	// first waiter of a queue sends a request when it comes, unless other processes come first (see
+	// Lock.YieldUntil). The queue enters all later waiters in batches. The lock is handed off locally
+	// to the next waiters in the Redis queue, as long as they are in this process.
 	FairQueue WaitPolicy = fairQueue{}
 )
 

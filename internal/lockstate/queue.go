@@ -63,7 +63,7 @@ type Waiter struct {
 // sending determines why and when a waiter sends a request, whatever its position.
 type sending struct {
 	reason  bool      // it must send a request now
-	retryAt time.Time // it retries then; zero means that no retry is due
+	retryAt time.Time // it retries then, or sends its first request if it yields until then; zero means neither is due
 	sentAt  time.Time // when its latest request was sent
 	handled int       // the number of notifications that its queue had handled by then
 }
@@ -126,7 +126,7 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 	case c.WaitPolicy.sendsAtOnce(l):
 		w.reason = true
 	case l.inRedis:
-		if first := l.waiters[0]; !first.retryAt.IsZero() && first.sentAt.IsZero() {
+		if first := l.waiters[0]; !first.retryAt.IsZero() && first.sentAt.IsZero() { // it yields, and is not in the Redis queue
 			first.retryAt = time.Time{} // w must not overtake it
 			l.enter(first)
 		}
@@ -305,7 +305,7 @@ func (l *Queue) OnHandOff() {
 }
 
 // YieldUntil records that the lock was released for other processes. The queue sends no request
-// before until.
+// before until. A fair queue ignores it, because its waiters keep their positions in the Redis queue.
 func (l *Queue) YieldUntil(until time.Time) { l.when.yieldUntil = until }
 
 // Wakeup makes w send a request, whatever its position.
@@ -315,7 +315,8 @@ func (p *Lock) Wakeup(w *Waiter) {
 }
 
 // YieldUntil records that the lock was released for other processes, which come first until then. If
-// there is no queue, the next queue takes over that time.
+// there is no queue, the next queue takes over that time. The first waiter of a fair queue then waits
+// that long, unless a second one comes.
 func (p *Lock) YieldUntil(c *Terms, until time.Time) {
 	s := p.side(c.Reads)
 	if l := s.queue(c); l != nil {

@@ -16,7 +16,8 @@ import (
 // entry is in flight, new waiters collect for the next one. While the queue has waiters in Redis, the
 // next entry also waits for EntryPause. Waiters that come together are therefore adjacent, and the
 // lock can be handed off locally between them. The first waiter of a queue sends its own request,
-// because the lock is usually free.
+// because the lock is usually free. If it lets other processes come first and a second waiter comes in
+// the meantime, the queue enters both.
 //
 // Hand-offs are in handoff.go.
 
@@ -41,7 +42,7 @@ type queued struct {
 	enters bool         // the queue is to enter it
 	sent   bool         // its entry has no reply yet
 	own    bool         // it is notified of its turn on its own channel
-	early  *Acquisition // a notification of its turn came before the reply that it is queued as this acquisition
+	early  *Acquisition // the acquisition whose turn was notified before the reply that queued it
 }
 
 // Queuing is a waiter and its acquisition in the Redis queue.

@@ -46,6 +46,10 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 		if next == nil {
 			break
 		}
+		if waiting.Err() != nil {
+			err = outOfTime{spec.Config.Wait, lock.ErrNotAcquired}
+			break
+		}
 		spec = next
 		h, err = s.acquire(ctx, waiting, spec, wait, c)
 	}

@@ -134,8 +134,8 @@ func (t *acquisition) Group() watchdog.Group {
 	return g
 }
 
-// lostBy returns the error of holds of t whose lease ended by cause. It does not match ErrUnavailable, although the cause may:
-// that would say that it is unknown who has the lock.
+// lostBy returns the error of holds of t whose lease ended by cause. It does not match ErrUnavailable, even if cause does,
+// because ErrUnavailable means that it is unknown who has the lock.
 func (t *acquisition) lostBy(cause error) error {
 	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, mask.Error(cause, lock.ErrUnavailable)))
 }

@@ -109,7 +109,9 @@ func (e *extension) confirmed() {
 	e.t.at.lock()
 	defer e.t.at.unlock()
 	e.t.lease.Extend(e.sent, e.lease)
-	e.t.Took()
+	if e.t.Lives() { // otherwise it may have extended a lock that was already retained
+		e.t.Took()
+	}
 }
 
 // Late handles the reply after the call has left.

@@ -125,8 +125,8 @@ type Spec struct {
 	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
 	terms   lockstate.Terms // for package lockstate
 
-	// Again returns the spec with which a call that failed with err tries again, or nil if it must not. ctx ends the wait of
-	// the call. Again is nil for a spec that never changes.
+	// Again returns the spec for a retry after err, or nil if the call must not retry. ctx ends the wait of the call: if it
+	// ends before the retry, the call has timed out or is canceled. Again is nil for a spec that never changes.
 	Again func(ctx context.Context, err error) *Spec
 
 	lingerMark string // what follows the number in owner strings, with lock.WithLinger; otherwise ""

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -200,6 +201,24 @@ func TestLinger_tryLockWhileInUse(t *testing.T) {
 		}
 		stop.Store(true)
 		<-done
+	})
+}
+
+// A caller times out while its process lets other processes come first. Redis is available, and its error says so.
+func TestLinger_timesOutWhileItYields(t *testing.T) {
+	onLingering(t, func(w *world, k *Kind) {
+		w.keepLock(k, lingers)
+		h := w.take(w.a, k, w.Context(), lingers)
+		if _, err := w.b.TryLock(w.within(time.Millisecond/2), w.b.NewSpec(k, "orders", nil)); err == nil {
+			w.Fatal("a second holder")
+		}
+		w.unlock(h)
+		start := time.Now()
+		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers, lock.WithWait(2 * time.Millisecond)}))
+		if took := time.Since(start); took != 2*time.Millisecond || !errors.Is(err, os.ErrDeadlineExceeded) || !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
+			w.Errorf("%v after %v", err, took)
+		}
+		w.unlock(w.take(w.a, k, w.Context()))
 	})
 }
 

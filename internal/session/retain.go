@@ -88,9 +88,9 @@ func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
 	return reply, err
 }
 
-// Late reconciles the acquisition if Redis did not confirm the expiry.
+// Late reconciles the acquisition if Redis did not confirm the expiry, or if another command may still extend it.
 func (r retainRequest) Late(_ released, err error) {
-	if err != nil {
+	if err != nil || locked(r.t.at, r.t.unsure) {
 		r.t.at.s.reconcile(r.t, true)
 	}
 }

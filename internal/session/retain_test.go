@@ -403,6 +403,52 @@ func TestMinHold_inFlight(t *testing.T) {
 	}
 }
 
+// An extension is in flight during the last Unlock, and is executed after its command. The context of the Unlock is canceled
+// before the reply, or the extension is confirmed first.
+func TestMinHold_inFlightAndLateReply(t *testing.T) {
+	for _, canceled := range []bool{true, false} {
+		t.Run(fmt.Sprintf("canceled %v", canceled), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				k, sent := w.late()
+				reply := make(chan struct{})
+				k.Retain = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error) {
+					v, err := plain.Retain(ctx, rdb, keys, owner, rest)
+					<-reply
+					return v, err
+				}
+				h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
+				go func() { _ = h.Extend(w.Context(), time.Hour) }()
+				synctest.Wait()
+				late := []chan struct{}{sent, reply}
+				ctx := w.Context()
+				if canceled {
+					late = []chan struct{}{reply, sent}
+					ctx = w.within(time.Second)
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- h.Unlock(ctx) }()
+				synctest.Wait()
+				if canceled {
+					time.Sleep(time.Second)
+					synctest.Wait()
+				}
+				for _, c := range late {
+					close(c)
+					synctest.Wait()
+				}
+				if err := <-ended; errors.Is(err, context.DeadlineExceeded) != canceled || err != nil && !canceled {
+					w.Error(err)
+				}
+				time.Sleep(2 * leaseTime / 3)
+				if w.mini.Exists("orders") {
+					w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
+					time.Sleep(time.Hour)
+				}
+			})
+		})
+	}
+}
+
 // A lock is handed off to a call with WithMinHold, which extends its lease, and Redis is unavailable: the call ends
 // when its context is canceled, and reports that.
 func TestMinHold_unavailable(t *testing.T) {
