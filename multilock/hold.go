@@ -218,9 +218,7 @@ func (h *hold) release(ctx context.Context) []error {
 		_ = releaseHolds(ctx, l, slices.Clone(one))
 		errs[first] = withName("unlock", l[0], ctx.Err())
 	case slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, lock.ErrUnavailable) }):
-		within, cancel := context.WithTimeout(ctx, grace) // the others have waited for the operation timeout
-		defer cancel()
-		errs[first] = unlockWithin(within, l, one)[0]
+		errs[first] = unlockWithin(ctx, l, one)[0] // the others have waited for the operation timeout
 	default:
 		errs[first] = unlockAll(ctx, l, one)[0]
 	}
@@ -253,13 +251,11 @@ const grace = 200 * time.Millisecond
 // over. Releases then continue in the background, as lock.Hold documents. The error names what was
 // not confirmed in time. A lost hold is not an error, because there is nothing to release.
 func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) error {
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	acquired := slices.Clone(holds)
 	clear(holds)
 	confirmed := make(chan error, 1)
 	go func() {
-		defer cancel()
-		errs := unlockWithin(within, locks, acquired)
+		errs := unlockWithin(context.WithoutCancel(ctx), locks, acquired)
 		for i, err := range errs {
 			if errors.Is(err, lock.ErrNotHeld) {
 				errs[i] = nil
@@ -275,11 +271,14 @@ func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) e
 	}
 }
 
-// unlockWithin is unlockAll with a context whose deadline is the end of the grace period, and not the caller's.
-func unlockWithin(within context.Context, locks []lock.Locker, holds []lock.Hold) []error {
+// unlockWithin is unlockAll for at most the grace period. Where that limit ends a release, the error
+// is unconfirmed, because the context of the caller was not canceled.
+func unlockWithin(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []error {
+	within, cancel := context.WithTimeoutCause(ctx, grace, unconfirmed{})
+	defer cancel()
 	errs := unlockAll(within, locks, holds)
 	for i, err := range errs {
-		if err != nil && within.Err() != nil && !errors.Is(err, lock.ErrNotHeld) {
+		if err != nil && context.Cause(within) == error(unconfirmed{}) && !errors.Is(err, lock.ErrNotHeld) {
 			errs[i] = withName("unlock", locks[i], unconfirmed{})
 		}
 	}

@@ -826,17 +826,28 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 		}
 	}
 	lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
-	canceled, cancel := context.WithCancel(context.Background())
-	cancel()
+	canceledAfter := func(d time.Duration) func() context.Context {
+		return func() context.Context {
+			ctx, cancel := context.WithCancel(context.Background())
+			if d == 0 {
+				cancel()
+			} else {
+				time.AfterFunc(d, cancel)
+			}
+			return ctx
+		}
+	}
 	for name, test := range map[string]struct {
-		ctx   context.Context
-		first func(context.Context) error
-		took  time.Duration
-		text  string
+		ctx      func() context.Context
+		first    func(context.Context) error
+		took     time.Duration
+		text     string
+		canceled bool
 	}{
-		"no reply":         {context.Background(), noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`},
-		"canceled context": {canceled, noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`},
-		"the first lost":   {context.Background(), lost, timeout, `unlock "a": not held`},
+		"no reply":         {context.Background, noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`, false},
+		"canceled before":  {canceledAfter(0), noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`, false},
+		"canceled at last": {canceledAfter(timeout + 10*time.Millisecond), noReply, timeout + 10*time.Millisecond, `unlock "a": context canceled`, true},
+		"the first lost":   {context.Background, lost, timeout, `unlock "a": not held`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, func(w *world) {
@@ -848,12 +859,15 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 				}
 				h := must(w.T)(oneBatch(locks...).Lock(w.Context()))
 				start := time.Now()
-				err := h.Unlock(test.ctx)
+				err := h.Unlock(test.ctx())
 				if took := time.Since(start); took != test.took {
 					w.Errorf("it took %v, want %v", took, test.took)
 				}
 				want(w.T, err, lock.ErrUnavailable)
 				wantNot(w.T, err, context.DeadlineExceeded)
+				if errors.Is(err, context.Canceled) != test.canceled {
+					w.Errorf("%v: it matches context.Canceled: %v", err, !test.canceled)
+				}
 				if err == nil || !strings.Contains(err.Error(), test.text) {
 					w.Errorf("%v: no %q", err, test.text)
 				}
