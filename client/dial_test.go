@@ -41,11 +41,11 @@ func TestOpen_errors(t *testing.T) {
 		"no password":             {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
 		"no permissions":          {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
 		"TLS to plain":            {"rediss://" + s.Addr() + "?dial_timeout=3s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},
-		"TLS, short":              {"rediss://" + s.Addr() + "?dial_timeout=1m", 5 * time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
+		"TLS, short":              {"rediss://" + s.Addr() + "?dial_timeout=1m", 3 * time.Second, []string{s.Addr(), "TLS handshake", "redis://"}, true},
 		"plain to TLS":            {"", time.Minute, []string{"the server uses TLS on this port: use rediss://"}, true},
 		"no listener":             {"redis://127.0.0.1:1", time.Minute, []string{"127.0.0.1:1", "refused"}, true},
 		"no reply":                {"redis://" + unresponsive.Addr().String() + "?dial_timeout=3s", time.Minute, []string{unresponsive.Addr().String(), "does not respond"}, true},
-		"no reply, short timeout": {"redis://" + unresponsive.Addr().String() + "?dial_timeout=1m", 5 * time.Second, []string{unresponsive.Addr().String(), "does not respond"}, true},
+		"no reply, short timeout": {"redis://" + unresponsive.Addr().String() + "?dial_timeout=1m", 3 * time.Second, []string{unresponsive.Addr().String(), "does not respond"}, true},
 		"no reply to TLS":         {"rediss://" + unresponsive.Addr().String() + "?dial_timeout=3s", time.Minute, []string{unresponsive.Addr().String(), "TLS"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

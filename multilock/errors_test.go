@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/kindtest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
@@ -353,6 +354,43 @@ func TestQuorum_queuedErrorAfterAnOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A reentry does not queue, so its failure says nothing about the call that is ahead.
+func TestQuorum_queuedErrorAfterAReentry(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		type fails struct{}
+		locks := w.locks("one")
+		for i, l := range locks {
+			locks[i] = witness{hookedLock{Locker: l, before: func(ctx context.Context, _ string) error {
+				if ctx.Value(fails{}) != nil {
+					time.Sleep(rtt)
+					return lock.ErrUnavailable
+				}
+				return nil
+			}}, l.(lockimpl.Witness)}
+		}
+		q := multilock.NewQuorum(locks, with(nil)...)
+		h := must(w.T)(q.Lock(w.Context()))
+		waiting, stop := context.WithCancel(w.Context())
+		ahead := make(chan error)
+		go func() {
+			_, err := q.Lock(waiting)
+			ahead <- err
+		}()
+		synctest.Wait() // its first attempt is in flight
+		_, err := q.TryLock(context.WithValue(h.Context(), fails{}, true))
+		want(w.T, err, lock.ErrUnavailable)
+		_, err = q.TryLock(w.Context())
+		if got := meaning(err); got != isRefused {
+			w.Errorf("%v: it matches %s", err, got)
+		}
+		stop()
+		want(w.T, <-ahead, context.Canceled)
+		if err := h.Unlock(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
 }
 
 // The end of a wait cuts its last attempt short. Then the error of the attempt before counts, unless the last one has a

@@ -191,7 +191,9 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		early := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
-		q.setLatest(err)
+		if mustQueue {
+			q.setLatest(err)
+		}
 		var e *majorityError
 		switch {
 		case err == nil:
@@ -234,7 +236,9 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 	}
 	h := newQuorumHold(ctx, q)
 	err = h.poll(ctx, false)
-	q.setLatest(err)
+	if mustQueue {
+		q.setLatest(err)
+	}
 	switch {
 	case err == nil:
 		return h, nil

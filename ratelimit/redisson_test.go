@@ -593,7 +593,7 @@ func TestRedissonLimiter_Delete(t *testing.T) {
 	w := newWindow(t, rdb, "w", 2, time.Hour)
 	takeOf(t, w, 2)
 	wait := make(chan error, 1)
-	other := newWindow(t, rdb, "waiting", 1, 2*time.Second)
+	other := newWindow(t, rdb, "waiting", 1, 6*time.Second)
 	takeOf(t, other, 1)
 	go func() { wait <- other.Wait(t.Context(), 1) }()
 	for range 2 { // also of a window that is not there

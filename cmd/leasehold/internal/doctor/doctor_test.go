@@ -265,8 +265,8 @@ func TestExamine_lateReplies(t *testing.T) {
 	rdb := s.Client(t, redistest.Via(proxy))
 	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
 		switch strings.ToUpper(string(req[0])) {
-		case "EVALSHA", "EVAL":
-			a.DelayReply = 1600 * time.Millisecond
+		case "EVALSHA":
+			a.DelayReply = time.Second
 		case "SUBSCRIBE":
 			a.DelayRequest = 2500 * time.Millisecond
 		}
