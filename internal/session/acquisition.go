@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -137,8 +136,14 @@ func (t *acquisition) Group() watchdog.Group {
 // lostBy returns the error of holds of t whose lease ended by cause. It does not match ErrUnavailable, even if cause does,
 // because ErrUnavailable means that it is unknown who has the lock.
 func (t *acquisition) lostBy(cause error) error {
-	return t.wrap(fmt.Errorf("%w: %w", lock.ErrLost, mask.Error(cause, lock.ErrUnavailable)))
+	return t.wrap(loss{mask.Error(cause, lock.ErrUnavailable)})
 }
+
+// loss is that a lock was lost by cause.
+type loss struct{ cause error }
+
+func (l loss) Error() string   { return lock.ErrLost.Error() + ": " + l.cause.Error() }
+func (l loss) Unwrap() []error { return []error{lock.ErrLost, l.cause} }
 
 // wrap adds the name of the lock to err.
 func (t *acquisition) wrap(err error) error {

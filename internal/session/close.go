@@ -211,8 +211,12 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			if !errors.Is(err, lock.ErrNotHeld) {
 				err = s.sender.Failed(ctx, began, err)
 			}
-			if loss := s.tellEnded(ended, err); loss != nil {
-				s.report.lost(t.spec, loss) // no call returns it
+			if lost := s.tellEnded(ended, err); lost != nil { // no call returns it
+				var l loss
+				if errors.As(lost, &l) {
+					lost = l.cause
+				}
+				s.report.lost(t.spec, lost)
 			}
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()

@@ -540,7 +540,7 @@ func TestMaxHold_checkedBeforeClose(t *testing.T) {
 		if len(n.lost) != 1 || n.released != 0 || n.lost[0].Err != h.Err() || !errors.Is(h.Err(), lock.ErrMaxHold) {
 			w.Errorf("the hold: %v; got %d releases and the losses %v", h.Err(), n.released, n.lost)
 		}
-		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], lock.ErrMaxHold.Error()) {
+		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], `cause="`+lock.ErrMaxHold.Error()+`"`) {
 			w.Errorf("logged: %q", lines)
 		}
 	})
