@@ -439,5 +439,5 @@ func (s *Session) notReentered(t *acquisition, v luascripts.Verdict) error {
 	}
 	cause := s.gone(t, v)
 	t.lease.Lose(cause)
-	return fmt.Errorf("%w: %w", lock.ErrLost, cause)
+	return loss{cause}
 }

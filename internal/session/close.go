@@ -211,12 +211,8 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			if !errors.Is(err, lock.ErrNotHeld) {
 				err = s.sender.Failed(ctx, began, err)
 			}
-			if lost := s.tellEnded(ended, err); lost != nil { // no call returns it
-				var l loss
-				if errors.As(lost, &l) {
-					lost = l.cause
-				}
-				s.report.lost(t.spec, lost)
+			if lost := s.tellEnded(ended, err); lost != nil {
+				s.report.lost(t.spec, lost) // no call returns it
 			}
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()

@@ -56,9 +56,13 @@ func (r *reporter) warn(message, about string, args ...any) {
 	r.say(slog.LevelWarn, message, about, args)
 }
 
-// lost logs that the lock of spec was lost by cause. The level is error, because another client may have done the same
-// work.
+// lost logs that the lock of spec was lost by cause, which may be the error of a hold. The level is error, because another
+// client may have done the same work.
 func (r *reporter) lost(spec *Spec, cause error) {
+	var l loss
+	if errors.As(cause, &l) {
+		cause = l.cause
+	}
 	r.say(slog.LevelError, "lock lost", spec.Name, []any{"lock", spec.Name, "mode", spec.Mode, "cause", cause})
 }
 
@@ -66,7 +70,7 @@ func (r *reporter) lost(spec *Spec, cause error) {
 func (r *reporter) unlockFailed(h *hold, err error) {
 	spec := h.acquisition().spec
 	if errors.Is(err, lock.ErrLost) {
-		r.lost(spec, h.unlockError(err))
+		r.lost(spec, err)
 		return
 	}
 	r.warn("release not confirmed, will retry", spec.Name, "lock", spec.Name, "mode", spec.Mode, "err", h.unlockError(err))

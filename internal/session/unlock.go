@@ -268,7 +268,7 @@ func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free
 	if v := o.Value.Verdict; v == luascripts.Done || v == luascripts.Gone && (o.Repeated || reconciled) {
 		return nil
 	}
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, s.gone(t, o.Value.Verdict))
+	return fmt.Errorf("%w: %w", lock.ErrNotHeld, loss{s.gone(t, o.Value.Verdict)})
 }
 
 // newRelease returns the release of t. The next owner is the queue in this process, if there is one. retains reports
@@ -396,7 +396,7 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 	}
 	cause := s.gone(t, luascripts.Gone)
 	t.lease.Lose(cause)
-	return fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrLost, cause)
+	return fmt.Errorf("%w: %w", lock.ErrNotHeld, loss{cause})
 }
 
 // reducedAfter returns the error of an Unlock whose acquisition ended before its command was executed. The end released all

@@ -731,7 +731,7 @@ func TestAsyncUnlock_reportsFailures(t *testing.T) {
 		},
 		"lost": {
 			func(w *world) { w.mini.Del("orders") },
-			"lost", lock.ErrLost, `msg="lock lost" lock=orders mode=exclusive cause="leasehold: unlock \"orders\": `,
+			"lost", lock.ErrLost, `msg="lock lost" lock=orders mode=exclusive cause="lock no longer held on the server `,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
