@@ -42,8 +42,8 @@ type lazy struct {
 	option rueidis.ClientOption // set once; its DialCtxFn is dial
 	way    *dial.Way            // set once: knows how far the latest connection has come
 	given  dialer               // set once: that of way
-	ctx    context.Context      // set once: the context of the dialling
-	cancel context.CancelFunc   // set once: ends the dialling; a connection that is made goes on
+	ctx    context.Context      // set once: the context of dialing
+	cancel context.CancelFunc   // set once: stops dialing; an established connection stays open
 	tried  chan struct{}        // closed after the first attempt
 	done   chan struct{}        // closed when run has returned
 
@@ -78,7 +78,7 @@ func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	return l, nil
 }
 
-// run connects: it tries until it succeeds or l.ctx ends.
+// run connects: it tries until it succeeds or l.ctx is canceled.
 func (l *lazy) run() {
 	defer close(l.done)
 	for pause, first := 10*time.Millisecond, true; ; first = false {
@@ -121,7 +121,7 @@ func (l *lazy) run() {
 }
 
 // attempt is dial.NewClient, which takes no context and waits for the server's greeting,
-// until l.ctx ends.
+// until l.ctx is canceled.
 func (l *lazy) attempt() (rueidis.Client, error) {
 	l.mu.Lock()
 	l.dialing = make(map[net.Conn]bool)
@@ -194,7 +194,7 @@ func (l *lazy) now() rueidis.Client {
 	return l.rdb
 }
 
-// soon waits for the end of the first attempt, of ctx or of l, and returns the client of that moment.
+// soon waits until the first attempt has ended, or until ctx or l.ctx is canceled. It returns the current client.
 func (l *lazy) soon(ctx context.Context) rueidis.Client {
 	select {
 	case <-l.tried:

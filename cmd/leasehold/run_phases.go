@@ -197,8 +197,8 @@ func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
 	return &under{h, a}, nil
 }
 
-// untilSignal returns a context that ends with the first signal that asks to end.
-// When listened returns, later signals are the caller's again.
+// untilSignal returns a context that is canceled by the first signal that ends run.
+// After listened returns, signals go to the caller.
 func (r *runner) untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, listened func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	receive := func(s os.Signal) {

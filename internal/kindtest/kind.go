@@ -140,7 +140,7 @@ func setHash(t *testing.T, s *redistest.Server, name string, hash map[string]str
 	s.Do(t, command...)
 }
 
-// WantHeld fails unless the server has exactly so many holds of owner, and soon no other key: the batch of a read/write lock
+// WantHeld fails unless the server has exactly this number of holds of owner, and soon no other key: the batch of a read/write lock
 // lasts for 100 ms.
 func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, holds int) {
 	t.Helper()
@@ -149,5 +149,14 @@ func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, ho
 		want = slices.Sorted(slices.Values(k.Keys(name, owner, holds)))
 		WantHash(t, s, name, k.Hash(owner, holds))
 	}
-	WaitFor(t, fmt.Sprintf("with %d holds the keys are %q", holds, want), func() bool { return slices.Equal(Keys(t, s), want) })
+	var got []string
+	defer func() {
+		if !slices.Equal(got, want) {
+			t.Logf("the keys are %q", got)
+		}
+	}()
+	WaitFor(t, fmt.Sprintf("with %d holds the keys are %q", holds, want), func() bool {
+		got = Keys(t, s)
+		return slices.Equal(got, want)
+	})
 }

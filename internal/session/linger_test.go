@@ -150,22 +150,31 @@ func TestLinger_anotherProcess(t *testing.T) {
 	})
 }
 
+// useLingering has a goroutine of a's process acquire and unlock the lock in a loop, and returns while it is in use.
+func (w *world) useLingering(k *Kind) (stop func()) {
+	w.keepLock(k, lingers)
+	var stopped atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stopped.Load() {
+			h := w.take(w.a, k, w.Context(), lingers)
+			time.Sleep(time.Millisecond)
+			w.unlock(h)
+		}
+	}()
+	time.Sleep(100*time.Millisecond + 500*time.Microsecond)
+	return func() {
+		stopped.Store(true)
+		<-done
+	}
+}
+
 // A lock is in use when another process is refused. The next Unlock hands it to that process, although callers of the
 // holder's process come continuously.
 func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keepLock(k, lingers)
-		var stop atomic.Bool
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for !stop.Load() {
-				h := w.take(w.a, k, w.Context(), lingers)
-				time.Sleep(time.Millisecond)
-				w.unlock(h)
-			}
-		}()
-		time.Sleep(100*time.Millisecond + 500*time.Microsecond)
+		stop := w.useLingering(k)
 		start := time.Now()
 		w.unlock(w.take(w.b, k, w.Context()))
 		if took := time.Since(start); took > 20*time.Millisecond {
@@ -173,8 +182,7 @@ func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		w.wantKept(k, false)
-		stop.Store(true)
-		<-done
+		stop()
 	})
 }
 
@@ -182,25 +190,13 @@ func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 // of the holder's process comes at once.
 func TestLinger_tryLockWhileInUse(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keepLock(k, lingers)
-		var stop atomic.Bool
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			for !stop.Load() {
-				h := w.take(w.a, k, w.Context(), lingers)
-				time.Sleep(time.Millisecond)
-				w.unlock(h)
-			}
-		}()
-		time.Sleep(100*time.Millisecond + 500*time.Microsecond)
+		stop := w.useLingering(k)
 		if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(k, "orders", nil)); err != nil {
 			w.Error(err)
 		} else {
 			w.unlock(h)
 		}
-		stop.Store(true)
-		<-done
+		stop()
 	})
 }
 
