@@ -279,8 +279,7 @@ func TestLinger_readersTryTogether(t *testing.T) {
 func TestLinger_maxKeepTime(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		for _, linger := range []time.Duration{lingerTime, 3 * time.Second} {
-			w.unlock(w.take(w.a, k, w.Context(), lock.WithLinger(linger)))
-			synctest.Wait()
+			w.keepLock(k, lock.WithLinger(linger))
 			if k == lingerKinds["plain"] { // a client that listens, as Redisson's waiters do
 				sub, _ := w.b.hub.Subscribe("redisson_lock__channel:{orders}", func(string) {}, func() {})
 				defer sub.Close()
