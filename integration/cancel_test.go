@@ -180,7 +180,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		rdbs[i].Close()
 	}
 	direct.Close()
-	if err := goleak.Find(before, redistest.NotOurs()); err != nil {
+	if err := redistest.Leaks(before); err != nil {
 		t.Error(err)
 	}
 }

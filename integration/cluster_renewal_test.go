@@ -140,9 +140,7 @@ func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 		t.Errorf("%d scripts for %d renewals, want a tenth at the most", sent, total)
 	}
 	for _, h := range holds {
-		if err := h.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		unlock(t, h)
 	}
 }
 
@@ -171,8 +169,6 @@ func TestClusterRenewal_halfMigratedSlot(t *testing.T) {
 	m.Finish(t)
 	r.often(t, names, 2)
 	for _, h := range holds {
-		if err := h.Unlock(t.Context()); err != nil {
-			t.Error(err)
-		}
+		unlock(t, h)
 	}
 }

@@ -125,7 +125,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		t.Fatal(err)
 	}
 	survivor := startWorker(t)
-	survivor.do(t, request{Do: "open", Addr: server.Addr(), Dog: dog})
+	survivor.do(t, request{Do: "open", Addr: server.Addr()})
 	var took, early, behind []time.Duration // all; killed before the unlock; at that moment, when it may have got the lock
 	for round := range n {
 		name := fmt.Sprintf("waiter%d", round) // the subscription of the survivor lingers for seconds

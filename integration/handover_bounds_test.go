@@ -132,7 +132,7 @@ func TestHandover_poller(t *testing.T) {
 	yielded := count()
 	history := s.endBusy(busy, own, start)
 	t.Logf("the poller had the lock %d times in %v, while it was let go %d times; the others had it %d times", len(own), took, yielded, len(history)-len(own))
-	if yielded > 2*len(own)+2 {
+	if yielded > 5*len(own)+5 { // it may itself be late; if the lock were freed for all, there would be hundreds
 		t.Errorf("the lock was freed %d times, and the poller had it %d times", yielded, len(own))
 	}
 }

@@ -3,6 +3,7 @@
 package integration_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 )
 
@@ -81,6 +83,14 @@ func noKeys(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	if keys := server.LockKeys(t); len(keys) > 0 {
 		t.Errorf("%d keys are left, such as %q", len(keys), keys[:min(3, len(keys))])
+	}
+}
+
+// unlock releases h. If the machine was busy for an operation timeout, its client repeats the request after Unlock has returned.
+func unlock(t *testing.T, h lock.Hold) {
+	t.Helper()
+	if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) {
+		t.Error(err)
 	}
 }
 

@@ -3,7 +3,7 @@
 package integration_test
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,18 +103,18 @@ func used(t *testing.T, dir string) (log []use) {
 		t.Fatal(err)
 	}
 	for _, name := range files {
-		f, err := os.Open(name)
+		content, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for lines := bufio.NewScanner(f); lines.Scan(); {
+		content = content[:bytes.LastIndexByte(content, '\n')+1] // a write may be in progress
+		for line := range strings.Lines(string(content)) {
 			var u use
-			if _, err := fmt.Sscan(lines.Text(), &u.sent, &u.heard, &u.n); err != nil {
-				t.Fatalf("%s: %q: %v", name, lines.Text(), err)
+			if _, err := fmt.Sscan(line, &u.sent, &u.heard, &u.n); err != nil {
+				t.Fatalf("%s: %q: %v", name, line, err)
 			}
 			log = append(log, u)
 		}
-		f.Close()
 	}
 	slices.SortFunc(log, func(a, b use) int { return int(a.heard - b.heard) })
 	return log

@@ -324,7 +324,7 @@ func TestReadWrite_writerReads(t *testing.T) {
 
 // The lease of a writer that also reads is renewed, and after it has stopped writing, its read lease is.
 func TestReadWrite_leaseIsRenewed(t *testing.T) {
-	const lease, renewals = 3 * time.Second, 4
+	const lease, renewals = 6 * time.Second, 3
 	var mu sync.Mutex
 	renewed := make(map[lock.Mode]int)
 	s := newRWScene(t, client.WithWatchdogTimeout(lease), client.WithObserver(lock.Observer{
