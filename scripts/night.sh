@@ -99,6 +99,8 @@ cat "$dir/1"
 printf 'It was notified %s ms after the operator pressed Enter.\n' $(($(cat "$dir/notified") - began))
 await cat "$dir/ship-orders.out"
 await cat "$dir/bill-orders.out"
+free() { leasehold inspect $lock | grep ': free'; }
+await free # a command has ended before its lock is released
 echo "The others continued:"
 cat "$dir/ship-orders.out" "$dir/bill-orders.out"
 step leasehold inspect $lock
