@@ -78,6 +78,7 @@ func playSession(t *testing.T) []row {
 		jobs = append(jobs, c.start())
 		if job.lock != "" {
 			awaitHeld(t, s, job.lock)
+			registered(t, s, jobs[len(jobs)-1]) // the entry has the name of the client
 			continue
 		}
 		waiting++

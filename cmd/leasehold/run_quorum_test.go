@@ -118,6 +118,8 @@ func TestRun_quorumRefusedWithAServerDown(t *testing.T) {
 	lock := lockName(t)
 	holder := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", "echo ready; read line")...).start()
 	holder.stdout.await(t, "ready")
+	awaitHeld(t, servers[0], lock) // the holder is ready when it has any two
+	awaitHeld(t, servers[1], lock)
 	servers[2].Kill(t)
 	prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
 	holder.say("")
