@@ -416,8 +416,8 @@ func TestQueue_withoutSubscribers(t *testing.T) {
 		want          string
 	}{
 		"asks soon":      {0, 15 * time.Millisecond, first},
-		"asks later":     {0, time.Second, second},
-		"waited briefly": {5 * time.Second, time.Second, second},
+		"asks later":     {0, 30 * time.Second, second},
+		"waited briefly": {5 * time.Second, 30 * time.Second, second},
 		"waited long":    {11 * time.Second, time.Second, first},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -862,10 +862,10 @@ func TestQueue_forgetsTheDead(t *testing.T) {
 	leave := listener(t, s, process(first))
 	stand(t, rdb, keys, first, offer)
 	leave()
+	listening(t, s, third)
 	if got := ask(t, rdb, keys, second, offer, 0); !got.NoPubSub { // asks again in a second, and is kept for a minute
 		t.Fatalf("%+v", got)
 	}
-	listening(t, s, third)
 	stand(t, rdb, keys, third, offer)
 	pass(t, rdb, keys, holder)
 	if after, want := queue(t, rdb), []string{second}; !slices.Equal(after, want) || number(t, rdb, "HEXISTS", keys.Lock, third) != 1 {
@@ -1099,7 +1099,11 @@ func TestQueue_aliveOrNot(t *testing.T) {
 				fmt.Fprintf(&full, "%s 1000 %s%d;", seat(i), c.entry, till)
 			}
 			do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, full.String())
-			for range 100 { // the script looks for the dead now and then
+			tries := 100
+			if !c.stays {
+				tries = 1000
+			}
+			for range tries { // the script looks for the dead in one of 16 milliseconds
 				stand(t, rdb, c.k, second, offer)
 				if len(queue(t, rdb)) < 64 {
 					break
