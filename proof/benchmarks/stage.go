@@ -71,14 +71,7 @@ func (s *stage) start() error {
 
 // lease returns the lease of locks.
 func (s *stage) lease() time.Duration {
-	switch lease := s.cell.settings.Lease; {
-	case lease == 0:
-		return 30 * time.Second
-	case s.short:
-		return lease / 5
-	default:
-		return lease
-	}
+	return cmp.Or(s.cell.settings.Lease, 30*time.Second)
 }
 
 func (s *stage) stop() {
@@ -421,7 +414,7 @@ func waiters(n int, d time.Duration) func(*stage) (sample, error) {
 // holding is the slice of n locks that are held for d.
 func holding(n int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
-		n, d := s.many(n), max(s.time(d), s.lease())
+		n, d := s.many(n), max(s.time(d), 2*time.Second) // a renewal at least
 		empty, err := s.one(0, job{Do: "look"})
 		if err != nil {
 			return nil, err
