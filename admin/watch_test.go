@@ -100,7 +100,7 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		s.do("HSET", "plain", redissons+":7", "1")
-		s.do("PEXPIRE", "plain", "1500")
+		s.do("PEXPIRE", "plain", "5000")
 		w.tells(admin.Acquired, "plain", redissons+":7")
 		w.tells(admin.Expired, "plain", redissons+":7")
 
