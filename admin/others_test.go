@@ -486,7 +486,7 @@ func TestInspect_silentServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
-	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(time.Second))
+	a, err := admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(3*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ func TestUnlock_fixedLease(t *testing.T) {
 func TestUnlock_youngHold(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		quick := s.client("quick")
-		deaf, err := client.New(s.connect(), client.WithoutRegistry(), client.WithWatchdogTimeout(3*time.Second))
+		deaf, err := client.New(s.connect(), client.WithoutRegistry(), client.WithWatchdogTimeout(18*time.Second))
 		s.must(err)
 		defer deaf.Close(context.Background())
 		for name, c := range map[string]struct {

@@ -43,7 +43,7 @@ func soon[T any](t testing.TB, c <-chan T) (v T) {
 func waitForValue(t testing.TB, e *leader.Election, value string) leader.Leader {
 	t.Helper()
 	var l leader.Leader
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // a value that is not withdrawn expires
 		var leads bool
 		var err error
 		l, leads, err = e.Leader(t.Context())

@@ -42,16 +42,9 @@ func TestLimits(t *testing.T) {
 	must(c.NewBloomFilter("seen").Init(t.Context(), 100, .01))
 	must(c.NewBloomFilter("seen").Add(t.Context(), elements...))
 	must(c.NewShardedBloomFilter("crawl", 2).Init(t.Context(), 8000, .01))
-	var text string
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // the rhythm of the survey
-		if _, text = s.get("limits"); strings.Contains(text, "7 limiters and filters") {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(text)
-		}
-	}
+	text := s.settles("limits", "7 limiters and filters")
 	flat := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(text, "")
-	for _, want := range []string{`api:&lt;b&gt;}a\s+rate limiter\s+refills in (24m 00s|23m 5\ds); 4 used, resets in \d+d \d\dh\s+–`, `mail:x\s+rate limiter\s+refills in \d+m \d+s; the last waiter waits \d+m \d+s`,
+	for _, want := range []string{`api:&lt;b&gt;}a\s+rate limiter\s+refills in (24m 00s|23m 5\ds); 4 used, resets in \d+[dhm] \d\d[hms]\s+–`, `mail:x\s+rate limiter\s+refills in \d+m \d+s; the last waiter waits \d+m \d+s`,
 		`sms\s+redisson-ratelimit\s+0 of 10 per 1h remaining; next in \d+m \d+s\s+100 %`, `calls\s+redisson-ratelimit\s+5 of 5 per 1m remaining ambiguous\s+0 %`, `java\s+redisson-ratelimit\s+1000 per 1s per Redisson client\s+–`,
 		`seen\s+Bloom filter\s+(8\d|9\d) of 100 elements; 0\.\d+ % false positives\s+(8|9)\d %`, `crawl\s+Bloom filter\s+0 of 8,000 elements; under 0.1 % false positives\s+0 %`} {
 		if !regexp.MustCompile(want).MatchString(flat) {

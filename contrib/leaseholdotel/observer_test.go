@@ -302,7 +302,7 @@ func TestSpan_lost(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, parent := s.tracer.Start(t.Context(), "caller")
-	h, err := c.NewLock("orders", lock.WithFixedLease(time.Second)).Lock(ctx)
+	h, err := c.NewLock("orders", lock.WithFixedLease(5*time.Second)).Lock(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -239,7 +239,7 @@ func (p *play) keep() {
 // ends has holds end in every way that there is while Redis answers. The observed client hears of
 // some of them at its next renewal.
 func (p *play) ends() {
-	expired := p.take(p.c.NewLock("expired", lock.WithFixedLease(time.Second)))
+	expired := p.take(p.c.NewLock("expired", lock.WithFixedLease(5*time.Second)))
 	aged := p.take(p.c.NewLock("aged", lock.WithMaxHold(50*time.Millisecond)))
 	forced, gone := p.take(p.c.NewLock("forced")), p.take(p.c.NewFairLock("gone"))
 	ctx, cancel := context.WithCancel(p.Context())
