@@ -2,21 +2,21 @@ package watchdog
 
 import (
 	"sync/atomic"
+	"testing"
 	"time"
 )
 
-// Skew is how far the wall clock is ahead of the monotonic clock. Restore resets the clocks.
+// Skew is how far the wall clock is ahead of the monotonic clock.
 type Skew struct {
-	by      atomic.Int64
-	once    atomic.Int64
-	Restore func()
+	by   atomic.Int64
+	once atomic.Int64
 }
 
-// NewSkew makes the watchdog use its clocks.
-func NewSkew() *Skew {
+// NewSkew makes the watchdog use its clocks until the end of the test. Each watchdog of the test is closed before that.
+func NewSkew(t testing.TB) *Skew {
 	s := &Skew{}
 	before := of
-	s.Restore = func() { of = before }
+	t.Cleanup(func() { of = before })
 	of = func(t time.Time) instant {
 		i := before(t)
 		i.wall += s.by.Load() + s.once.Swap(0)

@@ -261,8 +261,7 @@ func TestLane_overtakesASlowBatch(t *testing.T) {
 // is not renewed.
 func TestLane_expiredLeaseIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		var sent []watchdog.Subject
 		w := watchdog.New(lease, 1, func(_ context.Context, batch []watchdog.Subject) []error {
 			sent = append(sent, batch...)

@@ -515,8 +515,7 @@ func TestLose_isFinalAndNotifiedOnce(t *testing.T) {
 // On a machine that slept, the wall clock continued, and the monotonic clock did not.
 func TestLease_usesTheLaterClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		sub, l := s.watch(w, lease, false)
 		skew.Set(-time.Hour) // the wall clock was moved backward: the monotonic one counts
 		if l.Check() != nil {
@@ -544,8 +543,7 @@ func TestLease_usesTheLaterClock(t *testing.T) {
 func TestWatchdog_afterASleep(t *testing.T) {
 	for slept, lost := range map[time.Duration]bool{lease - 5*time.Second: false, lease: true} {
 		inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-			skew := watchdog.NewSkew()
-			defer skew.Restore()
+			skew := watchdog.NewSkew(t)
 			sub, _ := s.watch(w, lease, true)
 			time.Sleep(time.Second)
 			skew.Set(slept)
@@ -562,8 +560,7 @@ func TestWatchdog_afterASleep(t *testing.T) {
 // that extension. It still counts, because by the wall clock the extension is almost over.
 func TestWatchdog_renewsAnExtensionAfterASleep(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		sub, l := s.watch(w, time.Hour, true)
 		skew.Set(50 * time.Minute)
 		time.Sleep(15 * time.Minute)
@@ -585,8 +582,7 @@ func TestWatchdog_renewsAnExtensionAfterASleep(t *testing.T) {
 // A lease is extended right after the machine slept, before the watchdog has noticed that.
 func TestExtend_afterASleep(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		_, l := s.watch(w, time.Minute, false)
 		time.Sleep(time.Millisecond)
 		skew.Set(40 * time.Second)
@@ -602,8 +598,7 @@ func TestExtend_afterASleep(t *testing.T) {
 func TestWatchdog_orderAfterASleep(t *testing.T) {
 	for _, by := range []string{"a turn", "the next turn", "Until", "Extend", "Answered", "CallAt", "a renewal"} {
 		synctest.Test(t, func(t *testing.T) {
-			skew := watchdog.NewSkew()
-			defer skew.Restore()
+			skew := watchdog.NewSkew(t)
 			w := watchdog.New(time.Hour, most, func(context.Context, []watchdog.Subject) []error {
 				if by == "a renewal" {
 					skew.Set(38 * time.Minute)
@@ -648,8 +643,7 @@ func TestWatchdog_orderAfterASleep(t *testing.T) {
 // Of two times for Due, the earlier by any clock counts, although the machine slept in between.
 func TestCallAt_afterASleep(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		sub, l := s.watch(w, 70*time.Minute, false)
 		l.CallAt(time.Now().Add(time.Hour))
 		time.Sleep(time.Second)
@@ -667,8 +661,7 @@ func TestCallAt_afterASleep(t *testing.T) {
 // A time is earlier only if the wall clock reaches it first.
 func TestEarlier(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		end := time.Now().Add(time.Hour)
 		for by, want := range map[time.Duration]time.Duration{0: time.Hour, 50 * time.Minute: 10 * time.Minute, 2 * time.Hour: -time.Hour, -time.Hour: time.Hour} {
 			skew.Set(by)
@@ -712,8 +705,7 @@ func TestLease_untilIsStable(t *testing.T) {
 // Until follows a clock that is changed.
 func TestLease_untilFollowsAClockChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		_, l := s.watch(w, time.Hour, false)
 		before := l.Until()
 		for _, by := range []time.Duration{time.Minute, time.Second, 0, time.Millisecond, -time.Minute} {
@@ -728,8 +720,7 @@ func TestLease_untilFollowsAClockChange(t *testing.T) {
 // Until does not follow a single wrong reading of the clocks.
 func TestLease_untilIgnoresAWrongReading(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-		skew := watchdog.NewSkew()
-		defer skew.Restore()
+		skew := watchdog.NewSkew(t)
 		_, l := s.watch(w, time.Hour, false)
 		before := l.Until()
 		for range 2 {
@@ -790,8 +781,7 @@ func TestWatchdog_replyAfterTheEnd(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer()
 			s.fail = func(int) error { return reply }
-			skew := watchdog.NewSkew()
-			defer skew.Restore()
+			skew := watchdog.NewSkew(t)
 			w := watchdog.New(lease, most, func(ctx context.Context, batch []watchdog.Subject) []error {
 				skew.Set(time.Hour) // the machine sleeps, and wakes before the reply is read
 				return s.renew(ctx, batch)
@@ -903,8 +893,7 @@ func TestWatchdog_reportsTheRemainingTime(t *testing.T) {
 func TestAnswered_tooLate(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			skew := watchdog.NewSkew()
-			defer skew.Restore()
+			skew := watchdog.NewSkew(t)
 			w := watchdog.New(lease, most, newServer().renew)
 			defer w.Close()
 			sub, sent := &subject{}, time.Now()
@@ -959,8 +948,7 @@ func TestWatchdog_doesNotSpinAfterAClockStep(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, -5 * time.Second, 5 * time.Second, 12 * time.Second} {
 		t.Run(by.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
-				skew := watchdog.NewSkew()
-				defer skew.Restore()
+				skew := watchdog.NewSkew(t)
 				sub, _ := s.watch(w, lease, true)
 				time.Sleep(time.Second)
 				skew.Set(by)

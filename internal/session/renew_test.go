@@ -125,9 +125,9 @@ func TestRenewal_lateReply(t *testing.T) {
 		time.Sleep(leaseTime / 3)
 		w.mini.SetError("LOADING Redis is loading the dataset in memory") // later renewals fail
 		time.Sleep(2 * opTime)
+		w.wire.Freeze(true) // for all but the first renewal, which uses another connection; a retry is due now
 		w.mini.SetError("")
 		held := h.(*hold).acquisition()
-		w.wire.Freeze(true) // for all but the first renewal, which uses another connection
 		close(sent)
 		synctest.Wait()
 		if left := held.lease.Until().Sub(start); left < leaseTime/3+leaseTime*9/10 || left > leaseTime/3+leaseTime {
