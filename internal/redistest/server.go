@@ -58,15 +58,18 @@ type process struct {
 // than a red one.
 func Start(tb testing.TB, config ...string) *Server {
 	tb.Helper()
-	return start(tb, func(s *Server) []string {
-		return append([]string{
-			"--port", strconv.Itoa(s.port),
-			"--bind", "127.0.0.1",
-			"--save", "",
-			"--appendonly", "no",
-			"--dir", s.dir,
-		}, s.config...)
-	}, config...)
+	return start(tb, (*Server).alone, config...)
+}
+
+// alone returns the arguments of a server that is no part of a cluster.
+func (s *Server) alone() []string {
+	return append([]string{
+		"--port", strconv.Itoa(s.port),
+		"--bind", "127.0.0.1",
+		"--save", "",
+		"--appendonly", "no",
+		"--dir", s.dir,
+	}, s.config...)
 }
 
 // start starts a server with the arguments that args makes at each start.

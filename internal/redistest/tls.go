@@ -96,8 +96,12 @@ func newKey(tb testing.TB) *ecdsa.PrivateKey {
 // The methods of Server still use its other port.
 func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr string) {
 	tb.Helper()
-	addr, args := a.listen(tb)
-	return Start(tb, append(args, config...)...), addr
+	needTLS(tb)
+	files := a.arguments(tb)
+	s = start(tb, func(s *Server) []string {
+		return append(append([]string{"--tls-port", s.tlsPort()}, files...), s.alone()...)
+	}, config...)
+	return s, net.JoinHostPort("127.0.0.1", s.tlsPort())
 }
 
 // StartTLSSentinel starts a primary as StartTLS does, without replicas, and one
@@ -106,18 +110,18 @@ func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr st
 func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	tb.Helper()
 	_, primary := StartTLS(tb, a)
-	addr, args := a.listen(tb)
+	files := a.arguments(tb)
 	conf := sentinelConf(tb, primary, 1)
 	s := start(tb, func(s *Server) []string {
 		return append([]string{
 			conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir,
-			"--tls-replication", "yes", // for its connections to the primary
-		}, args...)
+			"--tls-port", s.tlsPort(), "--tls-replication", "yes", // for its connections to the primary
+		}, files...)
 	})
 	waitUntil(tb, "the Sentinel sees the primary", func() bool {
 		return pairs(s.Do(tb, "SENTINEL", "MASTER", PrimaryName))["flags"] == "master"
 	})
-	return addr
+	return net.JoinHostPort("127.0.0.1", s.tlsPort())
 }
 
 // StartTLSCluster starts a cluster of masters without replicas, whose nodes use TLS for their clients and for each other.
@@ -128,16 +132,15 @@ func StartTLSCluster(tb testing.TB, a *Authority) (c *Cluster, addrs []string) {
 	c = &Cluster{}
 	for range clusterMasters {
 		files := a.arguments(tb)
-		tlsPort := func(s *Server) string { return strconv.Itoa(s.port + 10000) } // that of the bus is 10000 more
 		n := start(tb, func(s *Server) []string {
 			return append([]string{
-				"--port", strconv.Itoa(s.port), "--tls-port", tlsPort(s), "--bind", "127.0.0.1", "--save", "", "--dir", s.dir,
+				"--port", strconv.Itoa(s.port), "--tls-port", s.tlsPort(), "--bind", "127.0.0.1", "--save", "", "--dir", s.dir,
 				"--cluster-enabled", "yes", "--tls-cluster", "yes",
 				"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
 			}, files...)
 		})
 		c.Nodes = append(c.Nodes, n)
-		addrs = append(addrs, net.JoinHostPort("127.0.0.1", tlsPort(n)))
+		addrs = append(addrs, net.JoinHostPort("127.0.0.1", n.tlsPort()))
 	}
 	c.join(tb, addrs)
 	c.WaitUntilWell(tb)
@@ -167,20 +170,9 @@ func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 		file("key.pem", "PRIVATE KEY", secret)
 }
 
-// listen returns a free address, and the arguments that make a server listen to it
-// for TLS. It ends a test whose server cannot.
-func (a *Authority) listen(tb testing.TB) (addr string, args []string) {
-	tb.Helper()
-	needTLS(tb)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer l.Close()
-	addr = l.Addr().String()
-	_, port, _ := net.SplitHostPort(addr)
-	return addr, append([]string{"--tls-port", port}, a.arguments(tb)...)
-}
+// tlsPort is where the server listens for TLS. Its port is claimed, and so is this one. That of the bus of a cluster is
+// 10000 more.
+func (s *Server) tlsPort() string { return strconv.Itoa(s.port + 10000) }
 
 // arguments returns those of a server with a certificate of the authority, which requires one from its clients.
 func (a *Authority) arguments(tb testing.TB) []string {
