@@ -46,7 +46,7 @@ func TestWithLazyConnect_serverDown(t *testing.T) {
 		c.Close(t.Context())
 		t.Fatal("without the option it opens, too: that tests nothing")
 	}
-	c := openLazily(t, s.URL(), client.WithWatchdogTimeout(6*time.Second))
+	c := openLazily(t, s.URL(), client.WithWatchdogTimeout(40*time.Second), client.WithOpTimeout(10*time.Second))
 	l := c.NewLock("orders")
 	for range 2 {
 		_, err := l.TryLock(t.Context()) // 1
@@ -182,7 +182,7 @@ func TestWithLazyConnect_quorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	servers[0].Restart(t)
-	for deadline := time.Now().Add(30 * time.Second); len(multilock.Holds(h)) < 3; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); len(multilock.Holds(h)) < 3; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the server is up, and has no vote")
 		}

@@ -135,7 +135,7 @@ func TestRefused_oneNodeOfACluster(t *testing.T) {
 	t.Parallel()
 	const opTimeout = time.Second
 	cluster := redistest.StartCluster(t)
-	c, err := client.New(cluster.Client(t), client.WithOpTimeout(opTimeout))
+	c, err := client.New(cluster.Client(t), client.WithOpTimeout(opTimeout), client.WithPubSub(client.PubSubPlain))
 	if err != nil {
 		t.Fatal(err)
 	}

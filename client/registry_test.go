@@ -163,7 +163,7 @@ func TestRegistry_entries(t *testing.T) {
 func TestRegistry_denied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	as := s.AddUser(t, "locks", redistest.Rights(t, "NewLock")...)
+	as := s.AddUser(t, "locks", redistest.Rights(t, "NewLock", "Forced")...)
 	var all output
 	c := open(t, s.Client(t, as), client.WithKeyPrefix("orders:"), all.logger())
 	l := c.NewLock("42")
@@ -216,7 +216,7 @@ func TestRegistry_permissions(t *testing.T) {
 		}
 		return s.Denied(t, user)
 	}
-	rw := redistest.Rights(t, "NewRWLock")
+	rw := redistest.Rights(t, "NewRWLock", "Forced")
 	if denied := with("full", append(permissions, rw...)); len(denied) > 0 {
 		t.Errorf("docs/operate/security.md does not cover %q", denied)
 	}

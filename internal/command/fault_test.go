@@ -266,7 +266,7 @@ func TestForeign_namesTheContent(t *testing.T) {
 	} {
 		m.SetError(c.refuses)
 		counting := &countingClient{Client: rdb}
-		s := New(counting, Config{Timeout: timeout})
+		s := New(counting, Config{Timeout: time.Minute})
 		s.Add()
 		err := s.Foreign(c.ctx, c.key, c.err)
 		s.Done()

@@ -190,7 +190,10 @@ func TestFollow_notWithPlainPubSubOnACluster(t *testing.T) {
 	const channel = "redisson_lock__channel:{orders}"
 	e := listen(t, New(c.Client(t), testConfig(false)), channel)
 	c.TakeOver(t, c.Replica(t, c.Master(t, channel)))
-	e.receives(t, "PUBLISH", c.Master(t, channel), channel)
+	waitFor(t, "the hub receives", func() bool { // the nodes may have to connect to each other again
+		c.Master(t, channel).Do(t, "PUBLISH", channel, "now")
+		return len(e.messages) > 0
+	})
 	for _, n := range c.Nodes {
 		if calls := n.CommandCallsByClients(t, "role"); calls > 0 {
 			t.Errorf("%s got %d role queries", n.Addr(), calls)

@@ -297,7 +297,9 @@ func TestEntry_wrongType(t *testing.T) {
 	rdb := s.Client(t)
 	s.Do(t, "SET", keys.Client(id), "theirs")
 	s.Do(t, "HSET", keys.Client("other"), "host", strings.Repeat("x", 10000), "pid", "many", "started", "long ago")
-	e := New(rdb, configOf(new(record)))
+	config := configOf(new(record))
+	config.Timeout = time.Minute
+	e := New(rdb, config)
 	if err := e.keep(); !refused(err) {
 		t.Errorf("%v", err)
 	}
@@ -471,7 +473,9 @@ func TestEntry_unknownCommand(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--rename-command", "EVALSHA", "")
 	var logged record
-	e := New(s.Client(t), configOf(&logged))
+	config := configOf(&logged)
+	config.Timeout = time.Minute
+	e := New(s.Client(t), config)
 	e.Begin()
 	if err := e.Wait(t.Context()); err != nil { // it ends without a retry
 		t.Error(err)

@@ -34,9 +34,9 @@ func TestTable(t *testing.T) {
 			t.Fatalf("slot %d is with slot %d, want %d", slot, got, want)
 		}
 	}
-	from, to := c.Master(t, "orders"), c.Nodes[0]
+	from, to := c.Master(t, "orders"), c.Masters(t)[0]
 	if from == to {
-		from, to = to, c.Nodes[1]
+		to = c.Masters(t)[1]
 	}
 	slot := c.Slot(t, "orders")
 	m := c.Migrate(t, slot, from, to)
