@@ -296,7 +296,7 @@ func deletedWaitGroup(t *trial) {
 				t.broken("delete: %v", err)
 			}
 		}
-		t.failed(latch.ErrDeleted, waits...)
+		t.deleted(waits...)
 		t.named(a.Wait(t.ctx), latch.ErrNotInitialized)
 		for _, m := range workers {
 			t.wantEnded(m)
