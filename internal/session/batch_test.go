@@ -54,12 +54,13 @@ func TestBatch_callersLeave(t *testing.T) {
 						}
 						ctx, cancel := context.WithTimeout(owner, waiterTimeout)
 						h, err := s.Lock(ctx, spec)
+						ended := ctx.Err() != nil
 						cancel()
 						switch {
 						case err == nil:
 							granted.Add(1)
 							holds = append(holds, h)
-						case ctx.Err() == nil && !breaks:
+						case !ended && !breaks:
 							t.Error(err)
 						default:
 							refused.Add(1)

@@ -72,7 +72,9 @@ func TestForce_notifiesTheHolder(t *testing.T) {
 func TestForce_duringASleep(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
-	holder := New(rdb, testConfig())
+	config := testConfig()
+	config.OpTimeout = time.Minute
+	holder := New(rdb, config)
 	defer holder.Close(context.Background())
 	h, err := holder.Lock(t.Context(), holder.NewSpec(plain, "orders", nil))
 	if err != nil {

@@ -211,6 +211,7 @@ func (e *stress) run(seed uint64) {
 				t.Errorf("left after Close: %d entries, %d channels, %d leases", len(s.table.known), s.hub.Channels(), s.dog.Len())
 			}
 		}
+		time.Sleep(5 * time.Second) // a fixed lease that was lost expires
 		for _, key := range m.Keys() {
 			if m.Type(key) == "hash" {
 				fields, _ := m.HKeys(key)

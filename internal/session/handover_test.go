@@ -1188,7 +1188,7 @@ func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		w.unlock(h) // hands off the lock
 		owner := h.Owner()
-		time.Sleep(opTime - lockstate.MaxHandOffTime/4) // the re-entry is reconciled again
+		time.Sleep(opTime + 10*time.Millisecond) // the re-entry is reconciled again
 		if w.mini.HGet("orders", owner) != "1" {
 			w.Error("the lock was released")
 		}

@@ -512,7 +512,7 @@ func TestShare_senderGivesUp(t *testing.T) {
 		if took := time.Since(start); took > time.Second+10*time.Millisecond {
 			t.Errorf("in after %v", took)
 		}
-		time.Sleep(3 * opTime) // the grant of the first reader is released
+		time.Sleep(3*opTime + pollTime) // the grant of the first reader is released
 
 		h := w.take(w.b, writing, w.Context())
 		n := w.scripts()
@@ -780,6 +780,7 @@ func TestShare_lossAtTheReply(t *testing.T) {
 			Lost:     func(context.Context, lock.Event) { out.Add(1) },
 		}
 		for range 100 {
+			synctest.Wait()
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 10 * time.Millisecond}))
 			var wg sync.WaitGroup
 			wg.Go(func() {
