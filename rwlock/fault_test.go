@@ -125,8 +125,11 @@ func (p *process) holdReplies(held chan struct{}, after int64) {
 // park starts readers that must wait.
 func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Waiter) {
 	t.Helper()
-	for range readers {
+	for n := range readers {
 		parked = append(parked, kindtest.Go(t.Context(), p.c.NewRWLock("orders", opts...).Read()))
+		if n == 0 {
+			reading.Waiting(t, p.s, "orders", 1) // so the reservation is of this one, and it is not sent back by another's request
+		}
 	}
 	reading.Waiting(t, p.s, "orders", readers)
 	return parked

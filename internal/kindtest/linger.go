@@ -2,6 +2,7 @@ package kindtest
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,17 +24,20 @@ func Lingering(opts []lock.Option) []lock.Option {
 // callers until it has received a message, so a test that expects more waits for the messages.
 type Settling struct {
 	rueidis.Client
+	one     sync.Mutex // held by Settle: a message belongs to one call
 	arrived chan string
 }
 
 // NewSettling returns a Settling client that uses rdb.
-func NewSettling(rdb rueidis.Client) *Settling { return &Settling{rdb, make(chan string, 16)} }
+func NewSettling(rdb rueidis.Client) *Settling { return &Settling{Client: rdb, arrived: make(chan string, 16)} }
 
 const settleChannel = "kindtest:settle"
 
 // Settle waits until each Pub/Sub connection has received and handled what was published before.
 func (s *Settling) Settle(t testing.TB) {
 	t.Helper()
+	s.one.Lock()
+	defer s.one.Unlock()
 	n, err := s.Do(t.Context(), s.B().Publish().Channel(settleChannel).Message("").Build()).AsInt64()
 	if err != nil {
 		t.Fatal(err)
