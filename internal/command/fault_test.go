@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,6 +85,8 @@ func TestExplain(t *testing.T) {
 		{refusal(t, "NOPERM User me has no permissions"), nil, `"Permissions"`},
 		{refusal(t, "WRONGPASS invalid username-password pair"), nil, "check the user"},
 		{refusal(t, "NOAUTH Authentication required."), nil, "requires a password"},
+		{refusal(t, "ERR invalid password"), nil, "check the user"},
+		{Final{fmt.Errorf("%w: a list", lock.ErrWrongType)}, lock.ErrWrongType, "a list"},
 		{refusal(t, "ERR Error running script: -READONLY You can't write"), lock.ErrUnavailable, "read-only replica"},
 		{refusal(t, "LOADING Redis is loading the dataset"), lock.ErrUnavailable, "LOADING"},
 		{refusal(t, "OOM command not allowed"), lock.ErrUnavailable, "OOM"},
@@ -136,6 +139,9 @@ func TestFailed_canceled(t *testing.T) {
 			if err := s.Failed(ctx, sent, ctx.Err()); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
 				t.Errorf("%v, and the call ended by %v", err, cause)
 			}
+			if err := s.Failed(ctx, time.Now(), ctx.Err()); err == nil || !strings.HasSuffix(err.Error(), "after 1ns") {
+				t.Errorf("%v, and it was sent just now", err)
+			}
 			if err := s.Failed(ctx, sent, Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
 				t.Errorf("got %v, although the server replied", err)
 			}
@@ -153,10 +159,24 @@ func TestFailed_canceled(t *testing.T) {
 // the last error once, however often it is wrapped. A context error is not included.
 func TestUnavailable(t *testing.T) {
 	s := New(one, Config{Timeout: timeout})
+	for d, want := range map[time.Duration]string{
+		2345 * time.Millisecond: "2.3s", time.Second: "1s", 999_940 * time.Microsecond: "999.9ms", time.Millisecond: "1ms", 1500 * time.Nanosecond: "1.5µs",
+	} {
+		if got := Brief(d); got != want {
+			t.Errorf("%v is %s, want %s", d, got, want)
+		}
+	}
+	if err := New(fixedNodes{mode: rueidis.ClientModeCluster}, Config{}).Unavailable(0, nil); err.Error() != "Redis does not respond" {
+		t.Errorf("of a cluster: %v", err)
+	}
+	if !errors.Is(NoReply{}, os.ErrDeadlineExceeded) || errors.Is(NoReply{}, context.DeadlineExceeded) {
+		t.Error("NoReply is not a time-out of a connection")
+	}
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
+		{s.Unavailable(0, NoReply{After: timeout, before: refusal(t, "BUSY x")}), " has not responded for 3s: BUSY x"},
 		{s.Unavailable(0, nil), " does not respond"},
 		{s.Unavailable(time.Second, nil), " has not responded for 1s"},
 		{s.Unavailable(time.Second, context.Canceled), " has not responded for 1s"},
@@ -239,6 +259,13 @@ func TestForeign_namesTheContent(t *testing.T) {
 	}
 	m.HSet("plain", luascripts.QueueField, "0 0|")
 	m.HSet("rw", "mode", "write")
+	m.HSet("reads", "mode", "read")
+	m.HSet("odd mode", "mode", "x")
+	m.HSet("only mode read", "x", "read")
+	m.HSet("no count", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "x")
+	m.HSet("queue", luascripts.QueueField, "0 0|")
+	_, _ = m.SetAdd("set", "x")
+	_, _ = m.ZAdd("zset", 1, "x")
 	rdb := m.Client(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -258,6 +285,13 @@ func TestForeign_namesTheContent(t *testing.T) {
 		{t.Context(), "redisson", foreign, "", "a plain or a fair lock"},
 		{t.Context(), "rw", foreign, "", "a read/write lock"},
 		{t.Context(), "hash", foreign, "", "a hash that is not a lock"},
+		{t.Context(), "reads", foreign, "", "a read/write lock"},
+		{t.Context(), "odd mode", foreign, "", "a hash that is not a lock"},
+		{t.Context(), "only mode read", foreign, "", "a hash that is not a lock"},
+		{t.Context(), "no count", foreign, "", "a hash that is not a lock"},
+		{t.Context(), "queue", foreign, "", "a hash that is not a lock"},
+		{t.Context(), "set", foreign, "", "a set"},
+		{t.Context(), "zset", foreign, "", "a sorted set"},
 		{t.Context(), "gone", foreign, "", ""},
 		{t.Context(), "list", foreign, "NOPERM no", ""},
 		{t.Context(), "list", io.EOF, "", ""},
@@ -408,6 +442,14 @@ func TestDetectClosed_batch(t *testing.T) {
 // Errors that need an operator are refused: the server does not accept the user, or the user lacks a
 // permission. No other error is.
 func TestRefused(t *testing.T) {
+	denied := refusal(t, "NOPERM no")
+	for _, c := range []struct{ addr, user, want string }{
+		{"", "", "Redis: NOPERM no ("}, {"a:1", "", "Redis at a:1: NOPERM no ("}, {"a:1", "me", `Redis at a:1, user "me": NOPERM no (`},
+	} {
+		if err := Refusal(c.addr, c.user, denied); !errors.Is(err, denied) || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
 	for text, want := range map[string]bool{
 		"NOAUTH Authentication required.":                                                     true,
 		"WRONGPASS invalid username-password pair":                                            true,

@@ -29,7 +29,9 @@ type Settling struct {
 }
 
 // NewSettling returns a Settling client that uses rdb.
-func NewSettling(rdb rueidis.Client) *Settling { return &Settling{Client: rdb, arrived: make(chan string, 16)} }
+func NewSettling(rdb rueidis.Client) *Settling {
+	return &Settling{Client: rdb, arrived: make(chan string, 16)}
+}
 
 const settleChannel = "kindtest:settle"
 

@@ -100,6 +100,7 @@ func TestReply_texts(t *testing.T) {
 		"ERR no server avaliable":                                                   "no server",
 		"ERR handle request, backend conn failure, topom.conn":                      "backend conn",
 		"ERR the server is not LOADING, or so it says":                              "ERR",
+		"NOPERM User x has no permissions to access 'max number of clients'":        "NOPERM",
 		"ERR syntax error":          "ERR",
 		"moved 3999 127.0.0.1:6381": "ERR",
 		"SOMETHING new":             "ERR",
@@ -107,6 +108,16 @@ func TestReply_texts(t *testing.T) {
 	} {
 		if got := Reply(text); got.Match != want {
 			t.Errorf("%q is %s, want %s", text, got.Match, want)
+		}
+	}
+}
+
+// A call that does not wait retries what may pass soon. A full memory or disk lasts.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{"LOADING x": true, "OOM x": false, "NOPERM x": false, "ERR x": false} {
+		if got := Reply(text).Retries(); got != want {
+			t.Errorf("%s: %t", text, got)
 		}
 	}
 }

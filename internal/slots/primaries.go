@@ -22,12 +22,12 @@ func Primaries(ctx context.Context, at rueidis.Client, addr string) (all []Prima
 		return nil, err
 	}
 	for _, r := range ranges {
-		words, err := r.ToArray() // the first slot, the last, the primary, the replicas
-		if err != nil || len(words) < 3 {
+		words, _ := r.ToArray() // the first slot, the last, the primary, the replicas
+		if len(words) < 3 {
 			return nil, errReply
 		}
-		primary, err := words[2].ToArray() // host, port, id
-		if err != nil || len(primary) < 2 {
+		primary, _ := words[2].ToArray() // host, port, id
+		if len(primary) < 2 {
 			return nil, errReply
 		}
 		from, _ := words[0].AsInt64()

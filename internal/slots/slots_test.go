@@ -2,6 +2,7 @@ package slots
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -116,6 +117,27 @@ func TestParse_wrong(t *testing.T) {
 		err := table.Refresh(t.Context(), scriptedClient{rdb, "return " + reply})
 		if err == nil || table.known.Load() != &known || table.Of(7) != 7 {
 			t.Errorf("%s: %v, slot 7 is with slot %d", reply, err, table.Of(7))
+		}
+	}
+}
+
+// Primaries reads the word of one server. That server may not know the host of another, and says nothing for its own.
+func TestPrimaries(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for _, c := range []struct {
+		reply string
+		want  string // "" if it is an error
+	}{
+		{"{}", "[]"},
+		{"{{0,99,{'a',1}},{100,199,{'b',2,'B'},{'c',3,'C'}},{200,16383,{'a',1,'A'}}}", "[{a:1 [[0 99] [200 16383]]} {b:2 [[100 199]]}]"},
+		{"{{0,99,{'a',1,'A'}},{100,199,{'a',2,'B'}}}", "[{a:1 [[0 99]]} {a:2 [[100 199]]}]"},
+		{"{{0,99,{'?',1,'A'}},{100,199,{'',2,'B'}}}", "[{here:2 [[100 199]]}]"},
+		{"'OK'", ""}, {"{'OK'}", ""}, {"{{0,16383}}", ""}, {"{{0,16383,'a'}}", ""}, {"{{0,16383,{'a'}}}", ""},
+	} {
+		got, err := Primaries(t.Context(), scriptedClient{rdb, "return " + c.reply}, "here:6379")
+		if c.want == "" != (err != nil) || c.want != "" && fmt.Sprint(got) != c.want {
+			t.Errorf("%s: %v, %v", c.reply, got, err)
 		}
 	}
 }
