@@ -147,6 +147,36 @@ func TestCloseSoon_theLastMoment(t *testing.T) {
 	})
 }
 
+// CloseAfter keeps a channel subscribed for the given time, and for Linger at least.
+func TestCloseAfter(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		for after, want := range map[time.Duration]time.Duration{time.Second: Linger, 3 * Linger: 3 * Linger} {
+			x := w.listens("x")
+			synctest.Wait()
+			n.commands()
+			x.CloseAfter(after)
+			time.Sleep(want - 1)
+			is(t, "commands", n.commands(), "")
+			time.Sleep(time.Nanosecond)
+			is(t, "commands", n.commands(), "UNSUBSCRIBE x")
+		}
+	})
+}
+
+// Nobody can ask for the role of a server while there is no connection. The hub does when there is one again.
+func TestCheck_withoutAConnection(t *testing.T) {
+	plain(t, func(w *world, n *node) {
+		w.listens("x")
+		synctest.Wait()
+		n.cut(false)
+		n.commands()
+		w.Check("x")
+		w.Check("no such channel")
+		time.Sleep(Linger)
+		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x")
+	})
+}
+
 // The connection breaks while a channel lingers: the hub does not reconnect. A listener added after
 // the break is unaffected by the end of the lingering.
 func TestCloseSoon_breaks(t *testing.T) {

@@ -107,6 +107,15 @@ func TestSharded_temporaryError(t *testing.T) {
 	}
 }
 
+// A server that is no cluster has no shards, and is not asked.
+func TestSharded_noCluster(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	if sharded, err := Sharded(t.Context(), s.Client(t), 30*time.Second); sharded || err != nil || s.CommandCallsByClients(t, "pubsub|shardnumsub") != 0 {
+		t.Error(sharded, err)
+	}
+}
+
 // Before a cluster has slots, the client knows none of its nodes.
 func TestSharded_noSlots(t *testing.T) {
 	t.Parallel()
