@@ -72,7 +72,11 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), promptTimeout)
 		defer cancel()
-		if err := c.Close(ctx); err != nil {
+		err := c.Close(ctx)
+		if errors.Is(err, lock.ErrUnavailable) { // three operation timeouts of this client may be short; the second Close waits for the rest
+			err = c.Close(ctx)
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	})

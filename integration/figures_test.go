@@ -358,7 +358,7 @@ func grantedTooLate(err error) bool {
 // Locks are renewed and released while the memory of the server is full.
 func TestFigures_memoryFull(t *testing.T) {
 	t.Parallel()
-	const dog = 3 * time.Second
+	const dog = 6 * time.Second
 	server := redistest.Start(t)
 	var renewals atomic.Int64
 	c := ours(t, server.Client(t), client.WithWatchdogTimeout(dog), client.WithOpTimeout(dog/4), client.WithObserver(lock.Observer{

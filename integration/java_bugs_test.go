@@ -145,6 +145,7 @@ func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second
 	s := newJavaSceneWith(t, oneServer(t), dog)
+	s.c = ours(t, s.rdb) // only Java's leases are short
 	l := s.java.lock("thread", plain, "plain")
 	l.get(t)
 	l.get(t, leased(lease))

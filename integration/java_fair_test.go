@@ -309,7 +309,7 @@ func TestJavaFair_longWait(t *testing.T) {
 // sends a request again when the lease in its last reply expires.
 func TestJavaFair_waitsTooLong(t *testing.T) {
 	t.Parallel()
-	const name, dog = "fair", 2 * time.Second
+	const name, dog = "fair", 10 * time.Second
 	s := newJavaSceneWith(t, oneServer(t), dog)
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
@@ -331,7 +331,7 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 //	3 the other one is served, not before the dead one's deadline, and soon after
 func TestJavaFair_deadWaiter(t *testing.T) {
 	t.Parallel()
-	const name, stay, dog = "fair", 2 * time.Second, 2 * time.Second
+	const name, stay, dog = "fair", 6 * time.Second, 2 * time.Second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *fairCaller) {
 			t.Helper()

@@ -524,7 +524,7 @@ func TestJava_watchdogs(t *testing.T) {
 //	4 nothing is left
 func TestJava_killed(t *testing.T) {
 	t.Parallel()
-	const dog = 3 * time.Second
+	const dog = 9 * time.Second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		s := newJavaSceneWith(t, at, dog)
 		doomed := startJava(t).open(t, s.options(javaOptions{Watchdog: dog.Milliseconds()}))
@@ -571,7 +571,7 @@ func TestJava_killed(t *testing.T) {
 //	4 nothing is left
 func TestJava_weAreKilled(t *testing.T) {
 	t.Parallel()
-	const dog = 3 * time.Second
+	const dog = 9 * time.Second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		s := newJavaScene(t, at)
 		doomed := startWorker(t)
@@ -618,7 +618,7 @@ func TestJava_weAreKilled(t *testing.T) {
 // either side acquires the lock; a waiter of Java would otherwise sleep for a minute.
 func TestJava_force(t *testing.T) {
 	t.Parallel()
-	const dog = 3 * time.Second
+	const dog = 9 * time.Second
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		for _, k := range javaKinds {
 			t.Run(string(k), func(t *testing.T) {

@@ -4,7 +4,6 @@ package integration_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,13 +20,6 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv(workerEnv) != "" {
 		os.Exit(work(os.Stdin, os.Stdout))
-	}
-	// Parallel tests wait for leases to expire, most of the time;
-	// but those with a JVM each keep the processors busy.
-	if os.Getenv("LEASEHOLD_REQUIRE_JAVA") != "1" {
-		if err := flag.Set("test.parallel", "16"); err != nil {
-			panic(err) // the testing package no longer has this flag
-		}
 	}
 	redistest.VerifyTestMain(thenEnd{m})
 }

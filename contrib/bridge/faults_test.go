@@ -18,7 +18,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	for library, of := range map[string]func(*redis.Client) OldLock{
 		"redsync": func(c *redis.Client) OldLock {
-			return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", 8*time.Second)
+			return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", time.Minute) // it waits for a twentieth of that
 		},
 		"redislock": func(c *redis.Client) OldLock {
 			return Redislock(redislock.New(c), "old:orders", 8*time.Second, time.Millisecond)

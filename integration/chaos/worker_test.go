@@ -283,7 +283,11 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, c := range w.clients {
-		if err := c.Close(ctx); err != nil {
+		err := c.Close(ctx)
+		if errors.Is(err, lock.ErrUnavailable) { // it waits for three operation timeouts; the second Close waits for the rest
+			err = c.Close(ctx)
+		}
+		if err != nil {
 			w.say("Close: %v", err)
 		}
 	}
