@@ -23,7 +23,7 @@ import (
 // slowDemo gives the scenes more time than a user would watch, because on a busy machine a command can take as long as a lease of the demo.
 func slowDemo() {
 	for _, d := range []*time.Duration{
-		&shortLease, &jobTime, &toldWithin, &deadWithin, &serviceTime, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &librarianWaits, &sceneLimit, &tidyLimit,
+		&shortLease, &jobTime, &toldWithin, &deadWithin, &serviceTime, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &pageTime, &joinTime, &tieTime, &librarianWaits, &sceneLimit, &tidyLimit,
 	} {
 		*d *= 4
 	}

@@ -18,12 +18,15 @@ const (
 	branches = 3 // clients by which they come
 	editions = 3
 
-	pageTime    = 40 * time.Millisecond  // at least, from one page to the other
 	betweenTime = 300 * time.Millisecond // before each edition
-	joinTime    = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
 )
 
-var librarianWaits = 5 * time.Second // at most, at the door
+var (
+	pageTime       = 40 * time.Millisecond  // at least, from one page to the other
+	joinTime       = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
+	tieTime        = 30 * time.Millisecond  // readers of a process let each other in for 10 ms, and hear of the librarian by a message
+	librarianWaits = 5 * time.Second        // at most, at the door
+)
 
 // library has a catalog of two pages, which must be of the same edition. The
 // readers come in together. The librarian, which revises the catalog, comes in alone.
@@ -252,10 +255,9 @@ func (r revision) waited() time.Duration {
 // behind returns how many readers came while the librarian waited, and how many of
 // those went in before it.
 func (r libraryReport) behind() (came, past int) {
-	const tie = 30 * time.Millisecond // readers of a process let each other in for 10 ms, and hear of the librarian by a message
 	for _, revision := range r.revisions {
 		for _, reading := range r.readings {
-			if revision.waits.IsZero() || reading.asked.Before(revision.waits.Add(tie)) || reading.asked.After(revision.entered) {
+			if revision.waits.IsZero() || reading.asked.Before(revision.waits.Add(tieTime)) || reading.asked.After(revision.entered) {
 				continue
 			}
 			came++

@@ -157,9 +157,12 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	if err := json.Unmarshal([]byte(clients.stdout.String()), &who); err != nil || who.ID != c.ID() || who.Host != host(t) || who.Started == nil {
 		t.Errorf("%+v, %v", who, err)
 	}
-	says(t, call("__complete", "inspect", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
-	says(t, call("__complete", "ls", "--kind", "rw", ""), 0, "catalog\trw, billing on ")
-	says(t, call("__complete", "run", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
+	complete := func(args ...string) *tool {
+		return completed(t, func() *tool { return call(append([]string{"__complete"}, args...)...) })
+	}
+	says(t, complete("inspect", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
+	says(t, complete("ls", "--kind", "rw", ""), 0, "catalog\trw, billing on ")
+	says(t, complete("run", "ord"), 0, "orders:1\tplain, billing on ", "orders:2\tplain", ":4\n")
 	says(t, call("__complete", "run", "orders:1", "--", ""), 0, ":0\n")
 }
 
@@ -298,6 +301,17 @@ func TestUnlock_breaksOff(t *testing.T) {
 	says(t, c, 130, "unknown outcome for holder billing on ", "interrupted by a signal (interrupt)")
 }
 
+// completed calls a completion until it has names. One that takes long has none.
+func completed(t *testing.T, call func() *tool) (c *tool) {
+	t.Helper()
+	await(t, "no names", func() bool {
+		c = call()
+		c.wait()
+		return strings.Contains(c.stdout.String(), "\t")
+	})
+	return c
+}
+
 // A shell is told no name that it could not type: it would cut it, or print what moves its cursor.
 func TestComplete_oddNames(t *testing.T) {
 	t.Parallel()
@@ -305,7 +319,9 @@ func TestComplete_oddNames(t *testing.T) {
 	for _, name := range []string{"ok", "two\nlines", "a\ttab", "\x1b[2J", "\xff"} {
 		s.Do(t, "HSET", name, redissonOwner, "1")
 	}
-	c := prepare(t, []string{"REDIS_URL=" + s.URL()}, "__complete", "inspect", "").start()
+	c := completed(t, func() *tool {
+		return prepare(t, []string{"REDIS_URL=" + s.URL()}, "__complete", "inspect", "").start()
+	})
 	says(t, c, 0, "ok\tplain, ")
 	if got := strings.Count(c.stdout.String(), "\n"); got != 2 { // and the directive
 		t.Errorf("it completes to %q", c.stdout)

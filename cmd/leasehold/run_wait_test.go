@@ -67,7 +67,7 @@ func TestRun_waitsForServer(t *testing.T) {
 	s := redistest.Start(t)
 	s.Kill(t)
 	lock := lockName(t)
-	for _, flags := range []string{"--no-wait", "--wait=0", "--wait=500ms"} {
+	for _, flags := range []string{"--no-wait", "--wait=0", "--wait=3s"} {
 		c := on(t, s, "run", flags, lock, "--", "true")
 		c.ends(exitBroken)
 		c.stderr.await(t, "connection refused; check that the server is running")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -266,12 +267,15 @@ func TestExamine_lateReplies(t *testing.T) {
 	s := redistest.Start(t)
 	proxy := redistest.NewProxy(t, s.Addr())
 	rdb := s.Client(t, redistest.Via(proxy))
+	var subscribed atomic.Bool
 	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
 		switch strings.ToUpper(string(req[0])) {
 		case "EVALSHA":
 			a.DelayReply = time.Second
 		case "SUBSCRIBE":
-			a.DelayRequest = 2500 * time.Millisecond
+			if !subscribed.Swap(true) { // later checks have less time
+				a.DelayRequest = 2500 * time.Millisecond
+			}
 		}
 		return a
 	})
