@@ -259,7 +259,7 @@ func TestClose_pausedServer(t *testing.T) {
 		}
 		p.Freeze(true)
 		t.Cleanup(func() { p.Freeze(false) })
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		start := time.Now()
 		if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {

@@ -87,8 +87,8 @@ func TestWaitGroup_lostRenewals(t *testing.T) {
 		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
 	})
 	start := m.Until()
-	kindtest.WaitFor(t, "the worker has outlived two leases", func() bool {
-		return m.Err() != nil || m.Until().After(start.Add(2*kindtest.WatchdogTimeout))
+	kindtest.WaitFor(t, "the worker has outlived a lease and a half", func() bool {
+		return m.Err() != nil || m.Until().After(start.Add(kindtest.WatchdogTimeout*3/2))
 	})
 	kindtest.MustUnlock(t, m)
 	if err := waitGroup.Wait(t.Context()); err != nil {

@@ -75,8 +75,8 @@ func TestLostReplies_renewals(t *testing.T) {
 		return redistest.Action{DropReply: string(req[0]) == "EVALSHA" && loses.Swap(!loses.Load())}
 	})
 	start := h.Until()
-	kindtest.WaitFor(t, "the hold has outlived two leases", func() bool {
-		return h.Err() != nil || h.Until().After(start.Add(2*kindtest.WatchdogTimeout))
+	kindtest.WaitFor(t, "the hold has outlived a lease and a half", func() bool {
+		return h.Err() != nil || h.Until().After(start.Add(kindtest.WatchdogTimeout*3/2))
 	})
 	if err := h.Err(); err != nil {
 		t.Error(err)

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, redistest.NotOurs()) }
+func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }

@@ -85,7 +85,7 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 		go func() { done <- call.Do(t.Context()) }()
 		<-asked
 		go func() { closed <- c.Close(t.Context()) }()
-		over, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		over, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // a context that has ended gives Close more time
 		if err := c.Close(over); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: Close while it is under way: %v", call.Op, err)
 		}
@@ -152,7 +152,7 @@ func CloseFrozen(t *testing.T, holds func(t *testing.T, c *client.Client) lock.H
 	}
 	h := holds(t, c)
 	s.Freeze(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close: %v, want its context's error", err)

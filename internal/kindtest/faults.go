@@ -900,7 +900,7 @@ func closeOnAFrozenServer(t *testing.T, k Kind) {
 	}
 	h := MustLock(t, k.New(c, "orders"))
 	s.Freeze(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Close: %v, want its context's error", err)
