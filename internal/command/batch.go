@@ -77,7 +77,7 @@ func NewBatcher[R any](s *Sender, exec func(batch []*R) bool, size func(*R) int,
 // the sender's timeout has passed, or the sender is shut. If r was not sent by then, it is not sent any
 // more.
 func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
-	if err := ctx.Err(); err != nil {
+	if err := ctx.Err(); err != nil { // mutant: never: speed
 		return none, err
 	}
 	if err := b.s.Enter(); err != nil {
@@ -86,7 +86,7 @@ func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
 	defer b.s.Done()
 	q := newRequest(r)
 	b.add(q)
-	if err := q.await(ctx, b.s, b.s.Timeout, b.s.closing); err != nil && !q.over.Swap(true) {
+	if err := q.await(ctx, b.s, b.s.Timeout, b.s.closing); err != nil && !q.over.Swap(true) { // mutant: operand 1: a reply has set over
 		return none, b.s.Abandoned(err)
 	}
 	return q.R, nil
@@ -97,8 +97,8 @@ func (b *Batcher[R]) add(r *request[R]) {
 	b.mu.Lock()
 	r.due = time.Time{}
 	b.queue = append(b.queue, r)
-	if r.limit > 0 && !b.sweeping {
-		b.sweeping = true
+	if r.limit > 0 && !b.sweeping { // mutant: border, operand 1, operand 2: speed
+		b.sweeping = true // mutant: removed: speed
 		time.AfterFunc(b.s.Timeout/sweepParts, b.sweep)
 	}
 	sends := b.mayLocked()
@@ -120,13 +120,13 @@ func (b *Batcher[R]) mayLocked() bool {
 			return false
 		}
 		pace := paceNear
-		if p.trip > paceNear {
+		if p.trip > paceNear { // mutant: border: speed
 			pace = p.trip / paceParts
 		}
 		if wait := pace - time.Since(p.latest); wait > 0 {
 			p.runs = true
-			b.s.Add() // until afterPause has run
-			if p.timer == nil {
+			b.s.Add()           // until afterPause has run
+			if p.timer == nil { // mutant: always: speed
 				p.timer = time.AfterFunc(wait, b.afterPause)
 			} else {
 				p.timer.Reset(wait)
@@ -153,10 +153,10 @@ func (b *Batcher[R]) afterPause() {
 // run sends batches until the queue is empty, or other workers suffice. A worker runs it.
 func (b *Batcher[R]) run() {
 	w, _ := b.unused.Get().(*batch[R])
-	if w == nil {
+	if w == nil { // mutant: always: speed
 		w = new(batch[R])
 	}
-	defer b.unused.Put(w)
+	defer b.unused.Put(w) // mutant: removed: speed
 	for b.next(w) {
 		replied := len(w.sent) > 0 && b.exec(w.sent)
 		b.replied(w, replied)
@@ -165,11 +165,11 @@ func (b *Batcher[R]) run() {
 				r.late()
 			}
 		}
-		many := len(w.requests) > 1
-		clear(w.requests)
-		clear(w.sent)
-		if many {
-			runtime.Gosched() // let the callers run first, so that their next requests are in the next batch
+		many := len(w.requests) > 1 // mutant: never, always, border: speed
+		clear(w.requests)           // mutant: removed: memory
+		clear(w.sent)               // mutant: removed: memory
+		if many {                   // mutant: never, always: speed
+			runtime.Gosched() // mutant: removed: speed. Let the callers run first, so that their next requests are in the next batch
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	}
 	w.began = time.Now()
 	b.pause.latest = w.began
-	size, most := 0, min(len(b.queue), b.most)
+	size, most := 0, min(len(b.queue), b.most) // mutant: operand 1, operand 2: speed
 	w.requests, w.sent = slices.Grow(w.requests[:0], most), slices.Grow(w.sent[:0], most)
 	for _, r := range b.queue {
 		if size += b.size(&r.R); len(w.requests) > 0 && size > b.most {
@@ -203,9 +203,9 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 		}
 	}
 	rest := copy(b.queue, b.queue[len(w.requests):])
-	clear(b.queue[rest:])
+	clear(b.queue[rest:])                        // mutant: removed: memory
 	if b.queue = b.queue[:rest]; b.mayLocked() { // they did not fit
-		b.s.do(b)
+		b.s.do(b) // mutant: removed: another worker is there already, so mayLocked has only begun a pause
 	}
 	b.under = append(b.under, w)
 	return true
@@ -220,7 +220,7 @@ func (b *Batcher[R]) replied(w *batch[R], replied bool) {
 	b.under = slices.Delete(b.under, i, i+1)
 	switch p := &b.pause; {
 	case !replied:
-	case p.trip == 0 || took < p.trip:
+	case p.trip == 0 || took < p.trip: // mutant: border 2: the same
 		p.trip = took
 	default:
 		p.trip += (took - p.trip) / tripSlow
@@ -248,7 +248,7 @@ func (b *Batcher[R]) sweep() {
 	for _, w := range b.under {
 		sweep(w.requests)
 	}
-	if b.sweeping = len(b.queue)+len(b.under) > 0; b.sweeping {
+	if b.sweeping = len(b.queue)+len(b.under) > 0; b.sweeping { // mutant: always 1, border, always 2: speed
 		time.AfterFunc(slack, b.sweep)
 	}
 }
@@ -269,7 +269,7 @@ func (s *Sender) batcherOf(slot uint16) *Batcher[luascripts.Change] {
 		node = s.Node(slot)
 	}
 	b, ok := s.batchers.Load(node)
-	if !ok {
+	if !ok { // mutant: always: the other one wins
 		b, _ = s.batchers.LoadOrStore(node, NewBatcher(s, s.exec, func(*luascripts.Change) int { return 1 }, batchMost, unsent))
 	}
 	return b.(*Batcher[luascripts.Change])
@@ -302,7 +302,7 @@ func failedClosing(c *luascripts.Change) bool { return errors.Is(c.Err, rueidis.
 // one PING for all of them. The PING has a timeout, because all callers of the batch wait for it.
 func (s *Sender) detectClosed(changes []*luascripts.Change) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	if !errors.As(DetectClosed(ctx, s.Redis, changes[0].Err), new(retry.Closed)) {
 		return
 	}

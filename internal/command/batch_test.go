@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -84,6 +85,29 @@ func (f *distantServer) change(_ context.Context, _ rueidis.CoreClient, changes 
 	f.mu.Lock()
 	f.inFlight--
 	f.mu.Unlock()
+}
+
+// The first copy of a batch was rejected, and another got the reply. Only if the first may have been executed does the outcome
+// say so.
+func TestSendWithRetry_rejected(t *testing.T) {
+	for _, c := range []struct {
+		rejected error
+		repeated bool
+	}{{nil, false}, {refusal(t, "NOSCRIPT No matching script"), false}, {io.EOF, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &distantServer{}
+			f.refuses = func(change *luascripts.Change) error {
+				change.Rejected = c.rejected
+				return nil
+			}
+			s := f.sender(t)
+			s.Add()
+			defer s.Done()
+			if o := SendWithRetry[uint64](t.Context(), s, time.Now(), timeout, step{number: 7}); o.Value != 7 || o.Repeated != c.repeated || o.Err != nil {
+				t.Errorf("%v: %+v", c.rejected, o)
+			}
+		})
+	}
 }
 
 // step is a change of a plain lock, with its own number.
@@ -703,7 +727,7 @@ func TestBatcher_size(t *testing.T) {
 	inBatches(t, func(t *testing.T, d *doublingServer, b *Batcher[double]) {
 		start := time.Now()
 		var callers sync.WaitGroup
-		for _, n := range []int{1, 2, 3, 4, 5, 11, 6} {
+		for _, n := range []int{1, 2, 3, 7, 5, 11, 6} {
 			callers.Go(func() {
 				if q, err := b.Ask(t.Context(), double{n: n}); q.double != 2*n || err != nil {
 					t.Errorf("%d: %d, %v", n, q.double, err)
@@ -712,7 +736,7 @@ func TestBatcher_size(t *testing.T) {
 			synctest.Wait()
 		}
 		callers.Wait()
-		if took, got := time.Since(start), fmt.Sprint(d.sent()); got != "[[1] [2] [3 4] [5] [11] [6]]" || took != time.Second+4*paceNear {
+		if took, got := time.Since(start), fmt.Sprint(d.sent()); got != "[[1] [2] [3 7] [5] [11] [6]]" || took != time.Second+4*paceNear {
 			t.Errorf("sent %v in %v", got, took)
 		}
 	})

@@ -45,7 +45,7 @@ func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err e
 		if err == nil || !retry.FaultOf(err).MayHaveRun() {
 			d.pendingUntil.Store(pendingUntil)
 		}
-		if err != nil || now == 0 {
+		if err != nil || now == 0 { // mutant: operand 1: an error has no time
 			return err
 		}
 		passed := time.Since(d.began)
@@ -67,7 +67,7 @@ func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err e
 
 // Over waits until no copy of the call can take effect any more, or ctx is canceled.
 func (d *Dated) Over(ctx context.Context) {
-	if left := time.Duration(d.pendingUntil.Load()) - time.Since(d.began); left > 0 {
+	if left := time.Duration(d.pendingUntil.Load()) - time.Since(d.began); left > 0 { // mutant: always, border: a sleep of no time
 		Sleep(ctx, left)
 	}
 }

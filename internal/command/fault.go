@@ -99,11 +99,11 @@ func (s *Sender) Explain(err error) error {
 	switch f := retry.FaultOf(err); {
 	case f.Denied:
 		return Refusal(s.Address(), s.User, err)
-	case f.Is == lock.ErrUnavailable && IsReadOnly(err):
+	case f.Is == lock.ErrUnavailable && IsReadOnly(err): // mutant: operand 1: READONLY always passes
 		return s.Unavailable(0, fmt.Errorf("server is a read-only replica: %w", err))
 	case f.Is == lock.ErrUnavailable:
 		return s.Unavailable(0, err)
-	case f.Is != nil && !errors.Is(err, f.Is):
+	case f.Is != nil && !errors.Is(err, f.Is): // mutant: always, operand 1, operand 2: text
 		return fmt.Errorf("%w: %w", f.Is, err)
 	}
 	return err
@@ -122,7 +122,7 @@ func (s *Sender) Abandoned(err error) error {
 // Failed returns the error of a call that began at began, waits only for its own command, and failed
 // with err. If ctx ended the wait, the error says for how long there was no reply.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
-	if err != nil && err == ctx.Err() {
+	if err != nil && err == ctx.Err() { // mutant: operand 2: text
 		return fmt.Errorf("%w: no reply from Redis after %s", err, Brief(max(time.Since(began), 1)))
 	}
 	return s.Explain(err)

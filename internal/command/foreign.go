@@ -37,13 +37,13 @@ var (
 // user may lack permission for the commands that tell the types of lock apart.
 func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
 	kind, err := rdb.Do(ctx, retry.Once(rdb, "TYPE", key)).ToString()
-	if err != nil {
+	if err != nil { // mutant: never: without a type, nothing is said
 		return "", err
 	}
 	switch kind {
 	case "string":
 		switch text, err := rdb.Do(ctx, retry.Once(rdb, "GETRANGE", key, "0", "20")).ToString(); {
-		case err != nil:
+		case err != nil: // mutant: never: text
 			return "a string, as semaphores, latches and the locks of redsync and redislock are", nil
 		case number.MatchString(text):
 			return "a number, as semaphores and latches are", nil
@@ -51,7 +51,7 @@ func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
 		return "a string, as the locks of redsync and redislock are", nil
 	case "hash":
 		fields, err := rdb.Do(ctx, retry.Once(rdb, "HSCAN", key, "0", "COUNT", "8")).AsScanEntry()
-		if err != nil {
+		if err != nil { // mutant: never: text
 			return "a lock of another type, or another hash", nil
 		}
 		return lockIn(fields.Elements), nil
@@ -70,12 +70,12 @@ func held(ctx context.Context, rdb rueidis.Client, key string) (string, error) {
 // lockIn returns the type of lock that a hash with these fields and values is.
 func lockIn(fields []string) string {
 	owner := ""
-	for i := 0; i+1 < len(fields); i += 2 {
+	for i := 0; i+1 < len(fields); i += 2 { // mutant: border: they come in pairs
 		if fields[i] == "mode" && (fields[i+1] == "read" || fields[i+1] == "write") {
 			return "a read/write lock"
 		}
 	}
-	for i := 0; i+1 < len(fields); i += 2 {
+	for i := 0; i+1 < len(fields); i += 2 { // mutant: border: they come in pairs
 		switch field := fields[i]; {
 		case holder.MatchString(field) && number.MatchString(fields[i+1]):
 			owner = field

@@ -178,16 +178,16 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 	r := s.unused.requests.Get().(*request[luascripts.Change])
 	reply := c.Batch(&r.R)
 	if reply == nil {
-		s.unused.requests.Put(r)
+		s.unused.requests.Put(r) // mutant: removed: speed
 		o.Value, o.Answered, o.Err = sendAlone[T](ctx, s, limit, nil, c)
 		return o
 	}
-	if r.limit = 0; limit > s.Timeout/2 {
-		r.limit, limit = limit, 0
+	if r.limit = 0; limit > s.Timeout/2 { // mutant: never, always, border: speed
+		r.limit, limit = limit, 0 // mutant: removed: speed
 	}
 	s.batcherOf(r.R.Slot).add(r)
 	err := r.await(ctx, s, limit, nil)
-	if err == nil && r.overdue.Load() {
+	if err == nil && r.overdue.Load() { // mutant: operand 1, operand 2: speed
 		err = NoReply{After: s.Timeout}
 	}
 	if err != nil && leaves[T](r, c, reply) { // mutant: operand 1: speed
@@ -195,12 +195,12 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 		return o
 	}
 	o = Outcome[T]{Value: reply(&r.R), Err: r.R.Err, Answered: true, Repeated: r.R.Rejected != nil && retry.FaultOf(r.R.Rejected).MayHaveRun()}
-	if err != nil {
+	if err != nil { // mutant: always: speed
 		return o // the reply came at the same time: r may get another token
 	}
 	r.R = luascripts.Change{}
 	r.over.Store(false)
-	s.unused.requests.Put(r)
+	s.unused.requests.Put(r) // mutant: removed: speed
 	return o
 }
 
@@ -238,8 +238,8 @@ func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Dura
 	s.sending.Add(1)
 	s.do(f)
 	switch err = f.await(ctx, s, limit, closing); {
-	case err == nil:
-		s.unused.signals.Put(f.done)
+	case err == nil: // mutant: never: speed
+		s.unused.signals.Put(f.done) // mutant: removed: speed
 	case !f.over.Swap(true):
 		return value, false, err
 	}
@@ -258,7 +258,7 @@ type flight[T any, C Call[T]] struct {
 
 // run sends the command. If its caller has left, Late receives the reply.
 func (f *flight[T, C]) run() {
-	if f.value, f.err = f.call.Send(context.Background()); f.err != nil {
+	if f.value, f.err = f.call.Send(context.Background()); f.err != nil { // mutant: always: of no error, DetectClosed makes none
 		f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
 	}
 	f.s.sending.Add(-1)
@@ -283,9 +283,9 @@ func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, clos
 	if limit > 0 {
 		t := s.unused.timers.Get().(*time.Timer)
 		t.Reset(limit)
-		defer func() {
-			t.Stop()
-			s.unused.timers.Put(t)
+		defer func() { // mutant: removed: speed
+			t.Stop()               // mutant: removed: Reset does it
+			s.unused.timers.Put(t) // mutant: removed: speed
 		}()
 		passed = t.C
 	}
@@ -368,7 +368,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 		repeated := o.Repeated
 		o = Send[T](ctx, s, limit, c)
 		o.Repeated = o.Repeated || repeated || Resent(time.Since(sent))
-		if !o.Answered && before != nil { // the last copy may have had only a few milliseconds
+		if !o.Answered && before != nil { // mutant: operand 2: text. The last copy may have had only a few milliseconds
 			if late, ok := o.Err.(NoReply); ok {
 				late.before = before
 				o.Err = late
@@ -376,17 +376,17 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 				o.Err = fmt.Errorf("%w: %w", o.Err, before)
 			}
 		}
-		if o.Err == nil || !o.Answered {
+		if o.Err == nil || !o.Answered { // mutant: operand 2: its time is over, so it returns below
 			return o
 		}
 		last := before
 		before = o.Err
 		f, d := retry.FaultOf(o.Err), pause.Next()
-		if within > 0 {
+		if within > 0 { // mutant: always, border: no limit either way
 			limit = within - time.Since(began) - d
 		}
-		retries := f.Retries() || within == 0 && f.Passes // a call without a limit also retries if the condition may last
-		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) {
+		retries := f.Retries() || within == 0 && f.Passes                                                // a call without a limit also retries if the condition may last
+		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) { // mutant: border 2: a nanosecond
 			return o
 		}
 		o.Repeated = o.Repeated || f.MayHaveRun()
@@ -436,7 +436,7 @@ func Sleep(ctx context.Context, d time.Duration) bool { return sleep(ctx, d, nil
 
 func sleep(ctx context.Context, d time.Duration, closing <-chan struct{}) error {
 	t := time.NewTimer(d)
-	defer t.Stop()
+	defer t.Stop() // mutant: removed: memory
 	select {
 	case <-t.C:
 		return nil

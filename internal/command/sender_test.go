@@ -2,7 +2,9 @@ package command
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -197,7 +199,14 @@ func TestSendWithRetry(t *testing.T) {
 		"the connection broke":            {timeout, 0, quickly(1, io.EOF), nil, true, 2, -1, true},
 		"it broke, then more errors":      {timeout, 0, func(copy int, _ time.Duration) (time.Duration, error) { return 0, []error{io.EOF, dial, nil}[copy-1] }, nil, true, 3, -1, true},
 		"it would not help":               {timeout, 0, quickly(1, Final{ended}), ended, true, 1, 0, false},
-		"down for all of the time":        {timeout, 0, down, dial, true, 0, -1, false},
+		"it would not help, no limit":     {0, 0, quickly(1, Final{ended}), ended, true, 1, 0, false},
+		"down, then the caller leaves": {0, timeout, func(copy int, _ time.Duration) (time.Duration, error) {
+			if copy == 1 {
+				return 0, dial
+			}
+			return never, nil
+		}, dial, false, 2, timeout, true},
+		"down for all of the time": {timeout, 0, down, dial, true, 0, -1, false},
 		"down, then no reply": {timeout, 0, func(_ int, since time.Duration) (time.Duration, error) {
 			if since < timeout/4 {
 				return 0, dial
@@ -270,6 +279,65 @@ func TestDown(t *testing.T) {
 			if down := s.Down(t.Context(), timeout, c.last, c.err); down != c.down {
 				t.Errorf("%s: %v", name, down)
 			}
+		})
+	}
+}
+
+// nodes are the nodes of a cluster.
+type nodes struct {
+	fixedNodes
+	all map[string]rueidis.Client
+}
+
+func (n nodes) Nodes() map[string]rueidis.Client { return n.all }
+
+// On a cluster every node is asked. The call fails only if all of them refuse connections. That takes at most a quarter of
+// the operation timeout, or what is left of it.
+func TestDown_cluster(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for name, c := range map[string]struct {
+		nodes       []string
+		limit, took time.Duration
+		down        bool
+	}{
+		"all refuse":                 {[]string{"refuses", "refuses"}, timeout, 0, true},
+		"one replies":                {[]string{"refuses", "replies", "refuses"}, timeout, 0, false},
+		"one is silent":              {[]string{"refuses", "silent"}, timeout, timeout / 4, false},
+		"one is silent, little time": {[]string{"refuses", "silent"}, time.Millisecond, time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := make(map[string]rueidis.Client)
+				m := redistest.NewMini(t)
+				for i, what := range c.nodes {
+					p := m.Proxy(t)
+					var refuses atomic.Bool
+					all[fmt.Sprint(i)] = m.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) {
+						dial := o.DialCtxFn
+						o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
+							if refuses.Load() {
+								return nil, refused
+							}
+							return dial(ctx, addr, d, config)
+						}
+					})
+					switch what {
+					case "refuses":
+						refuses.Store(true)
+						p.CutAll()
+						rdb := all[fmt.Sprint(i)]
+						_ = rdb.Do(t.Context(), rdb.B().Ping().Build()).Error() // notices that
+					case "silent":
+						p.Freeze(true)
+						defer p.Freeze(false)
+					}
+				}
+				s := New(nodes{fixedNodes{mode: rueidis.ClientModeCluster}, all}, Config{Timeout: timeout})
+				start := time.Now()
+				if down := s.Down(t.Context(), c.limit, refused, refused); down != c.down || time.Since(start) != c.took {
+					t.Errorf("%v after %v", down, time.Since(start))
+				}
+			})
 		})
 	}
 }
