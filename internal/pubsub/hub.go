@@ -129,7 +129,7 @@ func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed f
 	c := h.channels[name]
 	if c == nil {
 		c = &channel{name: name, listeners: make(map[*Subscription]struct{}), pause: retry.Backoff{Most: longestPause}}
-		if h.Sharded {
+		if h.Sharded { // mutant: always: nobody reads it
 			cmd := h.rdb.B().Ssubscribe().Channel(name).Build()
 			c.slot = cmd.Slot()
 		}
@@ -216,7 +216,7 @@ func (h *Hub) Close() {
 	h.stop()
 	for _, c := range h.channels {
 		if c.idle != nil {
-			c.idle.Stop()
+			c.idle.Stop() // mutant: removed: memory
 			h.unsubscribe(c)
 		}
 	}
@@ -331,7 +331,7 @@ func (h *Hub) later(not string, channels ...*channel) {
 	pause := time.Duration(0)
 	for _, c := range channels {
 		c.subscriber = nil
-		pause = max(pause, c.pause.Next())
+		pause = max(pause, c.pause.Next()) // mutant: operand 1: speed
 	}
 	time.AfterFunc(pause, func() {
 		h.mu.Lock()

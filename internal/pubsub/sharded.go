@@ -22,7 +22,7 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	nodes := slices.Collect(maps.Values(rdb.Nodes()))
 	if len(nodes) == 0 { // no node has slots yet
 		nodes = []rueidis.Client{rdb}

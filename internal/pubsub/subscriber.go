@@ -76,7 +76,7 @@ func (f *subscriber) run() {
 		case c.idle != nil:
 			h.unsubscribe(c) // without listeners it is not worth a new connection
 		default:
-			c.pause.Most = longestPause
+			c.pause.Most = longestPause // mutant: removed: speed
 			if f.conn != nil && !f.served {
 				c.pause.Most = longestPauseAway
 			}
@@ -96,7 +96,7 @@ func (f *subscriber) serve() {
 		}
 	}
 	conn, release := rdb.Dedicate()
-	defer release()
+	defer release() // mutant: removed: close has closed it
 	defer f.close(conn)
 	f.conn = conn
 	close(f.connected)
@@ -181,7 +181,7 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	f.looked = time.Now()
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(h.ctx, h.Timeout)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	reply, err := conn.Do(ctx, conn.B().Role().Build()).ToMessage()
 	refusal, refused := rueidis.IsRedisErr(err)
 	if err != nil && !refused {
@@ -241,7 +241,7 @@ func (f *subscriber) unsubscribe(b rueidis.Builder, channels []string) rueidis.C
 // in one write. It reports whether the connection is usable.
 func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, command func(rueidis.Builder, []string) rueidis.Completed) bool {
 	parts := slices.Collect(slices.Chunk(channels, 1))
-	if len(channels) > 1 && !f.hub.Sharded { // with sharded Pub/Sub their slots can differ
+	if len(channels) > 1 && !f.hub.Sharded { // mutant: border: the same for one channel. With sharded Pub/Sub their slots can differ
 		parts = [][]string{channels}
 	}
 	cmds := make(rueidis.Commands, len(parts))
@@ -251,7 +251,7 @@ func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, comma
 		cmds[i] = command(conn.B(), part).Pin()
 	}
 	ctx, cancel := context.WithTimeout(f.hub.ctx, f.hub.Timeout)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	for i, reply := range conn.DoMulti(ctx, cmds...) {
 		err := reply.Error()
 		if err == nil {
@@ -288,7 +288,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 		return
 	}
 	addr, moved := err.IsMoved()
-	if moved {
+	if moved { // mutant: always: speed
 		h.owners[c.slot] = addr
 	}
 	switch {
@@ -326,8 +326,8 @@ func (f *subscriber) confirm(name string) {
 	}
 	f.have[name], f.served = true, true
 	c.pause.Reset()
-	if h.Sharded {
-		h.owners[c.slot] = f.addr
+	if h.Sharded { // mutant: always: nobody reads it
+		h.owners[c.slot] = f.addr // mutant: removed: speed
 	}
 	listeners := slices.Collect(maps.Keys(c.listeners))
 	h.mu.Unlock()
