@@ -37,7 +37,7 @@ func Passed(t time.Time) bool { return at(t).passed(now()) }
 // that is earlier: after the machine slept, or after the wall clock was set forward.
 func Earlier(t time.Time) time.Time {
 	n := time.Now()
-	if earlier := n.Add(at(t).left(of(n))); t.Sub(earlier) >= time.Millisecond { // less is the time between the readings of two clocks
+	if earlier := n.Add(at(t).left(of(n))); t.Sub(earlier) >= time.Millisecond { // mutant: border: a nanosecond. Less is the time between the readings of two clocks
 		return earlier
 	}
 	return t

@@ -911,6 +911,22 @@ func TestAnswered_tooLate(t *testing.T) {
 	}
 }
 
+// The wall clock was set back. A lease that nobody renews still ends at its end by the monotonic clock.
+func TestCheck_wallClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		skew := watchdog.NewSkew(t)
+		w := watchdog.New(lease, most, newServer().renew)
+		defer w.Close()
+		sub := &subject{}
+		l := w.Watch(sub, time.Now(), time.Second, false)
+		skew.Set(-time.Hour)
+		time.Sleep(time.Second)
+		if err := l.Check(); !errors.Is(err, watchdog.ErrExpired) {
+			t.Errorf("at its end: %v", err)
+		}
+	})
+}
+
 // A Check during the notification of the subject reports the loss, too.
 func TestLease_lossIsVisibleToAllAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -21,7 +21,7 @@ var fields = []string{"host", "pid", "name", "label", "version", "started"}
 // an error, other entries may be missing, too.
 func Read(ctx context.Context, rdb rueidis.Client, ids []string) (map[string]lock.Client, error) {
 	ids = ids[:min(len(ids), MostRead)]
-	if len(ids) == 0 {
+	if len(ids) == 0 { // mutant: never: speed
 		return nil, nil
 	}
 	questions := make(rueidis.Commands, len(ids))
@@ -54,7 +54,7 @@ func parse(id string, values []rueidis.RedisMessage) lock.Client {
 	}
 	c := lock.Client{ID: id, Host: text(0), Name: text(2), Label: text(3), Version: text(4)}
 	c.PID, _ = strconv.Atoi(text(1))
-	if t, err := time.Parse(time.RFC3339Nano, text(5)); err == nil && t.UTC().Year() > 0 && t.UTC().Year() < 10000 { // JSON has no other years
+	if t, err := time.Parse(time.RFC3339Nano, text(5)); err == nil && t.UTC().Year() > 0 && t.UTC().Year() < 10000 { // mutant: operand 2: after an error t has the year 1. JSON has no other years
 		c.Started = t
 	}
 	return c

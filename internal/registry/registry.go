@@ -103,12 +103,12 @@ func (e *Entry) run() {
 	defer close(e.done)
 	var failing failing
 	timer := time.NewTimer(0)
-	defer timer.Stop()
+	defer timer.Stop() // mutant: removed: memory
 	for written := false; ; {
 		select {
 		case <-timer.C:
 		case <-e.ended:
-			if written {
+			if written { // mutant: always: speed
 				e.remove()
 			}
 			return
