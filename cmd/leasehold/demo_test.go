@@ -442,13 +442,13 @@ func TestChecks(t *testing.T) {
 	visits := libraryReport{
 		most: 2,
 		readings: []reading{
-			{asked: at(90), entered: at(91)},                        // before the librarian
-			{asked: at(125), entered: at(126)},                      // so little after it that nobody can tell
-			{asked: at(140), entered: at(300), pages: [2]int{1, 1}}, // behind it
+			{asked: at(90), entered: at(91)},                                     // before the librarian
+			{asked: at(95).Add(tieTime), entered: at(96).Add(tieTime)},           // so little after it that nobody can tell
+			{asked: at(110).Add(tieTime), entered: at(400), pages: [2]int{1, 1}}, // behind it
 		},
 	}
 	for edition := range editions {
-		visits.revisions = append(visits.revisions, revision{waits: at(100 + 1000*edition), entered: at(200 + 1000*edition), joined: 2})
+		visits.revisions = append(visits.revisions, revision{waits: at(100 + 1000*edition), entered: at(300 + 1000*edition), joined: 2})
 	}
 	visitsWith := func(edit func(*libraryReport)) []claim {
 		r := visits
@@ -616,7 +616,7 @@ func TestChecks(t *testing.T) {
 		{"library: half an edition", visitsWith(func(r *libraryReport) { r.readings[0].pages[0] = 1 }), false},
 		{"library: the writer is kept out", visitsWith(func(r *libraryReport) { r.revisions = r.revisions[:editions-1] }), false},
 		{"library: the writer never gets in", visitsWith(func(r *libraryReport) { r.revisions = nil }), false},
-		{"library: a reader goes past the writer", visitsWith(func(r *libraryReport) { r.readings[2].entered = at(199) }), false},
+		{"library: a reader goes past the writer", visitsWith(func(r *libraryReport) { r.readings[2].entered = at(299) }), false},
 		{"library: nobody comes meanwhile", visitsWith(func(r *libraryReport) { r.readings = r.readings[:2] }), false},
 		{"library: nobody joins", visitsWith(func(r *libraryReport) { r.revisions[1].joined = 1 }), false},
 
