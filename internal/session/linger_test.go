@@ -278,6 +278,9 @@ func TestLinger_readersTryTogether(t *testing.T) {
 // milliseconds, however often callers of the holder's process come.
 func TestLinger_maxKeepTime(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
+		if k == lingerKinds["fair"] {
+			return // all clients are in the queue
+		}
 		for _, linger := range []time.Duration{lingerTime, 3 * time.Second} {
 			w.keepLock(k, lock.WithLinger(linger))
 			if k == lingerKinds["plain"] { // a client that listens, as Redisson's waiters do
@@ -302,7 +305,7 @@ func TestLinger_maxKeepTime(t *testing.T) {
 					released = time.Since(start)
 				}
 			}
-			if want := max(linger, lockstate.MinKeepTime); k != lingerKinds["fair"] && (released < want-20*time.Millisecond || released > want+20*time.Millisecond) {
+			if want := max(linger, lockstate.MinKeepTime); released < want-20*time.Millisecond || released > want+20*time.Millisecond {
 				w.Errorf("%v: it was free after %v", linger, released)
 			}
 			cancel()
