@@ -12,6 +12,7 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/adaptertest"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/go-redis/v9"
@@ -31,7 +32,7 @@ var servers = map[string]func(t *testing.T) deployment{
 		s := redistest.Start(t)
 		return deployment{
 			lease:   lease,
-			goredis: func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr()}) },
+			goredis: func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: adaptertest.ReplyTime}) },
 			rueidis: rueidis.ClientOption{InitAddress: []string{s.Addr()}},
 			client:  s.Client,
 		}
@@ -45,7 +46,7 @@ var servers = map[string]func(t *testing.T) deployment{
 		return deployment{
 			lease: lease,
 			goredis: func() redis.UniversalClient {
-				return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.PrimaryName, SentinelAddrs: sentinels})
+				return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: redistest.PrimaryName, SentinelAddrs: sentinels, ReadTimeout: adaptertest.ReplyTime})
 			},
 			rueidis: rueidis.ClientOption{InitAddress: sentinels, Sentinel: rueidis.SentinelOption{MasterSet: redistest.PrimaryName}},
 			client:  s.Client,
@@ -55,7 +56,7 @@ var servers = map[string]func(t *testing.T) deployment{
 		c := redistest.StartCluster(t)
 		return deployment{
 			lease:   lease,
-			goredis: func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()}) },
+			goredis: func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ReadTimeout: adaptertest.ReplyTime}) },
 			rueidis: rueidis.ClientOption{InitAddress: c.Addrs()},
 			client:  c.Client,
 		}
@@ -75,7 +76,8 @@ var libraries = map[string]struct {
 	key  string
 }{
 	"redsync": {func(t *testing.T, d deployment) OldLock {
-		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, d.lease, redsync.WithRetryDelay(5*time.Millisecond))
+		// A request may take a twentieth of the lease, if not said otherwise.
+		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, d.lease, redsync.WithRetryDelay(5*time.Millisecond), redsync.WithTimeoutFactor(0.5))
 	}, name},
 	"redislock": {func(t *testing.T, d deployment) OldLock {
 		return Redislock(redislock.New(open(t, d)), name, d.lease, 5*time.Millisecond)
