@@ -43,6 +43,9 @@ machine with two processors: several packages at once, next to other work (` + "
 processes that wait for a processor. Every failing test is investigated and fixed. One failure was a bug of the library (TestRollout), and one a bug
 of the tool (TestTerminal_jobControl). The others were bugs of the tests.
 
+` + "`make test`" + ` also ran ten times on 2026-11-28 (79ccf35, 54 packages), two at a time next to four processes that only compute, at a load of 13 to
+27. No test failed. A run took 524 to 764 s.
+
 `
 
 // page is the text of docs/evidence/reliability.md.
