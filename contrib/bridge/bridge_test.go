@@ -31,8 +31,10 @@ var servers = map[string]func(t *testing.T) deployment{
 	"server": func(t *testing.T) deployment {
 		s := redistest.Start(t)
 		return deployment{
-			lease:   lease,
-			goredis: func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: adaptertest.ReplyTime}) },
+			lease: lease,
+			goredis: func() redis.UniversalClient {
+				return redis.NewClient(&redis.Options{Addr: s.Addr(), ReadTimeout: adaptertest.ReplyTime})
+			},
 			rueidis: rueidis.ClientOption{InitAddress: []string{s.Addr()}},
 			client:  s.Client,
 		}
@@ -55,8 +57,10 @@ var servers = map[string]func(t *testing.T) deployment{
 	"cluster": func(t *testing.T) deployment {
 		c := redistest.StartCluster(t)
 		return deployment{
-			lease:   lease,
-			goredis: func() redis.UniversalClient { return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ReadTimeout: adaptertest.ReplyTime}) },
+			lease: lease,
+			goredis: func() redis.UniversalClient {
+				return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ReadTimeout: adaptertest.ReplyTime})
+			},
 			rueidis: rueidis.ClientOption{InitAddress: c.Addrs()},
 			client:  c.Client,
 		}
