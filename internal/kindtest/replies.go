@@ -469,12 +469,17 @@ func Replies(t *testing.T, of func(t *testing.T, c *client.Client, name string) 
 	s := redistest.Start(t)
 	for _, g := range gates(t, replies, 1, s) {
 		for i, call := range of(t, g.client, g.name) {
-			g.shut(2)
+			waits, fails := call.Waits && g.Passes, !g.Retries() || call.Once
+			if fails && !waits {
+				g.shut(always) // what the call before left to do may be refused, too
+			} else {
+				g.shut(2)
+			}
 			err := call.Do(t.Context())
 			g.open()
 			switch {
-			case call.Waits && g.Passes:
-			case !g.Retries() || call.Once:
+			case waits:
+			case fails:
 				err = g.wants(call.Op, err)
 			case err == nil && call.After != nil && i == 0:
 				call.After(t)
