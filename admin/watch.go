@@ -211,7 +211,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		switch {
 		case forcing && (!h.Client.Known() || (registry.Note{From: record.From}).About(h.Client.ID, h.Client.String())):
 			what, w.forcing = ForceUnlocked, true
-		case w.last.Lease >= 0 && now.Sub(w.lastAt)+watchEvery/10 >= w.last.Lease: // as seen between two looks, of which each took time
+		case w.last.Lease >= 0 && now.Sub(w.lastAt)+watchEvery/10 >= w.last.Lease: // a look takes time, so its end is not known exactly
 			what = Expired
 		}
 		add(what, h.Owner, h.Client)
