@@ -3,6 +3,8 @@
 package chaos_test
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"sync/atomic"
 	"unsafe"
@@ -127,6 +129,11 @@ func readRecords(name string) (all []record, err error) {
 	}
 	defer f.Close()
 	size := mostRecords * recordSize
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if info.Size() < int64(size) {
+		return nil, fmt.Errorf("%s: not begun: %w", name, fs.ErrNotExist)
+	}
 	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err
