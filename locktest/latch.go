@@ -267,10 +267,10 @@ func rounds(t *trial) {
 	for range 3 {
 		t.make(a, 1)
 		w := t.begin(b.Wait)
-		time.Sleep(10 * aWhile) // it must have looked once, or it would wait for the next round
+		time.Sleep(10 * aWhile) // it looks at this round
 		t.waitOn(w)
 		t.left(0)(a.CountDown(t.ctx))
-		t.make(a, 1) // w may look for the first time after it
+		t.make(a, 1) // w may look again only after it
 		next := t.begin(b.Wait)
 		t.ended(w)
 		t.waitOn(next)

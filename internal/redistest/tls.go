@@ -170,8 +170,8 @@ func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 		file("key.pem", "PRIVATE KEY", secret)
 }
 
-// tlsPort is where the server listens for TLS. Its port is claimed, and so is this one. That of the bus of a cluster is
-// 10000 more.
+// tlsPort returns the port for TLS. It follows from the port that the server has claimed, so no other server of the tests takes it.
+// The port of a cluster's bus is 10000 higher.
 func (s *Server) tlsPort() string { return strconv.Itoa(s.port + 10000) }
 
 // arguments returns those of a server with a certificate of the authority, which requires one from its clients.
