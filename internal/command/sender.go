@@ -182,7 +182,7 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 		o.Value, o.Answered, o.Err = sendAlone[T](ctx, s, limit, nil, c)
 		return o
 	}
-	if r.limit = 0; limit > s.Timeout/2 { // mutant: never, always, border: speed
+	if r.limit = 0; limit > s.Timeout/2 { // mutant: never, border: speed
 		r.limit, limit = limit, 0 // mutant: removed: speed
 	}
 	s.batcherOf(r.R.Slot).add(r)
@@ -376,7 +376,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 				o.Err = fmt.Errorf("%w: %w", o.Err, before)
 			}
 		}
-		if o.Err == nil || !o.Answered { // mutant: operand 2: its time is over, so it returns below
+		if o.Err == nil || !o.Answered {
 			return o
 		}
 		last := before
@@ -385,8 +385,9 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 		if within > 0 { // mutant: always, border: no limit either way
 			limit = within - time.Since(began) - d
 		}
-		retries := f.Retries() || within == 0 && f.Passes                                                // a call without a limit also retries if the condition may last
-		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) { // mutant: border 2: a nanosecond
+		retries := f.Retries() || within == 0 && f.Passes // a call without a limit also retries if the condition may last
+		// mutant: border 2: a nanosecond
+		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) {
 			return o
 		}
 		o.Repeated = o.Repeated || f.MayHaveRun()
