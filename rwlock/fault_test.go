@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,33 +92,17 @@ func TestDeadReader(t *testing.T) {
 	}
 }
 
-// process is a client with waiting readers. Its requests use a separate connection.
+// process is a client with waiting readers.
 type process struct {
-	s        *redistest.Server
-	wire     *redistest.Proxy
-	c        *client.Client
-	requests atomic.Int64 // number of requests sent
+	s *redistest.Server
+	c *client.Client
 }
 
 const readers = 20
 
 func newProcess(t *testing.T, s *redistest.Server) *process {
 	t.Helper()
-	p := &process{s: s, wire: redistest.NewProxy(t, s.Addr())}
-	p.c = kindtest.NewClient(t, s.Client(t, redistest.Via(p.wire)))
-	p.holdReplies(nil, 0)
-	return p
-}
-
-// holdReplies delays the replies to all requests after the next few, until held is closed.
-func (p *process) holdReplies(held chan struct{}, after int64) {
-	requests := p.requests.Load()
-	p.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
-		if strings.EqualFold(string(req[0]), "EVALSHA") && p.requests.Add(1) > requests+after && held != nil {
-			a.HoldReply = held
-		}
-		return a
-	})
+	return &process{s, kindtest.NewClient(t, s.Client(t))}
 }
 
 // park starts readers that must wait.
@@ -219,23 +202,37 @@ func TestDowngrade(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// When a writer leaves, the waiting readers of a process enter together: after one of them has entered, all others send
-// requests without waiting for each other's replies.
+// When a writer leaves, the waiting readers of a process enter together: after one of them has entered, the others do not
+// wait for each other's replies.
 func TestReaders_enterTogether(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	p := newProcess(t, s)
-	w := kindtest.MustLock(t, orders(t, s).Write())
-	parked := p.park(t, lock.WithFixedLease(time.Minute)) // each has a separate hold
-	held := make(chan struct{})
-	p.holdReplies(held, 3) // polls in between, and the first reader that enters
-	kindtest.MustUnlock(t, w)
-	kindtest.WaitFor(t, "Redis has all readers, although most have no reply", func() bool {
-		return len(kindtest.Hash(t, s, "orders")) == readers+1 // and the mode
+	synctest.Test(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		w := kindtest.MustLock(t, kindtest.NewClient(t, m.Client(t)).NewRWLock("orders").Write())
+		l := kindtest.NewClient(t, m.Client(t, redistest.Via(wire))).NewRWLock("orders", lock.WithFixedLease(time.Minute)) // each has a separate hold
+		var parked []*kindtest.Waiter
+		for range readers {
+			parked = append(parked, kindtest.Go(t.Context(), l.Read()))
+		}
+		time.Sleep(time.Second)
+		const delay = 10 * time.Millisecond
+		wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if strings.EqualFold(string(req[0]), "EVALSHA") {
+				far := make(chan struct{}) // unlike DelayReply, it delays the next replies by nothing
+				time.AfterFunc(delay, func() { close(far) })
+				a.HoldReply = far
+			}
+			return a
+		})
+		start := time.Now()
+		kindtest.MustUnlock(t, w)
+		holds := allIn(t, parked)
+		if took := time.Since(start); took >= readers*delay {
+			t.Errorf("%d readers entered in %v, one after the other, with %v for a reply", readers, took, delay)
+		}
+		wire.OnRequest(nil)
+		kindtest.MustUnlock(t, holds...)
 	})
-	close(held)
-	kindtest.MustUnlock(t, allIn(t, parked)...)
-	kindtest.WantEmpty(t, s)
 }
 
 // A writer waits behind a reader, and readers wait behind that writer. When the writer gives up, they enter.
