@@ -820,6 +820,9 @@ func TestTop_noShell(t *testing.T) {
 	p.start()
 	p.stdout.await(t, "1 held")
 	p.types(ctrlZ)
+	if !p.stdout.behind(p.shown, promptly, "\x1b[?1049h") { // until then, a return key is a line's end
+		t.Fatalf("it does not continue: %q", p.stdout)
+	}
 	p.types("/42")
 	awaitDrawn(t, p, "filter 42")
 	p.types("\rq")
