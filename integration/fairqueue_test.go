@@ -182,7 +182,7 @@ func TestFairQueue_separateDeadlines(t *testing.T) {
 	}
 	waiting[1].cancel() // 2
 	soon(t, waiting[1].done)
-	if err := waiting[1].err; !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+	if err := waiting[1].err; !errors.Is(err, context.Canceled) {
 		t.Errorf("the waiter that gave up: %v", err)
 	}
 	s.waiters(3)
@@ -215,7 +215,7 @@ func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	w := s.wait(1)
 	w.cancel()
 	soon(t, w.done)
-	if !errors.Is(w.err, lock.ErrNotAcquired) {
+	if !errors.Is(w.err, context.Canceled) { // it may not have its reply, and so not know
 		t.Errorf("waiting for a lock that is held: %v", w.err)
 	}
 	s.waiters(0)
