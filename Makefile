@@ -73,9 +73,13 @@ test-all: server ## all tests: integration, the tool, Redisson, containers, and 
 	@set -e; for m in $(QUICK); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
 	@$(MAKE) programs integration interop containers chaos
 
+# The tests of the tool and of the benchmarks wait more than they work, so the others run beside them.
+programs: BESIDE := cmd/leasehold/ proof/benchmarks/
 programs: server ## the tests of the tool with its browser, of what judges from outside, and of the alert rules
-	@set -e; for m in $(filter-out integration/,$(LONG)); do echo "== $$m: go test"; (cd $$m; go test -count=1 -timeout 25m ./...); done
-	cd contrib/leaseholdprom && go test -count=1 -timeout 5m ./...
+	@below=; for m in $(BESIDE); do (cd $$m && go test -count=1 -timeout 25m ./...) & below="$$below $$!"; done; result=0; \
+	for m in $(filter-out integration/ $(BESIDE),$(LONG)) contrib/leaseholdprom/; do \
+		echo "== $$m: go test"; (cd $$m && go test -count=1 -timeout 25m ./...) || result=$$?; \
+	done; for pid in $$below; do wait $$pid || result=$$?; done; exit $$result
 
 # Its tests wait more than they work, so they run in several processes, and the packages below beside them.
 integration: redis ## several processes, clusters, Sentinels, histories
