@@ -243,12 +243,17 @@ func mutantRead(files embed.FS, name string) ([]byte, error) {
 	return files.ReadFile(name)
 }
 
-var mutantRan sync.Map
+var (
+	mutantRan   sync.Map
+	mutantReady bool // all scripts are loaded: what is used from now on, a test uses
+)
+
+func init() { mutantReady = true }
 
 func (s *script) mutantSelf() *script { return s } // also of what embeds one
 
 func mutantRun[T any](of T) T {
-	if it, ok := any(of).(interface{ mutantSelf() *script }); ok && mutantSeen != nil {
+	if it, ok := any(of).(interface{ mutantSelf() *script }); ok && mutantReady && mutantSeen != nil {
 		s := it.mutantSelf()
 		if _, before := mutantRan.LoadOrStore(s.name, true); !before {
 			mutantSeen.WriteString(s.name + ".lua\n")
