@@ -18,8 +18,8 @@ GOVULNDB ?= https://vuln.go.dev
 LONG  := integration/ cmd/leasehold/ $(filter proof/%,$(MODULES)) scripts/sbom/
 QUICK := $(filter-out $(LONG),$(MODULES))
 
-# What make race runs: the engine, and every kind of lock.
-RACE := ./internal/... ./watchdog ./luascripts ./reentrant ./fairlock ./rwlock ./multilock ./semaphore ./latch ./leader ./ratelimit ./bloom ./fence/... ./client
+# What make race runs: the engine, and every kind of lock. The tests of the scripts are of one goroutine each.
+RACE := ./internal/... ./watchdog ./reentrant ./fairlock ./rwlock ./multilock ./semaphore ./latch ./leader ./ratelimit ./bloom ./fence/... ./client
 
 # $(call each,command) runs a command in every module, and stops at a failure.
 each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); done
@@ -89,7 +89,7 @@ integration: redis ## several processes, clusters, Sentinels, histories
 
 # The tests that are left out only compute, and take minutes under it.
 race: redis ## the engine and every kind under the race detector (needs a C compiler)
-	go test -race -short -count=1 -timeout 20m -skip '^(TestHistories|TestIncludes)$$' $(RACE)
+	go test -race -short -count=1 -timeout 20m -skip '^TestHistories$$' $(RACE)
 
 interop: export LEASEHOLD_REQUIRE_JAVA = 1
 interop: redis ## locks shared with Redisson, on a JVM next to the tests
