@@ -41,7 +41,7 @@ for i = 1, #fields, 2 do
   holder[fields[i]] = true
   if fields[i] ~= 'leasehold_line' then
     if not is_ours(fields[i]) then own = 2 end
-    if #owners > 0 then notify_keeper(lock, fields[i], owners[1], true) end -- mutant: never, border: without an owner, no client is another one
+    notify_keeper(lock, fields[i], owners[1], true)
   end
 end
 
@@ -92,6 +92,7 @@ front = front or redis.call('LINDEX', queue, 0) -- mutant: operand 1: speed
 local first, more, deadline = front, false, now
 if last then first, more, deadline = first_alive(queue, timeouts, now) end
 if left ~= -2 then
+  -- mutant: operand 3: true is replied as 1
   replies[1] = left == 0 and 1 or left -- 0 would mean that no owner waits
 elseif more then
   replies[1] = 1

@@ -67,6 +67,7 @@ local function acquire_lock(lock, counter, time, owner, lease, want, spare, wait
   if new_queue ~= queue then
     redis.pcall('HSET', lock, 'leasehold_line', new_queue) -- if the write fails, the owner is not queued, and depends on its retries
   end
+  -- mutant: operand 3, operand 4: true is replied as 1, and false as a nil, which is read as 0
   if wait > 0 then return {left, receives == false and 1 or 0, wait} end
   if receives == false then return {left} end
   return left

@@ -806,6 +806,14 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	}
 
 	hold(t, rdb)
+	leave := listener(t, s, process(other))
+	stand(t, rdb, keys, other, offer)
+	leave()
+	if got := ask(t, rdb, keys, other, offer, 0); !got.NoPubSub {
+		t.Errorf("no message reaches it any more: %+v", got)
+	}
+
+	hold(t, rdb)
 	if got := ask(t, rdb, keys, second, offer, 0); !got.NoPubSub {
 		t.Fatalf("%+v", got)
 	}

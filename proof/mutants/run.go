@@ -57,9 +57,9 @@ type test struct {
 	Fails bool            // without a mutation
 }
 
-// subjects has the package of what a script is about, where that is another one than luascripts.
+// subjects has the package of what a script, or the code that calls it, is about, where that is another one than luascripts.
 var subjects = []struct{ prefix, pkg string }{
-	{"fence_", "fence"}, {"semaphore_", "semaphore"}, {"latch_", "latch"}, {"crew_", "latch"}, {"limit_", "ratelimit"}, {"window_", "ratelimit"}, {"bloom_", "bloom"}, {"leader_", "leader"}, {"client_", "internal/registry"}, {"memory_", "client"}, {"server_", "client"},
+	{"fence_", "fence"}, {"semaphore_", "semaphore"}, {"latch_", "latch"}, {"waitgroup_", "latch"}, {"limit_", "ratelimit"}, {"window_", "ratelimit"}, {"bloom_", "bloom"}, {"leader_", "leader"}, {"client_", "internal/registry"}, {"memory_", "client"}, {"server_", "client"},
 }
 
 func newRunner(ctx context.Context, p *program, o options) (*runner, error) {
@@ -116,18 +116,19 @@ func (r *runner) near(s site) []string {
 	if r.o.own {
 		return []string{dir}
 	}
-	if filepath.Ext(s.file) == ".lua" {
-		near := []string{dir}
+	near := []string{dir}
+	if dir == "luascripts" {
 		for _, subject := range subjects {
 			if strings.HasPrefix(strings.TrimPrefix(filepath.Base(s.file), "include_"), strings.TrimSuffix(subject.prefix, "_")) {
 				near = append(near, subject.pkg)
 			}
 		}
+	}
+	if filepath.Ext(s.file) == ".lua" {
 		return near
 	}
-	near := []string{dir}
 	for _, other := range r.imports[dir] {
-		if strings.HasPrefix(other, "internal/") && other != dir && !strings.HasSuffix(other, "test") {
+		if strings.HasPrefix(other, "internal/") && !slices.Contains(near, other) && !strings.HasSuffix(other, "test") {
 			near = append(near, other)
 		}
 	}
