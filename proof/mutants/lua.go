@@ -51,6 +51,7 @@ type luaParser struct {
 	tokens     []luaToken
 	at         int
 	last       int // the end of the latest token
+	start      int // of the statement that is read
 	sites      []site
 }
 
@@ -157,7 +158,7 @@ func (p *luaParser) name() string {
 
 // mutate adds a mutation: new instead of the text of a part, which begins at from and ends at to.
 func (p *luaParser) mutate(op string, from, to int, new string) {
-	p.sites = append(p.sites, site{file: p.file, op: op, from: from, to: to, new: new})
+	p.sites = append(p.sites, site{file: p.file, op: op, from: from, to: to, new: new, start: p.start})
 }
 
 // block parses statements up to the word that ends them.
@@ -169,7 +170,9 @@ func (p *luaParser) block() {
 }
 
 func (p *luaParser) statement() {
-	from := p.now().from
+	from, outer := p.now().from, p.start
+	p.start = from
+	defer func() { p.start = outer }()
 	switch {
 	case p.accept("if"):
 		p.condition(true, true)

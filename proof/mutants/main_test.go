@@ -65,7 +65,7 @@ return left > 1
 	}
 }
 
-// Each mutation of each script is a script, too: the parser reads it again.
+// Each mutation of each script is a script, too, and so is one with marks: the parser reads it again.
 func TestLua_scripts(t *testing.T) {
 	files, err := filepath.Glob("../../luascripts/*.lua")
 	if err != nil || len(files) < 50 {
@@ -84,6 +84,9 @@ func TestLua_scripts(t *testing.T) {
 			if _, err := parseLua(file, s.mutated(string(text))); err != nil {
 				t.Errorf("%v %s", err, s.op)
 			}
+		}
+		if _, err := parseLua(file, marked(string(text), sites)); err != nil {
+			t.Errorf("with marks: %v", err)
 		}
 	}
 }

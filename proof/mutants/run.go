@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -53,7 +54,7 @@ type binary struct {
 // test is one test, and what it reaches.
 type test struct {
 	Took  time.Duration
-	Seen  map[string]bool // numbers of mutations, and names of scripts
+	Seen  map[string]bool // numbers of mutations, and marks of scripts
 	Fails bool            // without a mutation
 }
 
@@ -135,8 +136,12 @@ func (r *runner) near(s site) []string {
 	return near
 }
 
-var scriptRead = "files.ReadFile(file + \".lua\")"
-var scriptUse = regexp.MustCompile(`\b((?:[a-zA-Z]+\.)*[a-zA-Z]+)\.(sha|lua|text)\b([^:])`)
+const scriptRead = "files.ReadFile(file + \".lua\")"
+
+// logged is a server that logs to a file which it shares with others of the same test.
+const logged = `#!/bin/sh
+exec redis-server "$@" --logfile "$LEASEHOLD_MUTANT_SEEN"
+`
 
 // lay writes the mutated files, and the overlay that has the Go tool read them.
 func (r *runner) lay() error {
@@ -160,13 +165,20 @@ func (r *runner) lay() error {
 		} else {
 			spans[dir] = span{sp.first, s.n}
 		}
-		if filepath.Ext(s.file) == ".go" && !r.broken[s.n] {
+		if !r.broken[s.n] {
 			byFile[s.file] = append(byFile[s.file], s)
 		}
 	}
 	texts := map[string]string{}
 	for file, sites := range byFile {
-		texts[file] = instrument(r.p.text[file], sites)
+		if filepath.Ext(file) == ".go" {
+			texts[file] = instrument(r.p.text[file], sites)
+		} else if err := os.WriteFile(filepath.Join(r.dir, filepath.Base(file)), []byte(marked(r.p.text[file], sites)), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "redis-server"), []byte(logged), 0o700); err != nil {
+		return err
 	}
 	for dir, sp := range spans {
 		code, _ := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -188,9 +200,8 @@ func (r *runner) lay() error {
 				if !ok {
 					mutated = string(text)
 				}
-				used := scriptUse.ReplaceAllString(strings.Replace(mutated, scriptRead, "mutantRead(files, file + \".lua\")", 1), "mutantRun($1).$2$3")
-				if used != string(text) {
-					texts[file] = used
+				if read := strings.Replace(mutated, scriptRead, "mutantRead(files, file + \".lua\")", 1); read != string(text) {
+					texts[file] = read
 				}
 			}
 		}
@@ -298,15 +309,19 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 		workers.Go(func() {
 			for name := range work {
 				seen := filepath.Join(r.dir, b.pkg2()+"_"+name+".seen")
-				c := r.command(ctx, b, "-test.run", "^"+name+"$", "-test.timeout", "3m")
-				c.Env = append(c.Env, "LEASEHOLD_MUTANT_SEEN="+seen)
-				began := time.Now()
-				err := run(c)
-				t := &test{Took: time.Since(began), Seen: map[string]bool{}, Fails: err != nil}
-				lines, _ := os.ReadFile(seen)
-				for line := range strings.Lines(string(lines)) {
-					t.Seen[strings.TrimSpace(line)] = true
+				t := &test{Seen: map[string]bool{}}
+				var err error
+				for _, env := range [][]string{{"LEASEHOLD_MUTANT_SEEN=" + seen, "LEASEHOLD_MUTANT_SCRIPTS=" + r.dir, "LEASEHOLD_REDIS_SERVER=" + filepath.Join(r.dir, "redis-server")}, nil} {
+					c := r.command(ctx, b, "-test.run", "^"+name+"$", "-test.timeout", "3m")
+					c.Env = append(c.Env, env...)
+					began := time.Now()
+					err = run(c)
+					t.Took, t.Fails = time.Since(began), err != nil
+					if err == nil {
+						break // else it may be the marks in the scripts that it notices
+					}
 				}
+				readSeen(seen, t.Seen)
 				mu.Lock()
 				b.tests[name] = t
 				mu.Unlock()
@@ -330,6 +345,25 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 		_ = os.WriteFile(cached, text, 0o600)
 	}
 	return nil
+}
+
+// readSeen adds to all the numbers of mutations, and the marks of scripts, that the file of a test has.
+func readSeen(file string, all map[string]bool) {
+	f, err := os.Open(file)
+	if err != nil {
+		return // it has reached none
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		line := lines.Text()
+		if at := strings.LastIndexByte(line, '@'); at >= 0 {
+			all[line[at:]] = true
+		} else if _, err := strconv.Atoi(line); err == nil {
+			all[line] = true
+		}
+	}
+	_ = os.Remove(file)
 }
 
 func (b *binary) pkg2() string { return strings.ReplaceAll(b.pkg, "/", "_") }
@@ -364,37 +398,7 @@ func (r *runner) reached(s site) []string {
 		}
 		return names
 	}
-	return users(r.p, filepath.Base(s.file))
-}
-
-var includes = regexp.MustCompile(`(?m)^-- (?:include|later): (.*)$`)
-
-// users returns a script and those that include it.
-func users(p *program, name string) []string {
-	all, _ := filepath.Glob("luascripts/*.lua")
-	has := map[string][]string{}
-	for _, file := range all {
-		text, ok := p.text[file]
-		if !ok {
-			bytes, _ := os.ReadFile(file)
-			text = string(bytes)
-		}
-		for _, m := range includes.FindAllStringSubmatch(text, -1) {
-			for other := range strings.SplitSeq(m[1], ", ") {
-				other = "include_" + strings.TrimSpace(other) + ".lua"
-				has[other] = append(has[other], filepath.Base(file))
-			}
-		}
-	}
-	result := []string{name}
-	for i := 0; i < len(result); i++ {
-		for _, user := range has[result[i]] {
-			if !slices.Contains(result, user) {
-				result = append(result, user)
-			}
-		}
-	}
-	return result
+	return []string{s.mark()}
 }
 
 // one runs the tests that are near a mutation, until one notices it.
@@ -404,11 +408,14 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 	}
 	env := []string{"LEASEHOLD_MUTANT=" + strconv.Itoa(s.n)}
 	if filepath.Ext(s.file) == ".lua" {
-		text := filepath.Join(r.dir, fmt.Sprintf("%d.lua", s.n))
-		if err := os.WriteFile(text, []byte(s.mutated(r.p.text[s.file])), 0o600); err != nil {
+		dir := filepath.Join(r.dir, strconv.Itoa(s.n))
+		if err := os.Mkdir(dir, 0o700); err != nil {
 			return result{}, err
 		}
-		env = []string{"LEASEHOLD_MUTANT_SCRIPT=" + filepath.Base(s.file), "LEASEHOLD_MUTANT_TEXT=" + text}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(s.file)), []byte(s.mutated(r.p.text[s.file])), 0o600); err != nil {
+			return result{}, err
+		}
+		env = []string{"LEASEHOLD_MUTANT_SCRIPTS=" + dir}
 	}
 	reached, unsure := 0, ""
 	for _, pkg := range r.near(s) {

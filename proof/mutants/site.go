@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,6 +29,7 @@ type site struct {
 	op       string // never, always, operand, border, removed; with a number if a line has several
 	from, to int    // what it replaces
 	new      string // in a script: by what
+	start    int    // in a script: where the statement begins
 	shape    shape  // in Go
 	parts    [][2]int
 	n        int    // the number by which a test binary knows it
@@ -226,39 +229,36 @@ func mutantMin[T cmp.Ordered](n int, a, b T) T {
 `, name, max(count, 1), base)
 }
 
-// scriptHook is what the package of the scripts has in addition: a script can be replaced by a mutated one without
-// another build, and it is recorded which scripts run.
+// scriptHook is what the package of the scripts has in addition: those in a directory replace its own.
 const scriptHook = `package luascripts
 
 import (
 	"embed"
 	"os"
-	"sync"
+	"path/filepath"
 )
 
 func mutantRead(files embed.FS, name string) ([]byte, error) {
-	if name == os.Getenv("LEASEHOLD_MUTANT_SCRIPT") {
-		return os.ReadFile(os.Getenv("LEASEHOLD_MUTANT_TEXT"))
+	if dir := os.Getenv("LEASEHOLD_MUTANT_SCRIPTS"); dir != "" {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
+			return text, nil
+		}
 	}
 	return files.ReadFile(name)
 }
-
-var (
-	mutantRan   sync.Map
-	mutantReady bool // all scripts are loaded: what is used from now on, a test uses
-)
-
-func init() { mutantReady = true }
-
-func (s *script) mutantSelf() *script { return s } // also of what embeds one
-
-func mutantRun[T any](of T) T {
-	if it, ok := any(of).(interface{ mutantSelf() *script }); ok && mutantReady && mutantSeen != nil {
-		s := it.mutantSelf()
-		if _, before := mutantRan.LoadOrStore(s.name, true); !before {
-			mutantSeen.WriteString(s.name + ".lua\n")
-		}
-	}
-	return of
-}
 `
+
+// mark returns what a server logs when the statement of a mutation begins.
+func (s site) mark() string { return fmt.Sprintf("@%s:%d", filepath.Base(s.file), s.start) }
+
+// marked returns a script that logs which of its statements begin.
+func marked(text string, sites []site) string {
+	at := map[int]string{}
+	for _, s := range sites {
+		at[s.start] = s.mark()
+	}
+	for _, start := range slices.Backward(slices.Sorted(maps.Keys(at))) {
+		text = text[:start] + "redis.log(3, '" + at[start] + "') " + text[start:]
+	}
+	return text
+}
