@@ -136,7 +136,8 @@ func (r *runner) near(s site) []string {
 	return near
 }
 
-const scriptRead = "files.ReadFile(file + \".lua\")"
+// scriptUses has a script read, and its call recorded, by scriptHook.
+var scriptUses = strings.NewReplacer(`files.ReadFile(file + ".lua")`, `mutantRead(files, file + ".lua")`, ".Script(s.text)", ".Script(mutantCalled(s).text)", ".Sha1(s.sha)", ".Sha1(mutantCalled(s).sha)")
 
 // logged is a server that logs to a file which it shares with others of the same test.
 const logged = `#!/bin/sh
@@ -200,8 +201,8 @@ func (r *runner) lay() error {
 				if !ok {
 					mutated = string(text)
 				}
-				if read := strings.Replace(mutated, scriptRead, "mutantRead(files, file + \".lua\")", 1); read != string(text) {
-					texts[file] = read
+				if used := scriptUses.Replace(mutated); used != string(text) {
+					texts[file] = used
 				}
 			}
 		}
@@ -212,8 +213,8 @@ func (r *runner) lay() error {
 			if err := put(filepath.Join(dir, "zz_mutants_scripts.go"), scriptHook); err != nil {
 				return err
 			}
-			if !strings.Contains(texts["luascripts/script.go"], "mutantRead(") {
-				return errors.New("luascripts/script.go no longer reads scripts by " + scriptRead)
+			if text := texts["luascripts/script.go"]; !strings.Contains(text, "mutantRead(") || strings.Count(text, "mutantCalled(") != 2 {
+				return errors.New("luascripts/script.go no longer reads or calls scripts in the way that is known here")
 			}
 		}
 	}
@@ -347,8 +348,11 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 	return nil
 }
 
-// readSeen adds to all the numbers of mutations, and the marks of scripts, that the file of a test has.
+// readSeen adds to all the numbers of mutations, and the marks of scripts, that the file of a test has. If it has no marks,
+// as that of a test without a real server, it adds the scripts that were called.
 func readSeen(file string, all map[string]bool) {
+	var scripts []string
+	marks := false
 	f, err := os.Open(file)
 	if err != nil {
 		return // it has reached none
@@ -358,10 +362,15 @@ func readSeen(file string, all map[string]bool) {
 	for lines.Scan() {
 		line := lines.Text()
 		if at := strings.LastIndexByte(line, '@'); at >= 0 {
-			all[line[at:]] = true
+			all[line[at:]], marks = true, true
 		} else if _, err := strconv.Atoi(line); err == nil {
 			all[line] = true
+		} else if strings.HasSuffix(line, ".lua") {
+			scripts = append(scripts, line)
 		}
+	}
+	for _, script := range scripts {
+		all[script] = all[script] || !marks
 	}
 	_ = os.Remove(file)
 }
@@ -398,7 +407,37 @@ func (r *runner) reached(s site) []string {
 		}
 		return names
 	}
-	return []string{s.mark()}
+	return append(users(r.p, filepath.Base(s.file)), s.mark())
+}
+
+var includes = regexp.MustCompile(`(?m)^-- (?:include|later): (.*)$`)
+
+// users returns a script and those that include it.
+func users(p *program, name string) []string {
+	all, _ := filepath.Glob("luascripts/*.lua")
+	has := map[string][]string{}
+	for _, file := range all {
+		text, ok := p.text[file]
+		if !ok {
+			bytes, _ := os.ReadFile(file)
+			text = string(bytes)
+		}
+		for _, m := range includes.FindAllStringSubmatch(text, -1) {
+			for other := range strings.SplitSeq(m[1], ", ") {
+				other = "include_" + strings.TrimSpace(other) + ".lua"
+				has[other] = append(has[other], filepath.Base(file))
+			}
+		}
+	}
+	result := []string{name}
+	for i := 0; i < len(result); i++ {
+		for _, user := range has[result[i]] {
+			if !slices.Contains(result, user) {
+				result = append(result, user)
+			}
+		}
+	}
+	return result
 }
 
 // one runs the tests that are near a mutation, until one notices it.

@@ -229,13 +229,15 @@ func mutantMin[T cmp.Ordered](n int, a, b T) T {
 `, name, max(count, 1), base)
 }
 
-// scriptHook is what the package of the scripts has in addition: those in a directory replace its own.
+// scriptHook is what the package of the scripts has in addition: those in a directory replace its own, and it is recorded
+// which are called.
 const scriptHook = `package luascripts
 
 import (
 	"embed"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 func mutantRead(files embed.FS, name string) ([]byte, error) {
@@ -245,6 +247,17 @@ func mutantRead(files embed.FS, name string) ([]byte, error) {
 		}
 	}
 	return files.ReadFile(name)
+}
+
+var mutantCalls sync.Map
+
+func mutantCalled(s *script) *script {
+	if mutantSeen != nil {
+		if _, before := mutantCalls.LoadOrStore(s.name, true); !before {
+			mutantSeen.WriteString(s.name + ".lua\n")
+		}
+	}
+	return s
 }
 `
 
