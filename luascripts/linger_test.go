@@ -3,6 +3,7 @@ package luascripts_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +48,8 @@ func TestLinger_wanted(t *testing.T) {
 				"does not linger":     {keeperOf(c.mark, ""), 0},
 				"another mark":        {keeperOf(c.mark, "305"), 0},
 				"a shorter mark":      {keeperOf(c.mark, "5"), 0},
+				"a shorter number":    {strings.Replace(keeperOf(c.mark, "105"), "1833000", "18330", 1), 0},
+				"the shortest number": {strings.Replace(keeperOf(c.mark, "105"), "1833000", "183300", 1), 50 * time.Millisecond},
 				"Redisson":            {"0192d3a4-7b1c-4e5f-8a6b-0000000000aa:9223372036854775807", 0},
 				"looks like Redisson": {"0192d3a4-7b1c-4e5f-8a6b-0000000000aa:1833000000000000001105", 0},
 			} {
@@ -70,7 +73,7 @@ func TestLinger_wanted(t *testing.T) {
 						if h.retry > 0 {
 							e.expect("leasehold_channel:{orders}:" + keeperClient + " " + message)
 						}
-						if unmarked, lingers := luascripts.Lingers(h.owner); lingers != (h.retry > 0 || name == "another mark") || lingers && unmarked != keeperOf(c.mark, "") {
+						if unmarked, lingers := luascripts.Lingers(h.owner); lingers != (h.retry > 0 || name == "another mark") || lingers && unmarked != h.owner[:len(h.owner)-3] {
 							t.Errorf("%s: lingers %t, without the mark %s", h.owner, lingers, unmarked)
 						}
 						if again := number(t, rdb, "PTTL", c.keys.Lock); again < 15_000 || again > 20_000 {
@@ -157,13 +160,23 @@ func TestLinger_cannotNotify(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	mute := user(t, s, "mute", "~*", "&nothing", "+@all")
+	reply := do(t, rdb, "COMMAND", "INFO", "spublish")
+	known, err := reply.ToArray()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, rdb := range map[string]rueidis.Client{"may": rdb, "may not": mute} {
 		for _, mark := range []string{"125", "225"} {
 			do(t, s.Client(t), "FLUSHALL")
 			seed(t, s.Client(t), keeperOf(luascripts.PlainMark, mark), 1, 20_000)
+			published, sharded := s.CommandCalls(t, "publish"), s.CommandCalls(t, "spublish")
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1})
 			if err != nil || got.Verdict != luascripts.Held || got.Retry != 250*time.Millisecond {
 				t.Errorf("%s, %s: %+v, %v", name, mark, got, err)
+			}
+			published, sharded = s.CommandCalls(t, "publish")-published, s.CommandCalls(t, "spublish")-sharded
+			if name == "may" && ((published == 1) != (mark == "125") || (sharded == 1) != (mark == "225" && !known[0].IsNil())) {
+				t.Errorf("%s: %d calls of PUBLISH, and %d of SPUBLISH", mark, published, sharded)
 			}
 		}
 	}

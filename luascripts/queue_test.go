@@ -808,6 +808,10 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	hold(t, rdb)
 	leave := listener(t, s, process(other))
 	stand(t, rdb, keys, other, offer)
+	if got := ask(t, rdb, scattered, other, offer, 0); got.Verdict != luascripts.Held || got.NoPubSub { // it is unknown who receives messages
+		t.Errorf("%+v", got)
+	}
+	stand(t, rdb, keys, other, offer)
 	leave()
 	if got := ask(t, rdb, keys, other, offer, 0); !got.NoPubSub {
 		t.Errorf("no message reaches it any more: %+v", got)
