@@ -75,6 +75,7 @@ local function refund(limits, gaps, reserved, now, permits, used)
     end
   elseif not none_later and most_deferred > 0 then
     local i = #gaps
+    -- mutant: border 2: gaps of the same time are refunded one right after the other
     while i > 0 and gaps[i][1] > gap[1] do i = i - 1 end
     table.insert(gaps, i + 1, gap)
     if #gaps > 100 then table.remove(gaps, 1) end -- the earliest, which is due before all others can have left

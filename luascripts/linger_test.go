@@ -138,6 +138,22 @@ func TestLinger_readersNotifyOnlyAWriter(t *testing.T) {
 	})
 }
 
+// A read/write lock in mode write without a writer, as a person may leave it, is held, and there is nobody to tell.
+func TestLinger_noWriter(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		do(t, rdb, "HSET", rwKeys.Lock, "mode", "write", owner("G2"), "1")
+		do(t, rdb, "PEXPIRE", rwKeys.Lock, "20000")
+		for kind, ask := range map[string]func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error){
+			"write": luascripts.AcquireWrite, "read": luascripts.AcquireRead,
+		} {
+			got, err := ask(t.Context(), rdb, rwKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
+			if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 || got.Left < 10*time.Second {
+				t.Errorf("%s: %+v, %v", kind, got, err)
+			}
+		}
+	})
+}
+
 // A refused owner of the holder's own client tells nobody: its process knows.
 func TestLinger_ownClient(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
