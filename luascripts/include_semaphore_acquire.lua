@@ -47,7 +47,7 @@ local function acquire_permits(free, leases, queue, timeouts, owner, ids, lease,
 
   if acquires and #missing > 0 then
     -- If Redisson created the semaphore with an expiry, both keys have to share it.
-    -- mutant: never 1, operand 3: speed
+    -- mutant: never 1, always 1, always 2, operand 2, operand 3: speed; if leases exists, the keys share their expiry already
     local expiry = (held == 0 or redis.call('PTTL', leases) == -2) and redis.call('PTTL', free) or -1 -- reclaim_expired may have emptied leases
     redis.call('INCRBY', free, -#missing) -- the first write: if memory is full, it fails, and leaves nothing in Redis
     local denied
