@@ -34,7 +34,7 @@ if not counted and part ~= '' then
 end
 if counted or left == 0 then
   redis.call('HDEL', rounds, '') -- deletes nothing; a replica, whose data may be old, rejects it
-  if not remembered then remember_repeat(calls, id, n - (counted or 0), now, retention, ttl, again) end
+  remember_repeat(calls, id, n - (counted or 0), now, retention, ttl, again)
   return {counted or 0, left, round, opened, deleted}
 end
 
