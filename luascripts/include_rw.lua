@@ -133,8 +133,8 @@ end
 local function writer_passed() return 1 end
 
 -- refused_by_writer returns the reply for an owner that waits for a writer: left, or {left, 0, wait} if
--- the client of the writer may keep the lock unused (include_linger). That client was notified, so a
--- TryLock retries for up to wait ms. waits is true if the owner waits.
+-- the writer holds the lock, and its client may keep it unused (include_linger). That client was notified,
+-- so a TryLock retries for up to wait ms. waits is true if the owner waits.
 local function refused_by_writer(lock, left, writer, owner, waits)
   local wait = writer and notify_keeper(lock, writer, owner, waits) or 0
   if wait > 0 then return {left, 0, wait} end

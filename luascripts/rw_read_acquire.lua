@@ -63,8 +63,7 @@ if count == 0 then
   if left then
     -- mutant: operand 1, border 1: SET rejects PX 0
     if timeout > 0 and (reader == '' or reader == owner or arrived < since) then write_reservation(reservation, owner, arrived, start, timeout) end
-    if mode == 'write' then return refused_by_writer(lock, left, holder, owner, timeout > 0) end
-    return left
+    return refused_by_writer(lock, left, holder, owner, timeout > 0)
   end
 end
 

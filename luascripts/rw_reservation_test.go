@@ -106,6 +106,7 @@ func TestReservation_aReaderRequests(t *testing.T) {
 			{"past a writer, in its turn, beside others", "read G2=1(1)", "G3 10m", "G1 5m 1m", waiterTimeout, luascripts.Done, "- - 1m", long},
 			{"past a writer, in the turn of another", "", "G3 10m", "G5 5m 1m", waiterTimeout, luascripts.Done, "G5 5m 1m", long},
 			{"past a writer, in the turn of others", "read G2=1(1)", "G3 10m", "- - 1m", waiterTimeout, luascripts.Done, "- - 1m", long},
+			{"it writes itself, past its own turn", "write G1:write=1", "", "G1 5m out", waiterTimeout, luascripts.Done, "", 0},
 			{"it is free", "", "", "G1 5m -", waiterTimeout, luascripts.Done, "", 0},
 			{"it is free, and another waits", "", "", "G5 10m -", waiterTimeout, luascripts.Done, "G5 10m -", long},
 		} {
@@ -116,7 +117,7 @@ func TestReservation_aReaderRequests(t *testing.T) {
 				l.intent(c.intent, long)
 				l.turn(c.turn, long)
 				for range 2 { // the second copy finds it done
-					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, c.waiterTimeout })
+					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Writer, q.Waited, q.WaiterTimeout = owner("G1"), 5*time.Minute, c.waiterTimeout })
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					if got := l.turned(); got != c.after {
 						t.Errorf("the turn is %q, want %q", got, c.after)
