@@ -88,5 +88,4 @@ if timeout > 0 then -- mutant: always, border: SET rejects PX 0
     redis.pcall('SET', intent, owner .. ' ' .. string.format('%.0f', arrived), 'PX', timeout) -- if the write fails, the writer waits without an intent
   end
 end
-if mode == 'write' then return refused_by_writer(lock, left, holder, owner, timeout > 0) end
-return left
+return refused_by_writer(lock, left, holder, owner, timeout > 0)

@@ -39,8 +39,8 @@ end
 -- Fast path for the usual case: permits are free, and the queue is empty. Defining all functions takes longer than such
 -- a call. A command that fails here is repeated by acquire_permits, which returns the error.
 local n, text, held = #ids, redis.pcall('GET', free), redis.pcall('ZCARD', leases)
-local value = type(text) == 'string' and string.find(text, '^[1-9]') and type(held) == 'number' and tonumber(text)
--- mutant: never, operand 6, border: speed
+local value = type(held) == 'number' and tonumber(text) -- mutant: never: speed
+-- mutant: never, operand 6, operand 7, border: speed
 if value and value >= n and (total == 0 or value + held == total) and redis.pcall('LLEN', queue) == 0 then
   -- mutant: always, operand 1, border: speed
   local first = held > 0 and redis.call('ZRANGE', leases, '0', '0')[1] -- its size shows whether the zset is one of the application
@@ -48,12 +48,14 @@ if value and value >= n and (total == 0 or value + held == total) and redis.pcal
   if first then -- mutant: always: speed
     for _, at in ipairs(redis.call('ZMSCORE', leases, unpack(ids))) do is_held = is_held or at end -- mutant: operand 1: ZADD then finds the first
   end
-  -- mutant: never: speed
+  -- mutant: never, operand 4: speed
   if not is_held and (not first or #first == 16) then
     local time, expiry = redis.call('TIME'), first and -1 or redis.call('PTTL', free) -- a semaphore that Redisson created may have an expiry
+    -- mutant: never: speed
     if type(redis.pcall('INCRBY', free, '-' .. n)) == 'number' then
       local score, denied = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + lease), false
       for _, each in ipairs(ids) do
+        -- mutant: always, removed 2: speed
         denied = denied or redis.pcall('ZADD', leases, score, each) ~= 1 -- mutant: operand 1: what is denied for one is denied for each
       end
       if not denied then
