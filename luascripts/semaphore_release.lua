@@ -33,18 +33,20 @@ end
 -- Fast path for the usual case: no owner is in the queue. Defining all functions takes longer than such a call. A command that
 -- fails here is repeated by release_permits, which returns the error.
 local n, text = #ids, redis.pcall('GET', free)
+-- mutant: never 1, never 2, operand 3, operand 4: speed
 local value = type(text) == 'string' and (text == '0' or string.find(text, '^[1-9]'))
+-- mutant: never 1, never 2: speed
 local no_waiters = value and redis.pcall('LLEN', queue) == 0 and redis.pcall('ZCARD', timeouts) == 0
 -- mutant: never: speed
 if no_waiters and leave == '0' then
   local free_now = redis.pcall('INCRBY', free, n)
   if type(free_now) == 'number' then
-    local removed = redis.pcall('ZREM', leases, unpack(ids))
+    local removed = redis.pcall('ZREM', leases, unpack(ids)) -- mutant: removed: speed
     if type(removed) ~= 'number' then removed = 0 end
     if removed < n then free_now = redis.call('INCRBY', free, removed - n) end -- mutant: always, border: speed
     if removed > 0 then
       redis.pcall(publish, redisson_channel, '0' .. free_now) -- as notify_redisson does
-      return removed == n and 1 or -2
+      return removed == n and 1 or -2 -- mutant: operand 3: true is replied as 1
     end
   end
 end
