@@ -29,7 +29,7 @@ if old_rate == rate and old_interval == interval then return 0 end
 if old_rate and replace == '0' then return {old_rate, old_interval} end
 local now = clock()
 if now >= before then return now end
-local text, held, answer = read_usage(value, calls)
+local _, held, answer = read_usage(value, calls)
 if not held then return answer end
 local keep_alive = redis.call('HGET', config, 'keepAliveTime') or '0'
 local left, since = rate, string.format('(%.0f', now - interval)
@@ -42,7 +42,7 @@ if old_rate then
   denied = denied or failed(redis.pcall('ZREMRANGEBYSCORE', calls, '-inf', string.sub(since, 2))) -- last, because removed entries cannot be restored after an error
   if denied then -- an error must mean that the limiter still has its old rate
     redis.call('HSET', config, 'rate', string.format('%.0f', old_rate), 'interval', string.format('%.0f', old_interval))
-    redis.pcall('SET', value, text or string.format('%.0f', left_by_calls(calls, old_rate)))
+    redis.pcall('SET', value, string.format('%.0f', left_by_calls(calls, old_rate)))
     return denied
   end
 end

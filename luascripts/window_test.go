@@ -754,6 +754,18 @@ func TestWindow_lowerRateThenRefund(t *testing.T) {
 	})
 }
 
+// The same where the value has less than the entries leave, as after a lost reply to a client of Redisson.
+func TestWindow_lowerRateAndCountedTwice(t *testing.T) {
+	rdb, k := redistest.Start(t).Client(t), keynames.Window("w")
+	rated(t, rdb, k, 10, time.Hour)
+	taking(t, rdb, k, 8, 1)
+	rated(t, rdb, k, 5, time.Hour)
+	do(t, rdb, "SET", k.Value, "-11")
+	if r := taking(t, rdb, k, 0, 2); r.Taken != 0 || r.Remaining != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // The same where more entries count than a call reads. A caller can take when as much has come back as the rate was exceeded by.
 func TestWindow_lowerRateMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
