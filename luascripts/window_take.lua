@@ -93,7 +93,8 @@ elseif permits > 0 then
     left, first, latest = left - taken, math.min(first or at, at), math.max(latest or 0, at)
   end
 end
-if left < 0 then first = free_after(redis.call('ZRANGE', calls, 0, 999, 'WITHSCORES'), left, 1) or first end
+-- mutant: always, border: speed
+if left < 0 then first = free_after(redis.call('ZRANGE', calls, 0, 999, 'WITHSCORES'), left, 1) end
 local reset = latest and math.max(0, latest + interval - now) or 0
 local next = first and math.max(1, first + interval - now) or 0
 return {taken, math.max(0, left), math.ceil(retry), math.ceil(reset), rate, interval, math.ceil(next)}
