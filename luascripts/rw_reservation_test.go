@@ -117,7 +117,9 @@ func TestReservation_aReaderRequests(t *testing.T) {
 				l.intent(c.intent, long)
 				l.turn(c.turn, long)
 				for range 2 { // the second copy finds it done
-					got := l.asksToRead("G1", func(q *luascripts.Request) { q.Writer, q.Waited, q.WaiterTimeout = owner("G1"), 5*time.Minute, c.waiterTimeout })
+					got := l.asksToRead("G1", func(q *luascripts.Request) {
+						q.Writer, q.Waited, q.WaiterTimeout = owner("G1"), 5*time.Minute, c.waiterTimeout
+					})
 					check(t, "reply", got.Verdict, c.verdict, nil)
 					if got := l.turned(); got != c.after {
 						t.Errorf("the turn is %q, want %q", got, c.after)
