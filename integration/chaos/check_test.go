@@ -190,12 +190,26 @@ func (p *past) overlaps(start map[acquisition]int64, sum *tally) (found []wrong)
 }
 
 // falls are the periods in which the tokens of the place can decrease. Holds of acquisitions that began before count for
-// another lease.
+// another lease. A holder from before, whose lease is renewed, may hand on the token that follows its own at any time.
 func (p *past) falls() (all []event) {
 	for _, e := range p.events {
-		if e.Lost || e.Falls && !p.place.Fenced {
-			all = append(all, event{From: e.From, To: e.To + int64(longest)})
+		if !e.Lost && (!e.Falls || p.place.Fenced) {
+			continue
 		}
+		to, latest := e.To+int64(longest), uint64(0)
+		for _, h := range p.holds { // by their grants
+			if h.Token == 0 || h.Side == 'r' {
+				continue
+			}
+			if h.Granted > e.To {
+				if h.Token != latest+1 {
+					break
+				}
+				to = max(to, h.Granted)
+			}
+			latest = h.Token
+		}
+		all = append(all, event{From: e.From, To: to})
 	}
 	return all
 }
@@ -368,6 +382,7 @@ func TestCheck(t *testing.T) {
 		{name: "a token that falls with the clock", kind: "plain", holds: []hold{one("a", 1, 2, 3, 6), one("b", 55, 56, 57, 5)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}},
 		{name: "a token of a register that falls with the clock", kind: "plain", fenced: true, holds: []hold{one("a", 1, 2, 3, 6), one("b", 55, 56, 57, 5)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}, wrong: 1},
 		{name: "a token that falls long after the clock", kind: "plain", holds: []hold{one("a", 1, 2, 3, 6), one("b", 9000, 9001, 9002, 8), one("c", 9003, 9004, 9005, 7)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}, wrong: 1},
+		{name: "a token from before, handed on long after the clock fell", kind: "plain", holds: []hold{one("a", 1, 2, 3, 6), one("b", 4, 9000, 9001, 7), one("c", 9002, 9003, 9004, 5)}, events: []event{{From: 40 * ms, To: 41 * ms, Falls: true}}},
 		{name: "believed for too long", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Flags |= flagLate })}, wrong: 1},
 		{name: "gone", kind: "plain", holds: []hold{with(one("a", 1, 2, 3, 6), func(h *hold) { h.Outcome = outcomeGone })}, wrong: 1},
 		{name: "gone by force", kind: "plain", holds: []hold{with(one("a", 1, 2, 53, 6), func(h *hold) { h.Outcome = outcomeGone })}, events: []event{forced}},
