@@ -41,7 +41,7 @@ for i = 1, #fields, 2 do
   holder[fields[i]] = true
   if fields[i] ~= 'leasehold_line' then
     if not is_ours(fields[i]) then own = 2 end
-    notify_keeper(lock, fields[i], owners[1], true)
+    if #owners > 0 then notify_keeper(lock, fields[i], owners[1], true) end
   end
 end
 

@@ -121,6 +121,10 @@ func TestLinger_heartbeat(t *testing.T) {
 			}
 			e.expect("leasehold_channel:{orders}:" + keeperClient + " " + luascripts.WantedByWaiter)
 		}
+		if _, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, nil); err != nil { // nobody wants the lock
+			t.Error(err)
+		}
+		e.expect()
 	})
 }
 
@@ -138,7 +142,7 @@ func TestLinger_readersNotifyOnlyAWriter(t *testing.T) {
 	})
 }
 
-// A read/write lock in mode write without a writer, as a person may leave it, is held, and there is nobody to tell.
+// A read/write lock in mode write whose writer somebody has deleted by hand is held, and no client is told.
 func TestLinger_noWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", rwKeys.Lock, "mode", "write", owner("G2"), "1")
@@ -211,6 +215,7 @@ func TestLinger_releaseReportsListeners(t *testing.T) {
 		}{
 			{"nobody listens", marked, false, false, false},
 			{"unknown", marked, true, false, true},
+			{"unknown, and the shortest owner string", strings.Replace(marked, "1833000", "183300", 1), true, false, true},
 			{"somebody listens", marked, false, true, true},
 			{"does not linger", unmarked, false, true, false},
 			{"does not linger, scattered", unmarked, true, true, false},
