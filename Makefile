@@ -18,7 +18,7 @@ GOVULNDB ?= https://vuln.go.dev
 LONG  := integration/ cmd/leasehold/ $(filter proof/%,$(MODULES)) scripts/sbom/
 QUICK := $(filter-out $(LONG),$(MODULES))
 
-# What make race runs: the engine, and every kind of lock. The tests of the scripts are of one goroutine each.
+# What make race runs: the engine, and every kind of lock. The tests of the scripts hardly use goroutines.
 RACE := ./internal/... ./watchdog ./reentrant ./fairlock ./rwlock ./multilock ./semaphore ./latch ./leader ./ratelimit ./bloom ./fence/... ./client
 
 # $(call each,command) runs a command in every module, and stops at a failure.
