@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,6 +89,24 @@ func TestLua_scripts(t *testing.T) {
 		if _, err := parseLua(file, marked(string(text), sites)); err != nil {
 			t.Errorf("with marks: %v", err)
 		}
+	}
+}
+
+// Of a script whose server logs, the statements count that began; of another one, that it was called.
+func TestReadSeen(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "seen")
+	text := marked("local a = KEYS[1]\nif a then return 1 end", []site{{file: "a.lua", start: 0}, {file: "a.lua", start: 18}, {file: "a.lua", start: 18}})
+	if want := "redis.log(3, '@a.lua:0') local a = KEYS[1]\nredis.log(3, '@a.lua:18') if a then return 1 end"; text != want {
+		t.Errorf("got %s", text)
+	}
+	if err := os.WriteFile(file, []byte("12\na.lua\n7:M 01 Jan 00:00:00 # @a.lua:18\n7:M 01 Jan 00:00:00 * Ready\nb.lua\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	readSeen(file, seen)
+	readSeen(file, seen) // it is gone
+	if got := strings.Join(slices.Sorted(maps.Keys(seen)), " "); got != "12 @a.lua:18 b.lua" {
+		t.Errorf("got %s", got)
 	}
 }
 

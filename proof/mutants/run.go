@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -54,7 +55,7 @@ type binary struct {
 // test is one test, and what it reaches.
 type test struct {
 	Took  time.Duration
-	Seen  map[string]bool // numbers of mutations, and marks of scripts
+	Seen  map[string]bool // numbers of mutations, marks of scripts, and names of scripts
 	Fails bool            // without a mutation
 }
 
@@ -139,10 +140,19 @@ func (r *runner) near(s site) []string {
 // scriptUses has a script read, and its call recorded, by scriptHook.
 var scriptUses = strings.NewReplacer(`files.ReadFile(file + ".lua")`, `mutantRead(files, file + ".lua")`, ".Script(s.text)", ".Script(mutantCalled(s).text)", ".Sha1(s.sha)", ".Sha1(mutantCalled(s).sha)")
 
-// logged is a server that logs to a file which it shares with others of the same test.
-const logged = `#!/bin/sh
-exec redis-server "$@" --logfile "$LEASEHOLD_MUTANT_SEEN"
-`
+// layScripts writes the scripts with marks, and a server that logs to a file which it shares with others of the same test.
+func (r *runner) layScripts(byFile map[string][]site) error {
+	for file, sites := range byFile {
+		if filepath.Ext(file) != ".lua" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(r.dir, filepath.Base(file)), []byte(marked(r.p.text[file], sites)), 0o600); err != nil {
+			return err
+		}
+	}
+	server := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\" --logfile \"$LEASEHOLD_MUTANT_SEEN\"\n", cmp.Or(os.Getenv("LEASEHOLD_REDIS_SERVER"), "redis-server"))
+	return os.WriteFile(filepath.Join(r.dir, "redis-server"), []byte(server), 0o700)
+}
 
 // lay writes the mutated files, and the overlay that has the Go tool read them.
 func (r *runner) lay() error {
@@ -174,11 +184,9 @@ func (r *runner) lay() error {
 	for file, sites := range byFile {
 		if filepath.Ext(file) == ".go" {
 			texts[file] = instrument(r.p.text[file], sites)
-		} else if err := os.WriteFile(filepath.Join(r.dir, filepath.Base(file)), []byte(marked(r.p.text[file], sites)), 0o600); err != nil {
-			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(r.dir, "redis-server"), []byte(logged), 0o700); err != nil {
+	if err := r.layScripts(byFile); err != nil {
 		return err
 	}
 	for dir, sp := range spans {
@@ -292,8 +300,15 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 	if err != nil {
 		return err
 	}
-	// What a test reaches does not depend on the scripts that are built in, but it is simpler to measure again.
-	cached := filepath.Join(r.o.cache, fmt.Sprintf("%x", sha256.Sum256(text)))
+	// The scripts are in the binary, but not which of their statements have marks.
+	of := sha256.New()
+	of.Write(text)
+	for _, s := range r.p.sites {
+		if filepath.Ext(s.file) == ".lua" {
+			io.WriteString(of, s.mark())
+		}
+	}
+	cached := filepath.Join(r.o.cache, fmt.Sprintf("%x", of.Sum(nil)))
 	if known, err := os.ReadFile(cached); err == nil && json.Unmarshal(known, &b.tests) == nil {
 		return nil
 	}
@@ -312,9 +327,9 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 				seen := filepath.Join(r.dir, b.pkg2()+"_"+name+".seen")
 				t := &test{Seen: map[string]bool{}}
 				var err error
-				for _, env := range [][]string{{"LEASEHOLD_MUTANT_SEEN=" + seen, "LEASEHOLD_MUTANT_SCRIPTS=" + r.dir, "LEASEHOLD_REDIS_SERVER=" + filepath.Join(r.dir, "redis-server")}, nil} {
+				for _, marks := range [][]string{{"LEASEHOLD_MUTANT_SCRIPTS=" + r.dir, "LEASEHOLD_REDIS_SERVER=" + filepath.Join(r.dir, "redis-server")}, nil} {
 					c := r.command(ctx, b, "-test.run", "^"+name+"$", "-test.timeout", "3m")
-					c.Env = append(c.Env, env...)
+					c.Env = append(append(c.Env, "LEASEHOLD_MUTANT_SEEN="+seen), marks...)
 					began := time.Now()
 					err = run(c)
 					t.Took, t.Fails = time.Since(began), err != nil
@@ -348,29 +363,33 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 	return nil
 }
 
-// readSeen adds to all the numbers of mutations, and the marks of scripts, that the file of a test has. If it has no marks,
-// as that of a test without a real server, it adds the scripts that were called.
+// readSeen adds to all what the file of a test has: numbers of mutations, marks of scripts, and the scripts that were called
+// of which there is no mark, as on a server that does not log.
 func readSeen(file string, all map[string]bool) {
-	var scripts []string
-	marks := false
 	f, err := os.Open(file)
 	if err != nil {
 		return // it has reached none
 	}
 	defer f.Close()
+	var called []string
+	logs := map[string]bool{} // scripts of which there are marks
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		line := lines.Text()
-		if at := strings.LastIndexByte(line, '@'); at >= 0 {
-			all[line[at:]], marks = true, true
-		} else if _, err := strconv.Atoi(line); err == nil {
-			all[line] = true
+		if _, mark, ok := strings.Cut(line, "@"); ok {
+			all["@"+mark] = true
+			script, _, _ := strings.Cut(mark, ":")
+			logs[script] = true
 		} else if strings.HasSuffix(line, ".lua") {
-			scripts = append(scripts, line)
+			called = append(called, line)
+		} else if _, err := strconv.Atoi(line); err == nil { // else a server says something else
+			all[line] = true
 		}
 	}
-	for _, script := range scripts {
-		all[script] = all[script] || !marks
+	for _, script := range called {
+		if !logs[script] {
+			all[script] = true
+		}
 	}
 	_ = os.Remove(file)
 }
