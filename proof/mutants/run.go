@@ -417,14 +417,10 @@ func run(c *exec.Cmd) error {
 	return err
 }
 
-// reached is by what a test shows that it reaches a mutation.
+// reached is by what a test shows that it reaches a mutation, and in Go that the mutation makes a difference there.
 func (r *runner) reached(s site) []string {
 	if filepath.Ext(s.file) == ".go" {
-		names := []string{strconv.Itoa(s.n)}
-		if s.shape == shapePick+1 {
-			names = append(names, strconv.Itoa(s.n-1))
-		}
-		return names
+		return []string{strconv.Itoa(s.n)}
 	}
 	return append(users(r.p, filepath.Base(s.file)), s.mark())
 }
@@ -484,7 +480,7 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 		names := r.pick(b, s)
 		reached += len(names)
 		for many := 4; len(names) > 0; many *= 4 { // mostly one of the first notices it
-			some := names[:min(len(names), many)]
+			some := b.first(names, many)
 			names = names[len(some):]
 			for len(some) > 0 {
 				red, err := r.fails(ctx, b, env, some)
@@ -511,6 +507,18 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 		}
 	}
 	return result{what: "survived", test: fmt.Sprintf("(%d tests reach it%s)", reached, unsure)}, nil
+}
+
+// first returns the first of names: so many, but not much more than a test run can do in half a minute. One that never ends
+// is noticed after five times as long.
+func (b *binary) first(names []string, many int) []string {
+	var took time.Duration
+	for i, name := range names[:min(len(names), many)] {
+		if took += b.tests[name].Took; took > 30*time.Second {
+			return names[:i+1]
+		}
+	}
+	return names[:min(len(names), many)]
 }
 
 // pick returns the tests that reach a mutation: first those that noticed others of the same file, then the fastest.

@@ -107,7 +107,9 @@ func reasonOf(lines []string, line int, short, op string) string {
 // mutated returns a script with the mutation in it.
 func (s site) mutated(text string) string { return text[:s.from] + s.new + text[s.to:] }
 
-// instrument returns Go code with all mutations in it, each of which is switched on by its number.
+// instrument returns Go code with all mutations in it, each of which is switched on by its number. The number is asked for
+// only where the mutation makes a difference, so that what is recorded is the tests that it can make fail: a condition that
+// is true is evaluated in the same way if it is always true.
 func instrument(text string, sites []site) string {
 	return render(text, 0, len(text), sites)
 }
@@ -149,9 +151,8 @@ func wrap(text string, from, to int, same, inner []site) string {
 	for _, s := range same {
 		switch s.shape {
 		case shapeBorder:
-			x, y := part(s.parts[0]), part(s.parts[1])
 			op := strings.TrimSpace(text[s.parts[0][1]:s.parts[1][0]])
-			base = fmt.Sprintf("(mutant(%[1]d) && %[2]s %[3]s %[4]s || !mutant(%[1]d) && %[2]s %[5]s %[4]s)", s.n, x, borders[op], y, op)
+			base = fmt.Sprintf("mutantBorder(%d, %q, %s, %s)", s.n, op, part(s.parts[0]), part(s.parts[1]))
 		case shapePick:
 			name := "mutantMax"
 			if strings.HasPrefix(text[from:], "min") {
@@ -166,9 +167,9 @@ func wrap(text string, from, to int, same, inner []site) string {
 	for _, s := range same {
 		switch s.shape {
 		case shapeFalse:
-			base = fmt.Sprintf("(!mutant(%d) && (%s))", s.n, base)
+			base = fmt.Sprintf("((%s) && !mutant(%d))", base, s.n)
 		case shapeTrue:
-			base = fmt.Sprintf("(mutant(%d) || (%s))", s.n, base)
+			base = fmt.Sprintf("((%s) || mutant(%d))", base, s.n)
 		case shapeStatement:
 			base = fmt.Sprintf("if !mutant(%d) { %s }", s.n, base)
 		}
@@ -209,22 +210,25 @@ func mutant(n int) bool {
 	return n == mutantNow
 }
 
-func mutantMax[T cmp.Ordered](n int, a, b T) T {
-	if mutant(n) {
-		return b
-	} else if mutant(n + 1) {
-		return a
+func mutantBorder[T cmp.Ordered](n int, op string, a, b T) bool {
+	if a == b {
+		return (len(op) == 2) != mutant(n)
 	}
-	return max(a, b)
+	return a < b == (op[0] == '<')
 }
 
-func mutantMin[T cmp.Ordered](n int, a, b T) T {
-	if mutant(n) {
+func mutantMax[T cmp.Ordered](n int, a, b T) T { return mutantPick(n, a, b, max(a, b)) }
+
+func mutantMin[T cmp.Ordered](n int, a, b T) T { return mutantPick(n, a, b, min(a, b)) }
+
+func mutantPick[T cmp.Ordered](n int, a, b, picked T) T {
+	switch {
+	case picked != b && mutant(n):
 		return b
-	} else if mutant(n + 1) {
+	case picked != a && mutant(n+1):
 		return a
 	}
-	return min(a, b)
+	return picked
 }
 `, name, max(count, 1), base)
 }
