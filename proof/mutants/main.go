@@ -14,9 +14,9 @@
 //	removed  a statement is not executed: a call or an assignment; in Go, not an assignment to a variable
 //
 // No file is changed. A test binary has all mutations of the Go code in it, and reads a mutated script from a file, so
-// it is built once. The tests of the mutated package come first, then those of the packages that import it. Only tests
-// that reach the mutation run, and the first that fails decides. A test counts if it fails again when it runs alone,
-// because a busy machine can fail a test, too.
+// it is built once. The tests of the mutated package come first, then those of the internal packages that import it, and
+// with -all those of the other ones. Only tests in which the mutation makes a difference run, and the first that fails
+// decides. A test counts if it fails again when it runs alone, because a busy machine can fail a test, too.
 //
 // A mutation that no test can notice has its reason at its line, or on its own line before it:
 //
@@ -57,6 +57,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "run nothing; print the mutations")
 	flag.BoolVar(&o.equivalent, "equivalent", false, "also run those with a reason; a test that notices one refutes the reason")
 	flag.BoolVar(&o.own, "own", false, "only the tests of the mutated package, and not those of packages that import it")
+	flag.BoolVar(&o.all, "all", false, "the tests of all packages that import the mutated one, not only of those below internal")
 	flag.DurationVar(&o.budget, "budget", 0, "how `long` the run may take; it reports what is left (default no limit)")
 	flag.IntVar(&o.workers, "workers", 2, "how `many` tests run at a time")
 	flag.StringVar(&o.strict, "strict", ".", "the exit code is 1 if a mutation survives whose file matches this `expression`")
@@ -85,7 +86,7 @@ func defaultCache() string {
 
 type options struct {
 	since, match, strict, cache string
-	list, equivalent, own       bool
+	list, equivalent, own, all  bool
 	budget                      time.Duration
 	workers                     int
 	args                        []string

@@ -130,7 +130,7 @@ func (r *runner) near(s site) []string {
 		return near
 	}
 	for _, other := range r.imports[dir] {
-		if strings.HasPrefix(other, "internal/") && !slices.Contains(near, other) && !strings.HasSuffix(other, "test") {
+		if (r.o.all || strings.HasPrefix(other, "internal/")) && !slices.Contains(near, other) && !strings.HasSuffix(other, "test") {
 			near = append(near, other)
 		}
 	}
