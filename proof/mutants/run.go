@@ -554,7 +554,7 @@ var (
 // fails runs tests and returns the first that fails; empty if none does. One that takes far longer than without the
 // mutation fails, too; the caller runs it again alone, where a busy machine gives it as much time.
 func (r *runner) fails(ctx context.Context, b *binary, env, names []string) (string, error) {
-	limit := 20 * time.Second
+	limit := 10 * time.Second
 	for _, name := range names {
 		limit += 5 * b.tests[name].Took
 	}
