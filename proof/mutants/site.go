@@ -167,9 +167,9 @@ func wrap(text string, from, to int, same, inner []site) string {
 	for _, s := range same {
 		switch s.shape {
 		case shapeFalse:
-			base = fmt.Sprintf("((%s) && !mutant(%d))", base, s.n)
+			base = fmt.Sprintf("(mutantNow != %[2]d && (%[1]s) && !mutant(%[2]d))", base, s.n)
 		case shapeTrue:
-			base = fmt.Sprintf("((%s) || mutant(%d))", base, s.n)
+			base = fmt.Sprintf("(mutantNow == %[2]d || (%[1]s) || mutant(%[2]d))", base, s.n)
 		case shapeStatement:
 			base = fmt.Sprintf("if !mutant(%d) { %s }", s.n, base)
 		}
