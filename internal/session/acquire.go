@@ -38,7 +38,7 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 	if wait && spec.Config.Wait > 0 {
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithTimeout(ctx, spec.Config.Wait)
-		defer cancel()
+		defer cancel() // mutant: removed: the timer of the context ends it
 	}
 	h, err := s.acquire(ctx, waiting, spec, wait, c)
 	for err != nil && spec.Again != nil {
@@ -53,7 +53,7 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 		spec = next
 		h, err = s.acquire(ctx, waiting, spec, wait, c)
 	}
-	if err == nil && spec.limits() {
+	if err == nil && spec.limits() { // mutant: operand 2: speed
 		s.limit(h, spec)
 	}
 	if err == nil && spec.Config.MinHold > 0 {
@@ -116,18 +116,18 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 	}
 	defer s.done(at)
 	by := newCaller(ctx, number, c)
-	if spec.terms.MayShare() {
+	if spec.terms.MayShare() { // mutant: never: speed
 		if h := s.joinOpen(by, at, spec); h != nil {
 			return h, nil
 		}
 	}
 	a := attempts.Get().(*attempt)
-	defer func() {
-		*a = attempt{}
-		attempts.Put(a)
+	defer func() { // mutant: removed: speed
+		*a = attempt{}  // mutant: removed: memory
+		attempts.Put(a) // mutant: removed: speed
 	}()
 	*a = attempt{s: s, spec: spec, at: at, caller: by, waiting: waiting, timing: startNow(0)}
-	if known {
+	if known { // mutant: always: speed
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)
 	}
@@ -144,7 +144,7 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 
 // waited returns err, wrapped in outOfTime if the attempt timed out after limit, the wait of its spec.
 func (a *attempt) waited(err error, limit time.Duration) error {
-	if err == nil || a.waiting.Err() == nil || a.ctx.Err() != nil {
+	if a.waiting.Err() == nil || a.ctx.Err() != nil {
 		return err
 	}
 	if err == a.waiting.Err() { // there was no reply
@@ -218,7 +218,7 @@ func (a *attempt) first() (*hold, error) {
 	if a.h != nil {
 		return a.h, nil
 	}
-	if len(a.releasing) > 0 {
+	if len(a.releasing) > 0 { // mutant: always, border: speed
 		a.follow()
 	}
 	if err := a.steps(); err != nil {
@@ -243,8 +243,8 @@ func (a *attempt) join() (first bool) {
 	} else {
 		a.w = p.Join(terms, a.owner, a.now)
 	}
-	a.w.Tells = a.call != nil
-	if a.limit > 0 || !terms.Tickets() {
+	a.w.Tells = a.call != nil // mutant: always: speed
+	if a.limit > 0 || !terms.Tickets() { // mutant: always: speed
 		a.ownAcquisition()
 	}
 	if len(a.at.releasing) > 0 {

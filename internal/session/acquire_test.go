@@ -351,3 +351,98 @@ func TestReentry_duringClose(t *testing.T) {
 		}
 	})
 }
+
+// A spec can ask for another attempt with another spec, but not after a grant, nor once the wait is over.
+func TestLock_again(t *testing.T) {
+	changed := errors.New("changed")
+	for name, want := range map[string][]error{"again": {}, "not again": {changed}, "too late": {os.ErrDeadlineExceeded, lock.ErrNotAcquired}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				outdated, next := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Second)}), w.a.NewSpec(plain, "orders", nil)
+				outdated.Err = changed
+				outdated.Again = func(_ context.Context, err error) *Spec {
+					switch {
+					case err != changed:
+						w.Errorf("asked after %v", err)
+					case name == "not again":
+						return nil
+					case name == "too late":
+						time.Sleep(2 * time.Second)
+					}
+					return next
+				}
+				next.Again = func(_ context.Context, err error) *Spec {
+					w.Errorf("asked after %v", err)
+					return nil
+				}
+				h, err := w.a.Lock(w.Context(), outdated)
+				if (err != nil) != (len(want) > 0) {
+					w.Fatal(h, err)
+				}
+				for _, target := range want {
+					if !errors.Is(err, target) {
+						w.Errorf("%v, want %v", err, target)
+					}
+				}
+				if err == nil {
+					w.unlock(h)
+				}
+			})
+		})
+	}
+}
+
+// WithWait does not limit a TryLock, and no limit applies to a hold that was not granted.
+func TestTryLock_limits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		try := func(opts ...lock.Option) (lock.Hold, error) {
+			return w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", opts))
+		}
+		w.slowScripts(10 * time.Millisecond)
+		h, err := try(lock.WithWait(time.Millisecond))
+		if err != nil {
+			w.Fatal(err)
+		}
+		if _, err := try(lock.WithMaxHold(time.Minute)); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Error(err)
+		}
+		w.unlock(h)
+	})
+}
+
+// A TryLock fails immediately if another call of its owner waits for the lock.
+func TestTryLock_ofAWaitingOwner(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other, ctx := w.lock(w.b, w.Context()), lock.ContextWithNewOwner(w.Context())
+		next := w.waiting(w.a, ctx)
+		synctest.Wait()
+		start := time.Now()
+		if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, errAhead) || time.Since(start) != 0 {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		w.unlock(other)
+		w.unlock(w.next(next))
+	})
+}
+
+// A TryLock joins the request of another reader late. It still ends within its own operation timeout.
+func TestTryLock_joinsLate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		start := time.Now()
+		tried := make(chan error)
+		go func() {
+			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
+			tried <- err
+		}()
+		time.Sleep(opTime / 2)
+		w.mini.SetError("")
+		w.slowScripts(opTime - time.Millisecond)
+		reader := w.goRead(w.a, w.Context())
+		if err := <-tried; !errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		w.unlock(<-reader)
+	})
+}

@@ -772,14 +772,16 @@ func TestLinger_subscription(t *testing.T) {
 		if n := w.a.hub.Channels(); n != 0 {
 			w.Errorf("%d channels after a minute", n)
 		}
-		h := w.take(w.b, k, w.Context())
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Error(err)
-		}
-		w.unlock(h)
-		time.Sleep(time.Minute)
-		if n := w.a.hub.Channels(); n != 0 {
-			w.Errorf("%d channels after a refusal", n)
+		for _, ctx := range []context.Context{w.Context(), lock.ContextWithNewOwner(w.Context())} {
+			h := w.take(w.b, k, w.Context())
+			if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
+				w.Error(err)
+			}
+			w.unlock(h)
+			time.Sleep(time.Minute)
+			if n := w.a.hub.Channels(); n != 0 {
+				w.Errorf("%d channels after a refusal", n)
+			}
 		}
 	})
 }

@@ -660,7 +660,7 @@ func TestObserver_waitingHasTheOwner(t *testing.T) {
 }
 
 // A call comes behind another one of its process, and Redis replies to neither its request nor its queue entry. It
-// waits for Redis, so the observer is notified of a wait only when it has a queue position.
+// waits for Redis, so the observer is notified of a wait only when it has a queue position, and then immediately.
 func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 	for name, kind := range map[string]*Kind{"fair": fair, "semaphore": permits} {
 		t.Run(name, func(t *testing.T) {
@@ -678,9 +678,13 @@ func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 				w.mini.SetError("")
 				time.Sleep(pollTime)
 				w.wantEvents("waiting")
+				third := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
+				time.Sleep(lockstate.EntryPause)
+				w.wantEvents("waiting")
 				w.unlock(h)
 				w.unlock(<-first)
 				w.unlock(<-second)
+				w.unlock(<-third)
 				w.mini.FlushAll() // deletes the number of permits
 			})
 		})
