@@ -243,7 +243,7 @@ func (a *attempt) join() (first bool) {
 	} else {
 		a.w = p.Join(terms, a.owner, a.now)
 	}
-	a.w.Tells = a.call != nil // mutant: always: speed
+	a.w.Tells = a.call != nil            // mutant: always: speed
 	if a.limit > 0 || !terms.Tickets() { // mutant: always: speed
 		a.ownAcquisition()
 	}
