@@ -97,7 +97,7 @@ func (a *attempt) steps() error {
 				return before
 			}
 			last = before
-		case err == errAgain:
+		case err == errAgain: // mutant: never: text
 		case err == errRefused:
 			pause.Reset()
 			if !a.overtook() && a.call != nil {
@@ -132,10 +132,7 @@ func (e waitOver) Unwrap() error { return e.error }
 func (a *attempt) step() error {
 	step, err := a.next()
 	if err != nil {
-		if a.limit == 0 {
-			err = a.ended(err)
-		} // a TryLock fails at the first reply, so it has no refusal to report
-		return waitOver{err}
+		return waitOver{a.ended(err)}
 	}
 	switch step.Do {
 	case lockstate.Restart:
@@ -155,6 +152,7 @@ func (a *attempt) step() error {
 		return nil
 	case lockstate.Refuse:
 		a.at.lock()
+		// mutant: removed: the waiter sends its own request, and is refused again
 		a.at.state.Waits(a.w, lockstate.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
 		a.at.unlock()
 		return a.refused(step.Kept)

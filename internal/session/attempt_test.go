@@ -108,9 +108,6 @@ func TestQueue_lostBeforeTheClaim(t *testing.T) {
 		synctest.Wait()
 		offered := a.t
 		w.loseLock(offered)
-		if err := a.step(); err != errAgain {
-			w.Fatal(err)
-		}
 		w.retries(a, offered)
 		end()
 	})
@@ -136,12 +133,12 @@ func TestQueue_lostDuringTheClaim(t *testing.T) {
 	})
 }
 
-// retries makes a, whose acquisition lost has ended, execute its next step: it acquires the free lock with a new owner
-// string.
+// retries makes a, whose acquisition lost has ended, execute its next steps: it immediately acquires the free lock with a
+// new owner string.
 func (w *world) retries(a *attempt, lost *acquisition) {
 	w.Helper()
 	start := time.Now()
-	if err := a.step(); err != nil {
+	if err := a.steps(); err != nil {
 		w.Fatal(err)
 	}
 	h := a.h
@@ -545,24 +542,28 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	})
 }
 
-// A grant whose reply takes longer than its lease does not become a hold.
+// A grant whose reply takes longer than its lease does not become a hold. Lock makes three attempts.
 func TestExpiredGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			if string(req[0]) == "EVALSHA" || string(req[0]) == "EVAL" {
-				return redistest.Action{DelayReply: 200 * time.Millisecond}
+		const slow = 200 * time.Millisecond
+		k, grants := hookable(), 0
+		k.Acquire = func(ctx context.Context, _ rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+			reply, err := plain.Acquire(ctx, w.rdb, keys, q)
+			if reply.Verdict == luascripts.Done {
+				grants++
+				time.Sleep(slow)
 			}
-			return redistest.Action{}
-		})
-		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)})
-		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
-			h, err := f(w.Context(), spec)
-			if h != nil || !errors.As(err, new(tooLate)) {
-				w.Errorf("%s: %v, %v", name, h, err)
-			}
+			return reply, err
 		}
-		w.wire.OnRequest(nil)
-		time.Sleep(3 * opTime)
+		spec := w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(slow / 2)})
+		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
+			grants = 0
+			h, err := f(w.Context(), spec)
+			if h != nil || !errors.As(err, new(tooLate)) || grants != map[string]int{"Lock": 3, "TryLock": 1}[name] {
+				w.Errorf("%s: %v, %v after %d grants", name, h, err, grants)
+			}
+			time.Sleep(opTime) // what was granted is released
+		}
 	})
 }
 
@@ -724,6 +725,39 @@ func TestAhead(t *testing.T) {
 			w.Errorf("a lock without a name: %v", err)
 		}
 		w.unlock(h)
+		w.unlock(w.next(next))
+	})
+}
+
+// A TryLock whose time is up passes on a limit, because 0 would mean none.
+func TestTiming_over(t *testing.T) {
+	began := time.Now()
+	for elapsed, want := range map[time.Duration]time.Duration{0: opTime, opTime - time.Second: time.Second, opTime: time.Millisecond, 2 * opTime: time.Millisecond} {
+		a := timing{limit: opTime, began: began, now: began.Add(elapsed)}
+		if got := a.timeLeft(); got != want {
+			t.Errorf("after %v: %v left, want %v", elapsed, got, want)
+		}
+		if over := a.endsWithin(time.Second); over != (elapsed >= opTime-time.Second) {
+			t.Errorf("after %v: ends within a second: %t", elapsed, over)
+		}
+	}
+}
+
+// While Redis cannot serve, the pauses between the requests of a Lock grow to a poll interval, and no longer.
+func TestLock_pauses(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.lock(w.a, w.Context()))
+		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		next := w.waiting(w.a, w.Context())
+		time.Sleep(time.Minute)
+		n := w.scripts()
+		time.Sleep(time.Hour)
+		w.mini.SetError("")
+		// with jitter, a pause is three quarters of a poll interval on average
+		if most, least := int64(time.Hour/pollTime*3/2), int64(time.Hour/pollTime*5/4); n.Load() > most || n.Load() < least {
+			w.Errorf("%d requests in an hour, want %d to %d", n.Load(), least, most)
+		}
+		time.Sleep(pollTime)
 		w.unlock(w.next(next))
 	})
 }

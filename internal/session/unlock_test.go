@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -582,7 +583,8 @@ func held(k *Kind, goes <-chan struct{}) *Kind {
 	return &c
 }
 
-// The next request overtakes the release. It is refused, and the call sends another one after the release.
+// The next request overtakes the release. It is refused, and the call sends another one after the release. For the observer
+// it has not waited for another owner.
 func TestAsyncUnlock_overtaken(t *testing.T) {
 	for name, k := range asyncKinds {
 		if k == reading {
@@ -594,6 +596,7 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 					goes := make(chan struct{})
 					spec := w.asyncSpec(held(k, goes))
 					w.unlockImmediately(w.mustLock(w.Context(), spec))
+					w.witness.take()
 					var h lock.Hold
 					var err error
 					returned := false
@@ -609,6 +612,9 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 					synctest.Wait()
 					if !returned || err != nil {
 						w.Fatalf("%s after the release: %v", op, err)
+					}
+					if events, _ := w.witness.take(); name != "plain" && slices.Contains(events, "waiting") { // it hands off a plain lock
+						w.Errorf("observer events: %q", events)
 					}
 					w.unlockImmediately(h)
 					synctest.Wait()
