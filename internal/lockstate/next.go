@@ -170,7 +170,7 @@ func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool)
 	if !t.MarkUncertain() {
 		return true
 	}
-	if w != nil && w.queue != nil {
+	if w != nil {
 		p.Wakeup(w) // t may have the lock
 	}
 	return false

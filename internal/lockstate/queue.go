@@ -182,9 +182,7 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	if w.queued.as != nil { // mutant: always: speed
 		l.dequeued(w)
 	}
-	if w.Owner.waiter == w {
-		w.Owner.waiter = nil
-	}
+	w.Owner.waiter = nil // an owner has one waiter at a time
 	i := slices.Index(l.waiters, w)
 	l.waiters = slices.Delete(l.waiters, i, i+1)
 	w.queue = nil // a request or an entry of w may have no reply yet
@@ -249,10 +247,6 @@ func (l *Queue) wake(w *Waiter) { l.side.p.emit(Effect{Kind: Wake, Waiter: w}) }
 
 // activate makes the first waiter use Next, because it may have to send a request or take an offer.
 func (l *Queue) activate() {
-	if l.when.active {
-		l.Notify()
-		return
-	}
 	l.when.active = true
 	l.wake(l.waiters[0])
 }
@@ -290,7 +284,6 @@ func due(now time.Time, left, pace time.Duration) time.Time {
 func (l *Queue) Notify() {
 	l.when.notified = true
 	switch {
-	case l.side == nil:
 	case l.heartbeat.on:
 		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
 	case l.when.active:
