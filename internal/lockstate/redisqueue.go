@@ -63,7 +63,7 @@ type Round struct {
 // enqueued records that Redis queued w.
 func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
-	if due := due(now, r.Left, l.when.pace); !l.heartbeat.on || l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
+	if due := due(now, r.Left, l.when.pace); l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
 		l.when.sendAt = due // a new waiter can make the next heartbeat earlier, never later
 		l.wakeHeartbeat(w.Terms)
 	}
@@ -97,7 +97,7 @@ func (l *Queue) wakeHeartbeat(c *Terms) {
 func (l *Queue) enter(w *Waiter) {
 	w.queued.enters = true
 	l.heartbeat.coming = append(l.heartbeat.coming, w)
-	if !l.heartbeat.on || l.heartbeat.entries == 0 && len(l.heartbeat.coming) == 1 {
+	if l.heartbeat.entries == 0 && len(l.heartbeat.coming) == 1 { // mutant: operand 2: speed
 		l.wakeHeartbeat(w.Terms)
 	}
 }
@@ -106,7 +106,7 @@ func (l *Queue) enter(w *Waiter) {
 func (l *Queue) dequeued(w *Waiter) {
 	if w.queued.as != nil {
 		w.queued.as = nil
-		if l.heartbeat.stand--; l.heartbeat.stand == 0 && len(l.heartbeat.coming) > 0 && l.heartbeat.entries == 0 {
+		if l.heartbeat.stand--; l.heartbeat.stand == 0 {
 			l.wakeHeartbeat(w.Terms) // the next entry need not wait for EntryPause
 		}
 	}
@@ -151,12 +151,12 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 			switch {
 			case w.queued.as != nil:
 				r.Waiters = append(r.Waiters, Queuing{Waiter: w, As: w.queued.as})
-			case !w.queued.sent || w.sentAt.Before(retryBefore):
+			case w.sentAt.Before(retryBefore): // zero if it was never sent
 				enter = append(enter, w)
 			}
 		}
 		r.keeps = len(r.Waiters) > 0
-		l.heartbeat.coming = nil
+		l.heartbeat.coming = nil // mutant: removed: speed
 	case l.heartbeat.entries == 0 && (l.heartbeat.stand == 0 || !now.Before(l.heartbeat.entered.Add(EntryPause))):
 		enter, l.heartbeat.coming = l.heartbeat.coming, nil
 	}
@@ -196,7 +196,6 @@ func (l *Queue) HeartbeatDone(r Round, err error) {
 	}
 	if r.keeps {
 		if l.heartbeat.flying--; l.heartbeat.flying == 0 && l.heartbeat.missed {
-			l.heartbeat.missed = false
 			l.Notify()
 		}
 	}
@@ -215,12 +214,12 @@ func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (reconcile bool
 	case t.taken, t.phase == Offered, t.phase == Held:
 		p.answered(nil, t, sharedResult{}) // it has or had the lock: its end also removes what the entry left
 		return false
-	case !t.Lives(), w.queue == nil, w.Acquisition != t:
+	case !t.Lives():
 		return p.LateReply(nil, t, true)
 	}
 	w.queued.sent = false
 	p.Refused(w, t, Refusal{Sent: sent, Left: -1, Own: own, Trace: true}, now)
-	if w.Tells {
+	if w.Tells { // mutant: always: speed
 		w.queue.wake(w)
 	}
 	return false
@@ -351,7 +350,7 @@ func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 	if !p.removing {
 		p.removeServedAt(now.Add(ServedPause))
 	}
-	as.taken = (as.pending == 0 || as.sends == 1) && !as.uncertain // no request in its name is executed after this
+	as.taken = as.sends == 1 // no request in its name is executed after this
 	if as.Lives() {
 		p.end(as, Released)
 	}
@@ -402,11 +401,10 @@ func (p *Lock) ServedRemoved(t *Acquisition, n int, done bool, now time.Time) {
 
 // skip hands off what was offered to w, which has left the queue.
 func (l *Queue) skip(w *Waiter) {
-	t := l.hand.offered
-	if t == nil || l.hand.to != w {
+	if l.hand.to != w {
 		return
 	}
-	p := l.side.p
+	p, t := l.side.p, l.hand.offered
 	l.hand.offered, l.hand.to = nil, nil
 	if next := l.nextInQueue(t); next != nil && t.Lives() && !p.closed {
 		p.offerTo(l, t, next)
