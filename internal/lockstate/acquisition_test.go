@@ -145,6 +145,9 @@ func TestEnded(t *testing.T) {
 		if early && closed() {
 			t.Error("it has not ended")
 		}
+		if early && held.Ended() != held.Ended() {
+			t.Error("a second caller gets another channel, so the first is never notified")
+		}
 		s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })
 		if !closed() {
 			t.Error("it has ended")
