@@ -122,6 +122,34 @@ func TestHandOffTo(t *testing.T) {
 	}
 }
 
+// The next acquisition is late if an extension or a reentry with its owner string may still be executed.
+func TestFollows_late(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Acquisition)
+		late   bool
+	}{
+		"no command":                {func(*Acquisition) {}, false},
+		"an unconfirmed extension":  {func(t *Acquisition) { t.MayTake(leaseTime) }, true},
+		"a confirmed extension":     {func(t *Acquisition) { t.MayTake(leaseTime); t.Took() }, false},
+		"the one before it is late": {func(t *Acquisition) { t.Late = true }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			held, h := s.take(&plainTerms, 1)
+			s.stand(&plainTerms, 2)
+			s.pass(time.Millisecond)
+			test.change(held)
+			next := s.give(h)
+			if next == nil {
+				t.Fatal("the lock is not handed off")
+			}
+			if next.Late != test.late {
+				t.Errorf("late: %t, want %t", next.Late, test.late)
+			}
+		})
+	}
+}
+
 // The first waiter takes an offered acquisition, unless it cannot use it, the acquisition is lost, or
 // the state is closed.
 func TestTake(t *testing.T) {
@@ -616,6 +644,23 @@ func TestTicket(t *testing.T) {
 	}
 	if all := s.gives(); len(all) != 1 || all[0] != ticket {
 		t.Errorf("%v is given back", all)
+	}
+}
+
+// A single attempt that becomes the first of its queue ends the ticket, which it cannot use. The next waiter gets a new one.
+func TestTicket_afterAnAttempt(t *testing.T) {
+	s := newStage(t)
+	w, try, behind := s.stand(&plainTerms, 2), s.tries(&plainTerms, 3), s.stand(&plainTerms, 4)
+	ticket := s.refused(w)
+	s.GiveUp(w, ticket)
+	s.Quit(w, s.now)
+	if all := s.gives(); len(all) != 1 || all[0] != ticket {
+		t.Errorf("%v is released", all)
+	}
+	s.Quit(try, s.now)
+	s.pass(pollTime)
+	if next := s.asks(behind); next == ticket || !next.Lives() {
+		t.Errorf("the next waiter sends a request for %+v", next)
 	}
 }
 
