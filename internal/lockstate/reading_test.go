@@ -156,6 +156,9 @@ func TestJoinOpen(t *testing.T) {
 		"a reader was refused":                          {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.later(&readTerms, 3)) }, 2, false},
 		"a reader that lets no writer pass was refused": {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.later(hastyTerms, 3)) }, 2, true},
 		"a reader with terms of its own was refused":    {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.reader(ownLeaseTerms, 3)) }, 2, false},
+		"a reader with such terms that lets no writer pass was refused": {func(s *stage, _ *Acquisition, _ *Hold) {
+			s.refused(s.reader(with(*hastyTerms, func(c *Terms) { c.Fixed = true }), 3))
+		}, 2, true},
 		"it is over":                        {func(s *stage, _ *Acquisition, h *Hold) { s.give(h) }, 2, false},
 		"it is lost":                        {func(s *stage, t *Acquisition, _ *Hold) { s.End(t, Lost) }, 2, false},
 		"closed":                            {func(s *stage, _ *Acquisition, _ *Hold) { s.Close() }, 2, false},
@@ -178,9 +181,12 @@ func TestJoinOpen(t *testing.T) {
 	t.Run("a call of the owner that asks itself", func(t *testing.T) {
 		s := newStage(t)
 		first, _ := s.reads(&readTerms, 1)
-		s.owner(&readTerms, 2)
-		if !s.JoinOpen(first, new(Hold), 2, false) {
-			t.Error("it may not join")
+		o, joined := s.owner(&readTerms, 2), new(Hold)
+		if !s.JoinOpen(first, joined, 2, false) {
+			t.Fatal("it may not join")
+		}
+		if joined.By != o || o.Acquisition() != first {
+			t.Error("another owner has the hold")
 		}
 	})
 }
@@ -250,10 +256,14 @@ func TestFinishRequest(t *testing.T) {
 		s := newStage(t)
 		first, second := s.reader(&readTerms, 1), s.reader(fencedReadTerms, 2)
 		one, two := s.asks(first), s.asks(second)
+		h := first.Prepared
 		s.lets(first, one)
 		s.lets(second, two)
 		if s.side(true).open != two {
 			t.Error("the last is not the open one")
+		}
+		if s.give(h); s.side(true).open != two {
+			t.Error("the end of another closes it")
 		}
 	})
 	for name, late := range map[string]bool{"closed": false, "too late": true} {
@@ -380,13 +390,18 @@ func TestSharedRequest(t *testing.T) {
 	})
 	t.Run("it leaves", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
+		other := s.reader(&readTerms, 3)
+		s.next(other)
 		if joined := s.GiveUp(joiner, joiner.Acquisition); joined != nil {
 			t.Error("it has a hold")
 		}
 		s.Quit(joiner, s.now)
 		s.lets(w, asked)
-		if asked.owners != 1 {
+		if joiner.Owner.Acquisition() != nil {
 			t.Error("it was let in after it had left")
+		}
+		if other.Owner.Acquisition() != asked || asked.owners != 2 {
+			t.Error("the other one left with it")
 		}
 	})
 	t.Run("it leaves, and was let in", func(t *testing.T) {
@@ -578,6 +593,21 @@ func TestJoined(t *testing.T) {
 	}
 }
 
+// A single attempt to read is in no queue. It can join a reader, too.
+func TestJoined_attempt(t *testing.T) {
+	s := newStage(t)
+	open, _ := s.reads(&readTerms, 1)
+	try, _ := s.Try(&readTerms, s.owner(&readTerms, 2), s.now)
+	try.Acquisition = s.acquisition(&readTerms)
+	if step := s.next(try); step.Do != Join || step.Acquisition != open {
+		t.Fatalf("%+v", step)
+	}
+	s.done()
+	if s.Joined(try, s.now); s.done() != nil {
+		t.Error("waiters are notified, and none waits")
+	}
+}
+
 // An owner that acquires the write lock while it waits to read sends a read request immediately,
 // whatever its position.
 func TestWakeReader(t *testing.T) {
@@ -715,7 +745,7 @@ func TestJoined_countsAsAReply(t *testing.T) {
 	s.asks(w)
 	joiner := s.reader(&readTerms, 2)
 	s.next(joiner)
-	s.pass(time.Second)
+	s.pass(opTime)
 	s.Joined(joiner, s.now)
 	if d, _ := joiner.Queue().Outage().Lasts(s.now, opTime); d != 0 {
 		t.Errorf("Redis is silent for %v", d)
