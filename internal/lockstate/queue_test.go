@@ -174,6 +174,9 @@ func TestEnd_reusesTheQueue(t *testing.T) {
 			t.Error("they wait in one queue")
 		}
 		s.Quit(w, s.now)
+		if s.Queue(&readTerms) != nil || s.Queue(hastyTerms) != other.queue {
+			t.Error("one queue ends, and the other is lost")
+		}
 		s.Quit(other, s.now)
 		if s.stand(&readTerms, 3).queue == s.stand(hastyTerms, 4).queue {
 			t.Error("one queue is used twice")
@@ -260,6 +263,37 @@ func TestRefused_nextRequest(t *testing.T) {
 			s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
 			if s.did(Subscribe) {
 				t.Error("it listens twice")
+			}
+		})
+	}
+}
+
+// While notifications arrive, a queue polls after a tenth of its wait, at least after one poll interval, and at most after two.
+func TestRefused_confirmed(t *testing.T) {
+	confirmed := Refusal{Left: -1, Confirmed: true}
+	for name, test := range map[string]struct {
+		c      *Terms
+		r      Refusal
+		waited time.Duration
+		due    time.Duration
+	}{
+		"a short wait":                {&plainTerms, confirmed, 5 * pollTime, pollTime},
+		"a longer wait":               {&plainTerms, confirmed, 15 * pollTime, 15 * pollTime / 10},
+		"a long wait":                 {&plainTerms, confirmed, time.Hour, 2 * pollTime},
+		"its entry expires earlier":   {with(writeTerms, func(c *Terms) { c.WaiterTimeout = 5 * pollTime }), confirmed, time.Hour, 5 * pollTime / 3},
+		"its entry expires later":     {&writeTerms, confirmed, time.Hour, 2 * pollTime},
+		"not confirmed":               {&plainTerms, Refusal{Left: -1}, time.Hour, pollTime},
+		"confirmed, and none arrives": {&plainTerms, Refusal{Left: -1, Confirmed: true, NoPubSub: true}, time.Hour, pollTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			w := s.stand(test.c, 1)
+			s.pass(test.waited)
+			asked := s.asks(w)
+			test.r.Sent = s.now
+			s.Refused(w, asked, test.r, s.now)
+			if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(test.due) {
+				t.Errorf("%+v, want a request in %v", step, test.due)
 			}
 		})
 	}
@@ -398,6 +432,35 @@ func TestYieldUntil_theNextQueue(t *testing.T) {
 	}
 }
 
+// A queue sends nothing while its process has the lock, even when other processes no longer come first.
+func TestYieldUntil_held(t *testing.T) {
+	s := newStage(t)
+	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
+	s.take(&plainTerms, 1)
+	w := s.stand(&plainTerms, 2)
+	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
+		t.Errorf("%+v", step)
+	}
+	s.pass(asideTime)
+	if step := s.next(w); step.Do != Wait {
+		t.Errorf("%+v", step)
+	}
+}
+
+// Redis admits a reader whose owner writes. The opposite does not hold: a writer whose owner reads waits like any other.
+func TestJoin_writerThatReads(t *testing.T) {
+	s := newStage(t)
+	s.take(&readTerms, 1)
+	s.stand(&writeTerms, 2)
+	w := s.stand(&writeTerms, 1)
+	if w.Owner.Sibling() == nil {
+		t.Fatal("its owner does not read")
+	}
+	if step := s.next(w); step.Do != Wait {
+		t.Errorf("%+v", step)
+	}
+}
+
 // The only waiter of a fair lock lets other processes come first, too. If another waiter comes in the meantime, both enter the
 // queue in Redis, in the order in which they came.
 func TestYieldUntil_redisQueue(t *testing.T) {
@@ -508,15 +571,18 @@ func TestAllAtOnce_uncertain(t *testing.T) {
 }
 
 // After an error, a reader that is not the first retries at its own time or at the queue's, whichever
-// is earlier.
+// is earlier. It does not change when the queue retries.
 func TestRetry_ofAReader(t *testing.T) {
 	for own, due := range map[time.Duration]time.Duration{time.Second / 2: time.Second / 2, 2 * time.Second: time.Second} {
 		s := newStage(t)
 		first, w := s.reader(ownLeaseTerms, 1), s.reader(ownLeaseTerms, 2)
 		s.asks(first)
 		s.next(w)
-		s.Retry(w, s.now.Add(own))
 		s.Refused(first, first.Acquisition, Refusal{Sent: s.now, Left: time.Second - time.Millisecond}, s.now)
+		s.Retry(w, s.now.Add(own))
+		if step := s.next(first); step.Do != Wait || step.Due != s.now.Add(time.Second) {
+			t.Errorf("the first: %+v", step)
+		}
 		s.Quit(first, s.now)
 		if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(due) {
 			t.Errorf("%+v", step)
@@ -575,6 +641,35 @@ func TestOnlyFirst_afterAGrant(t *testing.T) {
 		if step := s.next(behind); (step.Do == Send) == listens || listens && step.Due != s.now.Add(pollTime) {
 			t.Errorf("listens: %t, %+v", listens, step)
 		}
+	}
+}
+
+// Refuses reports what keeps a waiter from the lock. A request in flight says nothing.
+func TestRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*stage)
+		refuses bool
+	}{
+		"no waiter":                  {func(*stage) {}, false},
+		"no request yet":             {func(s *stage) { s.stand(&plainTerms, 1) }, false},
+		"a request in flight":        {func(s *stage) { s.asks(s.stand(&plainTerms, 1)) }, false},
+		"a refusal":                  {func(s *stage) { s.refused(s.stand(&plainTerms, 1)) }, true},
+		"this process has the lock":  {func(s *stage) { s.take(&plainTerms, 1) }, true},
+		"other processes come first": {func(s *stage) { s.YieldUntil(&plainTerms, s.now.Add(1)); s.stand(&plainTerms, 1) }, true},
+		"other processes came first": {func(s *stage) {
+			s.YieldUntil(&plainTerms, s.now.Add(1))
+			w := s.stand(&plainTerms, 1)
+			s.pass(1)
+			s.asks(w)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			test.change(s)
+			if s.Refuses(&plainTerms) != test.refuses {
+				t.Errorf("refused: %t, want %t", !test.refuses, test.refuses)
+			}
+		})
 	}
 }
 
@@ -689,8 +784,8 @@ func TestOutage(t *testing.T) {
 	}
 	s.Failed(w, ticket, false, no)
 	w.Failed(no)
-	if lasts() != time.Second {
-		t.Error("there was an error, and the queue does not know")
+	if d, err := w.queue.Outage().Lasts(s.now, time.Hour); d != time.Second || err != no {
+		t.Errorf("there was an error, and the queue has %v for %v", err, d)
 	}
 	s.Retry(w, s.now)
 	again := s.asks(w)
@@ -726,6 +821,18 @@ func TestRolledBack(t *testing.T) {
 		if step := s.next(joiner); step.Do != Fail || step.Err != errBroke {
 			t.Errorf("confirmed %t: %+v", confirmed, step)
 		}
+	}
+}
+
+// A delayed duplicate of the release may arrive, so the next request is sent for a new ticket.
+func TestRolledBack_ticket(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(replicatedTerms, 1)
+	ticket := s.asks(w)
+	s.RolledBack(w, ticket, true, errBroke)
+	s.Retry(w, s.now)
+	if s.asks(w) == ticket {
+		t.Error("the request is sent for the same ticket")
 	}
 }
 
