@@ -126,6 +126,19 @@ func TestHeartbeatIn(t *testing.T) {
 	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
 		t.Error(due)
 	}
+	entry := Round{Sent: s.now, enters: true}
+	if w.queue.HeartbeatIn(entry, s.now, -1); s.did(Heartbeat) {
+		t.Error("the reply to an entry postpones the heartbeat")
+	}
+	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
+		t.Error(due)
+	}
+	if w.queue.HeartbeatIn(entry, s.now, 5*time.Millisecond); !s.did(Heartbeat) {
+		t.Error("the reply to an entry does not bring the heartbeat forward")
+	}
+	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(6*time.Millisecond) {
+		t.Error(due)
+	}
 	l := w.queue
 	s.Quit(w, s.now)
 	s.Quit(second, s.now)
@@ -173,6 +186,12 @@ func TestNextHeartbeat_notifications(t *testing.T) {
 	l.HeartbeatDone(keeps(s.now), nil)
 	if s.done() != nil {
 		t.Error("it does not end")
+	}
+	if _, queued := l.nextBeat(s.now); queued != nil {
+		t.Error("a heartbeat without a reason")
+	}
+	if d, _ := l.Outage().Lasts(s.now.Add(time.Second), time.Second); d != 0 {
+		t.Error("nothing was sent, and the queue waits for a reply")
 	}
 
 	// The queue sends a heartbeat that is due, whatever is in flight.
@@ -234,6 +253,17 @@ func TestOnTurn(t *testing.T) {
 		if all := s.wakes(); !slices.Equal(all, []*Waiter{w}) || s.next(w).Do != Send {
 			t.Errorf("the turn of waiter %d is forgotten", i+4)
 		}
+	}
+
+	// A waiter whose entry has no reply yet can send its own request.
+	sixth := s.stand(&fairTerms, 6)
+	if _, all := w.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{sixth}) {
+		t.Fatalf("%d waiters", len(all))
+	}
+	s.done()
+	w.queue.OnTurn(sixth.Acquisition.Name)
+	if all := s.wakes(); !slices.Equal(all, []*Waiter{sixth}) || s.next(sixth).Do != Send {
+		t.Error("it waits for the reply to its entry")
 	}
 }
 
@@ -338,8 +368,8 @@ func TestHeartbeatIn_entersThoseThatCame(t *testing.T) {
 	s.asks(s.stand(&fairTerms, 1))
 	w := s.stand(&fairTerms, 2)
 	_, r := w.queue.NextHeartbeat(s.now)
-	s.stand(&fairTerms, 3)
-	if s.done(); s.did(Heartbeat) {
+	s.done()
+	if s.stand(&fairTerms, 3); s.did(Heartbeat) {
 		t.Fatal("the heartbeat is looked at")
 	}
 	w.queue.HeartbeatDone(r, nil)
@@ -361,17 +391,51 @@ func TestNextHeartbeat_longestLease(t *testing.T) {
 	}
 }
 
-// The reply to the entry of a waiter that already has the lock counts as the reply to a request.
+// The reply to the entry of a waiter that already has the lock counts as the reply to a request. The waiter is not in the
+// Redis queue.
 func TestEntered_countsAsAReply(t *testing.T) {
+	for name, change := range map[string]func(*stage, *Waiter){
+		"offered": func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now) },
+		"held": func(s *stage, w *Waiter) {
+			s.Wakeup(w)
+			s.Granted(w, s.asks(w), w.Owner, new(Hold), 7, false, s.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.asks(s.stand(&fairTerms, 1))
+			w := s.stand(&fairTerms, 2)
+			_, r := w.queue.NextHeartbeat(s.now)
+			change(s, w)
+			before := s.inFlight
+			s.Entered(r.Waiters[0], false, s.now, s.now)
+			if w.Acquisition.pending != 0 || s.inFlight != before-1 {
+				t.Errorf("%d answers are missing, and %d requests are under way", w.Acquisition.pending, s.inFlight)
+			}
+			if w.Queued() != nil {
+				t.Error("heartbeats keep its entry, which is gone")
+			}
+		})
+	}
+}
+
+// The reply to an entry is not the reply to a heartbeat.
+func TestHeartbeatDone_entry(t *testing.T) {
 	s := newStage(t)
-	s.asks(s.stand(&fairTerms, 1))
-	w := s.stand(&fairTerms, 2)
-	_, r := w.queue.NextHeartbeat(s.now)
-	w.Acquisition.takesOver(7, s.now)
-	before := s.inFlight
+	first := s.stand(&fairTerms, 1)
+	s.queues(first, Refusal{Left: -1})
+	l := first.queue
+	second := s.stand(&fairTerms, 2)
+	_, r := l.NextHeartbeat(s.now)
+	l.HeartbeatDone(r, nil)
 	s.Entered(r.Waiters[0], false, s.now, s.now)
-	if w.Acquisition.pending != 0 || s.inFlight != before-1 {
-		t.Errorf("%d answers are missing, and %d requests are under way", w.Acquisition.pending, s.inFlight)
+	l.Notify()
+	if _, all := l.nextBeat(s.now); !slices.Equal(all, []*Waiter{first, second}) {
+		t.Fatalf("%d waiters", len(all))
+	}
+	l.Notify()
+	if _, all := l.nextBeat(s.now); all != nil {
+		t.Error("a second heartbeat is sent before the first is answered")
 	}
 }
 
@@ -465,6 +529,25 @@ func TestNextOwner_redisQueue(t *testing.T) {
 	other.queues(other.stand(&fairTerms, 2), Refusal{Left: -1})
 	if w, _ := other.NextOwner(held, leaseTime, 0, other.now); w != nil {
 		t.Error("the next owner overtakes one that asks for a lease of its own")
+	}
+}
+
+// A waiter that restarts is not the next owner before Redis has queued its new acquisition.
+func TestNextOwner_restarted(t *testing.T) {
+	s := newStage(t)
+	held, _ := s.take(&fairTerms, 100)
+	s.asks(s.stand(&fairTerms, 1))
+	w := s.stand(&fairTerms, 2)
+	_, r := w.queue.NextHeartbeat(s.now)
+	w.queue.HeartbeatDone(r, nil)
+	s.Entered(r.Waiters[0], false, s.now, s.now)
+	if next, _ := s.NextOwner(held, leaseTime, 0, s.now); next != w {
+		t.Fatal("it is not the next owner")
+	}
+	s.GiveUp(w, w.Acquisition)
+	w.Acquisition = s.acquisition(&fairTerms)
+	if next, _ := s.NextOwner(held, leaseTime, 0, s.now); next != nil {
+		t.Error("the release names an acquisition that Redis has not queued")
 	}
 }
 
@@ -632,6 +715,27 @@ func TestFollow(t *testing.T) {
 	}
 	if x, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{}); x != w[3] || as != w[3].Acquisition {
 		t.Error("the release names no next owner")
+	}
+}
+
+// A waiter that took the lock has no entry in the Redis queue, and is not the next owner again, even before it leaves
+// the queue of this process.
+func TestFollow_taken(t *testing.T) {
+	s := newStage(t)
+	held, h, w := s.crowd(2)
+	s.Follow(held, numbers(w...), 2)
+	s.give(h)
+	step, mine := s.next(w[0]), new(Hold)
+	if step.Do != Take || !s.Add(step.Acquisition, w[0].Owner, mine) {
+		t.Fatalf("%+v", step)
+	}
+	w[0].queue.Notify()
+	if _, all := w[0].queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{w[1]}) {
+		t.Errorf("a heartbeat for %d waiters", len(all))
+	}
+	s.done()
+	if s.give(mine) == nil || !slices.Equal(s.wakes(), []*Waiter{w[1]}) {
+		t.Error("the lock is not handed off to the next waiter")
 	}
 }
 
@@ -815,6 +919,7 @@ func TestRemoveServed(t *testing.T) {
 	s.give(h)
 	h = s.takes(w[0])
 	began := s.now
+	s.pass(ServedPause / 2)
 	s.give(h)
 	h = s.takes(w[1])
 	offered := s.give(h)
@@ -955,7 +1060,9 @@ func TestEntry_together(t *testing.T) {
 	s.done()
 
 	five := s.stand(&fairTerms, 6)
-	s.done()
+	if !s.did(Heartbeat) {
+		t.Error("its entry waits for the next heartbeat")
+	}
 	for _, w := range []*Waiter{first, one, two, three, four} {
 		s.Quit(w, s.now)
 	}
@@ -991,6 +1098,7 @@ func TestEntered(t *testing.T) {
 	}{
 		"it waits":                     {func(*stage, *Waiter) {}, false},
 		"it has left":                  {func(s *stage, w *Waiter) { s.GiveUp(w, w.Acquisition); s.Quit(w, s.now) }, true},
+		"it had the lock, and lost it": {func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now); s.End(w.Acquisition, Lost) }, true},
 		"it has the lock by its name":  {func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now) }, false},
 		"it had the lock by another's": {func(s *stage, w *Waiter) { s.serve(w, s.acquisition(&fairTerms), s.now) }, false},
 		"two of its entries are under way, and it had the lock": {func(s *stage, w *Waiter) {
@@ -1032,6 +1140,20 @@ func TestServe_staysOut(t *testing.T) {
 	}
 	if _, r := w.queue.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{other}) {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A waiter whose offer was lost takes another one. Its own acquisition stays lost.
+func TestServe_afterALoss(t *testing.T) {
+	s := newStage(t)
+	w := s.stand(&fairTerms, 1)
+	s.queues(w, Refusal{Left: -1})
+	as := w.Acquisition
+	as.takesOver(7, s.now)
+	s.End(as, Lost)
+	s.serve(w, s.acquisition(&fairTerms), s.now)
+	if as.Phase() != Lost {
+		t.Errorf("phase %d", as.Phase())
 	}
 }
 
