@@ -482,6 +482,10 @@ func TestYieldUntil_redisQueue(t *testing.T) {
 			if _, enter := second.queue.nextBeat(s.now); !slices.Equal(enter, []*Waiter{second}) {
 				t.Errorf("%d enter", len(enter))
 			}
+			s.pass(time.Second)
+			if s.next(first).Do != Send {
+				t.Error("it does not retry")
+			}
 			continue
 		}
 		second := s.stand(&fairTerms, 2)

@@ -1074,6 +1074,18 @@ func TestEntry_together(t *testing.T) {
 	}
 }
 
+// The first waiter sends its own request, so no entry includes it, even if another waiter comes before it has sent that request.
+func TestEntry_beforeTheFirstSends(t *testing.T) {
+	s := newStage(t)
+	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
+	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{second}) {
+		t.Errorf("%d enter", len(all))
+	}
+	if s.next(first).Do != Send {
+		t.Error("it does not send its own request")
+	}
+}
+
 // An entry without a reply is sent again after a poll interval, together with new waiters.
 func TestEntry_again(t *testing.T) {
 	s := newStage(t)
