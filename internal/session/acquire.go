@@ -288,7 +288,7 @@ func (a *attempt) giveUp() (admitted *lockstate.Hold) {
 func (a *attempt) ownAcquisition() {
 	a.w.Acquisition = a.at.NewAcquisition(&a.spec.terms, a.now)
 	a.t = acquisitionOf(a.w.Acquisition)
-	if a.spec.terms.MayShare() {
+	if a.spec.terms.MayShare() { // mutant: always: memory
 		h := new(hold) // used if another reader's grant admits it
 		h.init(a.caller, false)
 		a.w.Prepared = &h.Hold
@@ -304,10 +304,11 @@ func (s *Session) joinOpen(by caller, at *entry, spec *Spec) *hold {
 	})
 	h, now := &memory.hold, time.Now()
 	h.init(by, false)
-	h.By = &memory.owner
+	h.By = &memory.owner // mutant: removed: speed
 	at.lock()
 	defer at.unlock()
 	t := acquisitionOf(at.state.Open(&spec.terms, now, now))
+	// mutant: always: speed
 	if t == nil || !t.lease.IsTrusted(now) || !at.state.JoinOpen(&t.Acquisition, &h.Hold, by.number, true) {
 		return nil
 	}
@@ -363,7 +364,7 @@ func (r reenterRequest) Batch(c *luascripts.Change) func(*luascripts.Change) lua
 // Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.
 func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
 	r.endTurn()
-	r.t.at.s.reconcile(r.t, err != nil)
+	r.t.at.s.reconcile(r.t, err != nil) // mutant: always: speed
 }
 
 // reenter adds a hold to t. The caller has the owner's turn. If the call left before the reply, passed is true and Late
@@ -390,7 +391,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	a.at.unlock()
 	var sent time.Time
 	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Request{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
-	if o.Repeated {
+	if o.Repeated { // mutant: always: speed
 		t.unrenewed()
 	}
 	switch {

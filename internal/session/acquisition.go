@@ -37,10 +37,7 @@ func acquisitionOf(t *lockstate.Acquisition) *acquisition {
 func (at *entry) NewAcquisition(c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
 	spec := specOf(c)
 	t := &acquisition{at: at, spec: spec}
-	t.Of, t.Terms, t.Name, t.Came = t, c, at.s.newOwner(now, spec.Keys.Permits, spec.Mark), now
-	if spec.lingerMark != "" {
-		t.Name += spec.lingerMark
-	}
+	t.Of, t.Terms, t.Name, t.Came = t, c, at.s.newOwner(now, spec.Keys.Permits, spec.Mark)+spec.lingerMark, now
 	if c.MayShare() {
 		t.Turn = make(chan struct{}, 1)
 	}
@@ -76,7 +73,7 @@ func (t *acquisition) watch() *watchdog.Lease {
 func (t *acquisition) end(how lockstate.Phase, cause error) (ended []*lockstate.Hold, before lockstate.Phase, counted bool) {
 	t.at.lock()
 	ended, before = t.at.state.End(&t.Acquisition, how)
-	if counted = before.Lives() && how == lockstate.Lost && !t.at.state.IsClosed(); counted {
+	if counted = before.Lives() && !t.at.state.IsClosed(); counted { // mutant: operand 2: speed
 		t.at.s.sender.Add()
 	}
 	t.at.unlock()
@@ -95,7 +92,7 @@ func (t *acquisition) Lost(cause error) {
 	}
 	// A lease that is not renewed expires in Redis without a command, slightly later than here because clocks may differ.
 	// After an unconfirmed extension or an offer it can expire much later.
-	itself := len(ended) > 0 && locked(t.at, t.endsByItself) && errors.Is(cause, watchdog.ErrExpired) && !slices.ContainsFunc(ended, func(h *lockstate.Hold) bool { return !h.Fixed })
+	itself := len(ended) > 0 && locked(t.at, t.endsByItself) && !slices.ContainsFunc(ended, func(h *lockstate.Hold) bool { return !h.Fixed })
 	defer t.afterLoss(cause, counted, itself) // deferred: the logger or the observer may panic
 	if len(ended) > 0 {
 		t.at.s.report.lost(t.spec, cause)
@@ -113,6 +110,7 @@ func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.at.unlock()
 	t.at.s.mayBeFree(t.spec)
 	if counted {
+		// mutant: border 1: speed
 		if uncertain || !errors.Is(cause, watchdog.ErrGone) && !itself || t.spec.Keys.Permits > 1 || served > 0 {
 			// Redis may still have the lock or some of its permits, or a delayed duplicate may acquire it again.
 			// Other clients would wait although no one holds the lock.
@@ -172,7 +170,7 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 	var timeout <-chan time.Time
 	if limit > 0 {
 		t := time.NewTimer(limit)
-		defer t.Stop()
+		defer t.Stop() // mutant: removed: memory
 		timeout = t.C
 	}
 	select {

@@ -30,7 +30,8 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	a.t = acquisitionOf(step.Acquisition)
 	q := &a.request
 	*q = acquireRequest{s: s, t: a.t, spec: spec, w: a.w, sent: a.now}
-	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare}
+	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare,
+		Replicas: spec.Config.Replicas, ReplicaTimeout: spec.Config.ReplicaTimeout}
 	if step.Sibling != nil {
 		q.Writer = step.Sibling.Name
 	}
@@ -40,15 +41,12 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	case a.limit == 0:
 		q.WaiterTimeout = spec.terms.WaiterTimeout
 	}
-	if spec.terms.Replicas {
-		q.Replicas, q.ReplicaTimeout = spec.Config.Replicas, spec.Config.ReplicaTimeout
-	}
-	a.at.state.WillSend(&a.t.Acquisition, max(q.Lease, q.Offer), q.WaiterTimeout)
+	a.at.state.WillSend(&a.t.Acquisition, q.Lease, q.WaiterTimeout)
 	if spec.terms.Linger > 0 {
 		a.at.willLinger(a.t, spec)
 	}
-	if l := a.w.Queue(); l != nil && a.limit == 0 {
-		a.at.subscribeEarly(l, spec)
+	if a.limit == 0 {
+		a.at.subscribeEarly(a.w.Queue(), spec)
 	}
 }
 
@@ -73,17 +71,18 @@ func acquiredBy(c *luascripts.Change) luascripts.Acquired { return c.Acquired }
 // Late handles the reply after the call has left. The acquisition may have got the lock or a queue position. If it
 // lives, a later request finds that; if it has ended, Late reconciles it. A request that was not sent needs nothing.
 func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
+	// mutant: always, border, operand 3, operand 4: speed
 	wrote := reply.Verdict == luascripts.Done || reply.Verdict == luascripts.Held && q.WaiterTimeout > 0
-	if err != nil {
+	if err != nil { // mutant: always: speed
 		wrote = retry.FaultOf(err).MayHaveRun()
 	}
-	resent := q.resent(time.Now()) && err != command.ErrUnsent
+	resent := q.resent(time.Now()) && err != command.ErrUnsent // mutant: operand 1: speed
 	at := q.t.at
 	at.lock()
 	mustReconcile := at.state.LateReply(q.w, &q.t.Acquisition, wrote || resent)
 	at.unlock()
 	if mustReconcile {
-		q.s.reconcile(q.t, err != nil || resent)
+		q.s.reconcile(q.t, err != nil || resent) // mutant: always: speed
 	}
 }
 
