@@ -177,28 +177,52 @@ func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 	})
 }
 
-// A re-entry is executed after its context was canceled. Redis ends up with one hold.
+// A re-entry extends the lease, which counts from the send.
+func TestReentry_extendsTheLease(t *testing.T) {
+	for _, k := range []*Kind{plain, alone} {
+		inBubble(t, func(w *world) {
+			h := w.take(w.a, k, w.Context())
+			until := h.Until()
+			time.Sleep(leaseTime / 4) // no renewal is due yet
+			again := w.take(w.a, k, h.Context())
+			if more := h.Until().Sub(until); more != leaseTime/4 {
+				w.Errorf("a re-entry after %v extends the lease by %v", leaseTime/4, more)
+			}
+			w.unlock(again)
+			w.unlock(h)
+		})
+	}
+}
+
+// A re-entry is executed after its context was canceled. Redis ends up with one hold. If the connection broke, a duplicate
+// may be executed later.
 func TestReentry_lateReply(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		h := w.take(w.a, alone, ctx)
-		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-		short, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
-		if w.count(h) != 2 {
-			w.Fatalf("Redis has %d holds", w.count(h))
-		}
-		close(reply)
-		time.Sleep(opTime)
-		if w.count(h) != 1 {
-			w.Errorf("Redis has %d holds, and there is one", w.count(h))
-		}
-		w.unlock(h)
-	})
+	for _, broke := range []bool{false, true} {
+		inBubble(t, func(w *world) {
+			ctx := lock.ContextWithNewOwner(w.Context())
+			h := w.take(w.a, alone, ctx)
+			reply := make(chan struct{})
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply, DropReply: broke}))
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
+				w.Error(err)
+			}
+			if w.count(h) != 2 {
+				w.Fatalf("Redis has %d holds", w.count(h))
+			}
+			close(reply)
+			if broke {
+				time.Sleep(opTime / 2)
+				w.mini.HSet("orders", h.Owner(), "2") // the duplicate
+			}
+			time.Sleep(opTime)
+			if w.count(h) != 1 {
+				w.Errorf("Redis has %d holds, and there is one", w.count(h))
+			}
+			w.unlock(h)
+		})
+	}
 }
 
 // Owners that share an acquisition re-enter one at a time.
@@ -282,8 +306,8 @@ func TestReentry_inFlight(t *testing.T) {
 			t := h.(*hold).acquisition()
 			t.at.lock()
 			defer t.at.unlock()
-			if !t.Changing().IsZero() {
-				w.Errorf("%s: in flight since %v", what, t.Changing())
+			if !t.Changing().IsZero() || t.Unconfirmed() {
+				w.Errorf("%s: in flight since %v, unconfirmed: %v", what, t.Changing(), t.Unconfirmed())
 			}
 		}
 		settled("at first")
