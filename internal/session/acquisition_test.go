@@ -5,9 +5,14 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/leasehold-go/leasehold/watchdog"
+	"github.com/redis/rueidis"
 )
 
 // Each Lock allocates an acquisition, of the size class of 512 bytes. The next one has 576 bytes, 8 of which the runtime
@@ -32,5 +37,55 @@ func TestLost_whileUnavailable(t *testing.T) {
 				w.Errorf("%s: %v", what, err)
 			}
 		}
+	})
+}
+
+// A lease expires at the moment at which an Unlock has ended the acquisition. That is no loss: the next waiter waits for the
+// release, and Close for nothing else.
+func TestLost_afterUnlock(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var requests atomic.Int32
+		releases := make(chan struct{})
+		k := gated(func(acquire acquireFunc) acquireFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+				requests.Add(1)
+				return acquire(ctx, rdb, k, q)
+			}
+		}, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+				<-releases
+				return handOff(ctx, rdb, k, owner, r)
+			}
+		})
+		h := w.take(w.a, k, w.Context())
+		next := w.goLock(w.a, k, w.Context())
+		released := make(chan error, 1)
+		go func() { released <- h.Unlock(w.Context()) }()
+		synctest.Wait()
+		h.(*hold).acquisition().Lost(watchdog.ErrExpired)
+		synctest.Wait()
+		if n := requests.Load(); n != 1 {
+			w.Errorf("%d requests before the release", n)
+		}
+		close(releases)
+		if err := <-released; err != nil {
+			w.Error(err)
+		}
+		w.unlock(w.next(next))
+	})
+}
+
+// One permit of a holder is lost. Its other permits are released, and do not stay in Redis until their leases expire.
+func TestLost_onePermit(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(permits, "orders", nil)
+		spec.Keys.Total, spec.Keys.Permits = 2, 2
+		h := w.mustLock(w.Context(), spec)
+		if _, err := w.mini.ZRem(spec.Keys.Leases, luascripts.Permits(h.Owner())[0]); err != nil {
+			w.Fatal(err)
+		}
+		<-h.Context().Done()
+		synctest.Wait()
+		w.noHold()
 	})
 }
