@@ -14,6 +14,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -345,6 +346,25 @@ func TestLinger_leaseExpired(t *testing.T) {
 		w.wire.Refuse(false)
 		time.Sleep(leaseTime)
 		w.free(k)
+	})
+}
+
+// The lease of a lock expires while the lock is kept, because the replies to its renewals are lost. The lock is released,
+// because Redis has executed them. No hold ended, so nothing is logged.
+func TestLinger_lostReplies(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
+		k := lingerKinds["plain"]
+		w.keepLock(k, lock.WithLinger(5*leaseTime))
+		time.Sleep(leaseTime / 2) // the first renewal loads the script
+		w.onScripts(func(int) redistest.Action { return redistest.Action{DropReply: true} })
+		time.Sleep(leaseTime)
+		w.wantKept(k, false)
+		w.wire.OnRequest(nil)
+		time.Sleep(2 * opTime)
+		w.free(k)
+		if lines := log.lines("lock lost"); len(lines) != 0 {
+			w.Errorf("logged: %q", lines)
+		}
 	})
 }
 
@@ -782,6 +802,13 @@ func TestLinger_subscription(t *testing.T) {
 			if n := w.a.hub.Channels(); n != 0 {
 				w.Errorf("%d channels after a refusal", n)
 			}
+		}
+		h := w.take(w.a, k, w.Context(), lingers)
+		w.mini.Del("orders")
+		<-h.Context().Done()
+		time.Sleep(time.Minute)
+		if n := w.a.hub.Channels(); n != 0 {
+			w.Errorf("%d channels after a loss", n)
 		}
 	})
 }
