@@ -400,13 +400,19 @@ func TestMinHold_inFlight(t *testing.T) {
 	}
 }
 
-// An extension is in flight during the last Unlock, and is executed after its command. The context of the Unlock is canceled
-// before the reply, or the extension is confirmed first.
+// An extension or a reentry is in flight during the last Unlock, and is executed after its command. The context of the Unlock
+// is canceled before the reply, or the other command is confirmed first.
 func TestMinHold_inFlightAndLateReply(t *testing.T) {
-	for _, canceled := range []bool{true, false} {
-		t.Run(fmt.Sprintf("canceled %v", canceled), func(t *testing.T) {
+	for _, c := range []struct{ reenters, canceled bool }{{false, true}, {false, false}, {true, true}, {true, false}} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				k, sent := w.late()
+				k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+					if q.Want > 1 {
+						<-sent
+					}
+					return plain.Acquire(ctx, rdb, k, q)
+				}
 				reply := make(chan struct{})
 				k.Retain = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, rest time.Duration) (luascripts.Verdict, error) {
 					v, err := plain.Retain(ctx, rdb, keys, owner, rest)
@@ -414,26 +420,33 @@ func TestMinHold_inFlightAndLateReply(t *testing.T) {
 					return v, err
 				}
 				h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
-				go func() { _ = h.Extend(w.Context(), time.Hour) }()
+				reentering := context.WithoutCancel(h.Context()) // Unlock does not end the call
+				go func() {
+					if c.reenters {
+						_, _ = w.a.TryLock(reentering, w.a.NewSpec(k, "orders", nil))
+					} else {
+						_ = h.Extend(w.Context(), time.Hour)
+					}
+				}()
 				synctest.Wait()
 				late := []chan struct{}{sent, reply}
 				ctx := w.Context()
-				if canceled {
+				if c.canceled {
 					late = []chan struct{}{reply, sent}
 					ctx = w.within(time.Second)
 				}
 				ended := make(chan error, 1)
 				go func() { ended <- h.Unlock(ctx) }()
 				synctest.Wait()
-				if canceled {
+				if c.canceled {
 					time.Sleep(time.Second)
 					synctest.Wait()
 				}
-				for _, c := range late {
-					close(c)
+				for _, is := range late {
+					close(is)
 					synctest.Wait()
 				}
-				if err := <-ended; errors.Is(err, context.DeadlineExceeded) != canceled || err != nil && !canceled {
+				if err := <-ended; errors.Is(err, context.DeadlineExceeded) != c.canceled || err != nil && !c.canceled {
 					w.Error(err)
 				}
 				time.Sleep(2 * leaseTime / 3)
