@@ -27,10 +27,10 @@ func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 
 // unlocked notifies the observer of the result of releasing h, and returns it.
 func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err error) error {
-	if err != nil && !errors.Is(err, lock.ErrNotHeld) {
+	if err != nil && !errors.Is(err, lock.ErrNotHeld) { // mutant: operand 1: speed
 		err = s.sender.Failed(ctx, began, err)
 	}
-	if s.Observer != nil {
+	if s.Observer != nil { // mutant: always: speed
 		s.tellEnd(h, err)
 	}
 	return err
@@ -39,6 +39,7 @@ func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err er
 // unlockEnded releases h, which unlock has just ended.
 func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) error {
 	t := h.acquisition()
+	// mutant: never, operand 1: speed
 	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
 		return s.unlocked(ctx, h, now, nil)
 	}
@@ -146,7 +147,7 @@ func (t *acquisition) drop(h *hold) bool {
 
 // remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.
 func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, handedOff bool) {
-	if t.Lingers() && !t.at.listens() {
+	if t.Lingers() && !t.at.listens() { // mutant: operand 1: a lock that does not linger is not kept
 		t.at.state.Wanted(false) // notifications may be lost from now on
 	}
 	return t.at.state.Unlock(&t.Acquisition, &h.Hold, now, handOff)
@@ -207,6 +208,7 @@ func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) rel
 
 // Late reconciles the acquisition if Redis did not confirm the release.
 func (f releaseRequest) Late(_ released, err error) {
+	// mutant: operand 1: a second copy of a release does nothing
 	f.t.at.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.unsure))
 }
 
@@ -236,6 +238,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 	if f.next != nil {
 		s.onRelease(f, o.Value, o.Err)
 	}
+	// mutant: operand 1, operand 2, operand 3: speed
 	return s.afterRelease(t, o, o.Answered && o.Err == nil && f.next == nil)
 }
 
@@ -243,6 +246,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 // the error of the release whose outcome is o.
 func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free bool) error {
 	t.at.lock()
+	// mutant: operand 1: speed
 	if free && (o.Value.Aside || t.at.keeper != nil && t.at.state.YieldsAfter(&t.Acquisition, o.Value.Listeners, time.Now())) {
 		t.at.state.YieldUntil(t.Terms, time.Now().Add(asideTime)) // before any waiter can send a request
 	}
@@ -307,13 +311,13 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 
 // onRelease reports to the state the result of a release with a next owner.
 func (s *Session) onRelease(f releaseRequest, r released, err error) {
-	i := lockstate.ReleaseResult{Broke: err != nil, Done: err == nil && r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
+	i := lockstate.ReleaseResult{Broke: err != nil, Done: r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
 	now := time.Now()
 	if r.Aside {
 		i.Aside = now.Add(asideTime)
 	}
 	offer := f.release.Offer
-	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3
+	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3 // mutant: border: a nanosecond
 	next := f.next
 	next.at.lock()
 	defer next.at.unlock()
@@ -337,7 +341,7 @@ func (r reduceRequest) Send(ctx context.Context) (luascripts.Verdict, error) {
 
 // Batch fills in the change.
 func (r reduceRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Verdict {
-	if !r.t.spec.Batches {
+	if !r.t.spec.Batches { // mutant: always: speed
 		return nil
 	}
 	r.t.spec.encode(c, luascripts.Request{Owner: r.t.Name, Want: r.holds})
@@ -351,7 +355,7 @@ func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 	r.t.ChangeDone()
 	r.t.at.unlock()
 	<-r.turn
-	if err != nil {
+	if err != nil { // mutant: always: speed
 		r.t.at.s.reconcile(r.t, true)
 	}
 }
@@ -370,7 +374,7 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 	t.at.lock()
 	holds, phase := t.WillChange(time.Now()), t.Phase()
 	t.at.unlock()
-	if !phase.Lives() {
+	if !phase.Lives() { // mutant: never: speed
 		<-turn
 		return reducedAfter(phase)
 	}

@@ -897,3 +897,118 @@ func TestAsyncUnlock_downgrade(t *testing.T) {
 		w.unlockImmediately(read)
 	})
 }
+
+// An Unlock gives up before its command is sent, because another command of the owner is in flight. Redis is told later.
+func TestReduce_givesUpItsTurn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		owner := lock.ContextWithNewOwner(w.Context())
+		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
+		turn := outer.(*hold).By.Turn
+		turn <- struct{}{}
+		if err := inner.Unlock(w.within(time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		<-turn
+		time.Sleep(opTime)
+		if n := w.count(outer); n != 1 {
+			w.Errorf("count %d", n)
+		}
+		w.unlock(outer)
+	})
+}
+
+// An Unlock that waited nearly an operation timeout, for another command of its owner or for a renewal, still has time for
+// its own command.
+func TestUnlock_afterALongWait(t *testing.T) {
+	for name, holds := range map[string]int{"a command of the owner": 2, "a renewal": 1} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				owner := lock.ContextWithNewOwner(w.Context())
+				var h, outer lock.Hold
+				for range holds {
+					h, outer = w.lock(w.a, owner), h
+				}
+				if holds == 1 {
+					reply := make(chan struct{})
+					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
+					time.Sleep(leaseTime/3 + time.Millisecond)
+					time.AfterFunc(opTime, func() { close(reply) })
+				} else {
+					turn := h.(*hold).By.Turn
+					turn <- struct{}{}
+					time.AfterFunc(opTime-time.Millisecond, func() { <-turn })
+				}
+				start := time.Now()
+				time.AfterFunc(opTime-2*time.Millisecond, func() { w.slowScripts(2 * time.Millisecond) })
+				if err := h.Unlock(w.Context()); err != nil {
+					w.Errorf("%v after %v", err, time.Since(start))
+				}
+				if outer != nil {
+					w.unlock(outer)
+				}
+			})
+		})
+	}
+}
+
+// A call that follows an Unlock does not wait for a command that has been sent, whatever that command is.
+func TestAsyncUnlock_sent(t *testing.T) {
+	for name, opts := range map[string][]lock.Option{"one of two holds": nil, "a minimum hold time": {lock.WithMinHold(10 * time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				spec := w.asyncSpec(plain, opts...)
+				outer := w.mustLock(w.Context(), spec)
+				h := outer
+				if opts == nil {
+					h = w.mustLock(outer.Context(), spec)
+				}
+				w.slowScripts(time.Second)
+				w.unlockImmediately(h)
+				if _, err := w.a.TryLock(w.within(time.Minute), spec); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, context.DeadlineExceeded) {
+					w.Error(err)
+				}
+				if h != outer {
+					w.unlockImmediately(outer)
+				}
+				time.Sleep(10 * time.Second)
+			})
+		})
+	}
+}
+
+// A release that is confirmed is not logged. One that fails is.
+func TestAsyncUnlock_log(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
+		for _, fails := range []bool{false, true} {
+			h := w.mustLock(w.Context(), w.asyncSpec(plain))
+			if fails {
+				w.mini.SetError("NOPERM this user has no permissions")
+			}
+			w.unlockImmediately(h)
+			synctest.Wait()
+			w.mini.SetError("")
+			if lines := log.lines("release not confirmed"); (len(lines) > 0) != fails {
+				t.Errorf("it fails: %t; %q", fails, lines)
+			}
+			time.Sleep(opTime)
+		}
+	})
+}
+
+// A release that ends is no longer in flight. Others are.
+func TestReleased(t *testing.T) {
+	inBubble(t, func(w *world) {
+		at, err := w.a.begin(w.a.NewSpec(plain, "orders", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer w.a.done(at)
+		ends, other := newReleasing(), newReleasing()
+		at.releasing = []*releasing{ends, other}
+		at.released(ends)
+		<-ends.done
+		if !slices.Equal(at.releasing, []*releasing{other}) {
+			w.Errorf("%d are in flight", len(at.releasing))
+		}
+	})
+}
