@@ -132,7 +132,7 @@ func (e *Entry) run() {
 // application that locks in one goroutine. A redirection is the exception, because rueidis follows none elsewhere.
 func (e *Entry) keep() error {
 	ctx, cancel := context.WithTimeout(context.Background(), e.config.Timeout)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	write := func(conn rueidis.DedicatedClient) error {
 		_, err := luascripts.KeepClient(ctx, conn, e.key, TTL, &e.told)
 		return err
@@ -151,7 +151,7 @@ func (e *Entry) keep() error {
 	_, asks := reply.IsAsk()
 	if _, moved := reply.IsMoved(); asks || moved {
 		ctx, cancel := e.limited()
-		defer cancel()
+		defer cancel() // mutant: removed: memory
 		_, err = luascripts.KeepClient(ctx, e.rdb, e.key, TTL, &e.told)
 	}
 	return err
@@ -161,7 +161,7 @@ func (e *Entry) keep() error {
 // locks serves, and no other is opened for one command.
 func (e *Entry) remove() {
 	ctx, cancel := e.limited()
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	_ = e.rdb.Do(ctx, e.rdb.B().Del().Key(e.key).Build()).Error()
 }
 
@@ -171,8 +171,8 @@ func (e *Entry) limited() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	timer := time.AfterFunc(e.config.Timeout, cancel)
 	return ctx, func() {
-		timer.Stop()
-		cancel()
+		timer.Stop() // mutant: removed: memory
+		cancel()     // mutant: removed: memory
 	}
 }
 
@@ -210,5 +210,5 @@ func (f *failing) said(now time.Time, err error) bool {
 // no table has may be a proxy's, about one command.
 func refused(err error) bool {
 	f := retry.FaultOf(err)
-	return err != nil && !f.Passes && !f.MayHaveRun()
+	return !f.Passes && !f.MayHaveRun()
 }

@@ -38,7 +38,7 @@ func ParseTaken(message string) (number, by string, ok bool) {
 
 // printable replaces control characters by spaces, so that c cannot forge log lines.
 func printable(c rune) rune {
-	if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 {
+	if c < ' ' || c == 0x7f || c >= 0x80 && c < 0xa0 { // mutant: border 1: a space becomes a space
 		return ' '
 	}
 	return c
@@ -82,6 +82,7 @@ func ReadNote(ctx context.Context, rdb rueidis.Client, key string) (n Note, err 
 		err = json.Unmarshal([]byte(text), &n)
 	}
 	n.Age = NoteKept - time.Duration(left)*time.Millisecond
+	// mutant: border: the same age
 	if left < 0 { // created or changed manually
 		n.Age = NoteKept
 	}

@@ -1,11 +1,15 @@
 package registry
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/redis/rueidis"
 )
 
 // The operator in a message takes one line of a log, whatever was published, and ParseTaken parses the messages of
@@ -56,5 +60,77 @@ func TestParseTaken(t *testing.T) {
 	}
 	if _, message := Taken(id+":7", strings.Repeat("x", 1000)); message != "taken 7 "+strings.Repeat("x", MostText) {
 		t.Errorf("the message has %d bytes", len(message))
+	}
+}
+
+// A record names the clients of the first holders, and its age is that of the key. A key that was changed by hand, so that it
+// does not expire, is as old as it can be.
+func TestNote(t *testing.T) {
+	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, _ *Entry, _ *record) {
+		const key = "record"
+		rdb := m.Client(t)
+		if _, err := ReadNote(t.Context(), rdb, key); !rueidis.IsRedisNil(err) {
+			t.Errorf("no record: %v", err)
+		}
+		for _, holders := range []int{1, MostNoted + 1} {
+			if err := rdb.Do(t.Context(), SetNote(rdb, key, "alice", slices.Repeat([]string{id + ":7"}, holders))).Error(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			n, err := ReadNote(t.Context(), rdb, key)
+			if err != nil || n.By != "alice" || !slices.Equal(n.From, slices.Repeat([]string{id}, min(holders, MostNoted))) || n.Age != time.Hour || time.Since(n.At) != time.Hour {
+				t.Errorf("%+v, %v", n, err)
+			}
+		}
+		if err := rdb.Do(t.Context(), rdb.B().Persist().Key(key).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := ReadNote(t.Context(), rdb, key); err != nil || n.Age != NoteKept {
+			t.Errorf("%+v, %v", n, err)
+		}
+		if err := m.Set(key, "alice"); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := ReadNote(t.Context(), rdb, key); err == nil {
+			t.Errorf("text that is no record: %+v", n)
+		}
+		m.Del(key)
+	})
+}
+
+// A record is about the clients that it names by their ID or name. If it is full, it may be about any client.
+func TestNote_about(t *testing.T) {
+	for name, test := range map[string]struct {
+		from  []string
+		about bool
+	}{
+		"its ID":      {[]string{"other", id}, true},
+		"its name":    {[]string{"other", "billing"}, true},
+		"another one": {[]string{"other"}, false},
+		"no name":     {[]string{""}, false},
+		"not full":    {slices.Repeat([]string{"other"}, MostNoted-1), false},
+		"full":        {slices.Repeat([]string{"other"}, MostNoted), true},
+	} {
+		called := "billing"
+		if name == "no name" {
+			called = ""
+		}
+		if about := (Note{From: test.from}).About(id, called); about != test.about {
+			t.Errorf("%s: %t", name, about)
+		}
+	}
+}
+
+func TestNote_operator(t *testing.T) {
+	for want, n := range map[string]Note{
+		"alice":                       {By: "alice"},
+		"alice: a deploy":             {By: "alice", Reason: "a deploy"},
+		"a b: c d":                    {By: "a\nb", Reason: "c\x7fd"},
+		"an operator":                 {},
+		strings.Repeat("x", MostText): {By: strings.Repeat("x", 1000)},
+	} {
+		if by := n.Operator(); by != want {
+			t.Errorf("%+v: %q", n, by)
+		}
 	}
 }
