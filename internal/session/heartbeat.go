@@ -29,7 +29,7 @@ func (at *entry) heartbeat(a lockstate.Effect) {
 // replies.
 func (e *subscriptions) sendHeartbeats(spec *Spec) {
 	timer := time.NewTimer(0)
-	defer timer.Stop()
+	defer timer.Stop() // mutant: removed: memory
 	for {
 		sent := time.Now()
 		e.at.lock()
@@ -62,15 +62,13 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	err = command.DetectClosed(context.Background(), s.rdb, err)
 	now := time.Now()
 	resent := command.Resent(now.Sub(round.Sent))
-	again, mayHaveRun := false, false
-	if err != nil {
-		fault := retry.FaultOf(err)
-		again, mayHaveRun = fault.Passes, fault.MayHaveRun() || resent ||
-			len(queued) > luascripts.KeepAtOnce // there were several calls, and the error is that of one of them
-	}
+	fault := retry.FaultOf(err) // not used if there is no error
+	// After several calls, the error is that of one of them.
+	// mutant: always, border: speed
+	mayHaveRun := fault.MayHaveRun() || resent || len(queued) > luascripts.KeepAtOnce
 	var left []*acquisition // entered the queue after their waiters had left, or may enter it again
 	e.at.lock()
-	if again {
+	if fault.Passes {
 		e.queue.HeartbeatDone(round, err)
 	} else {
 		e.queue.HeartbeatDone(round, nil)
@@ -84,11 +82,11 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 		case e.at.state.Entered(q, kept.Own[i], round.Sent, now) || resent && !q.As.MarkUncertain():
 			left = append(left, acquisitionOf(q.As))
 		}
-		if err == nil && kept.MustRetry[i] || err != nil && !again {
+		if err == nil && kept.MustRetry[i] || err != nil && !fault.Passes {
 			e.at.state.Wakeup(q.Waiter) // after a permanent error, the waiter's own request keeps its position or returns the error
 		}
 	}
-	if err == nil && kept.Left != 0 {
+	if kept.Left != 0 { // 0 after an error
 		e.queue.HeartbeatIn(round, now, kept.Left)
 	}
 	e.at.unlock()

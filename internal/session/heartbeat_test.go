@@ -2,12 +2,14 @@ package session
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/redis/rueidis"
@@ -36,20 +38,55 @@ func TestHeartbeat_unavailable(t *testing.T) {
 	})
 }
 
-// Redis replies to the heartbeats of a waiter with errors for longer than a poll interval. The session logs that.
+// Redis replies to the heartbeats of a waiter with errors for longer than a poll interval. The session logs that, and sends no
+// more heartbeats than before.
 func TestHeartbeat_logsUnavailable(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		h := w.take(w.b, fair, w.Context())
 		next := w.goLockKind(w.a, fair, w.Context())
 		time.Sleep(pollTime / 2)
 		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		n := w.scripts()
 		time.Sleep(3 * pollTime)
 		w.mini.SetError("")
+		if got := n.Load(); got > 10 {
+			t.Errorf("got %d commands in 3 poll intervals", got)
+		}
 		if lines := log.lines("redis unavailable"); len(lines) != 1 {
 			t.Errorf("logged %d times: %q", len(lines), lines)
 		}
 		w.unlock(h)
 		w.unlock(<-next)
+	})
+}
+
+// Redis denies the heartbeat of a waiter, which then sends a request itself. When the wait ends before the reply to that
+// request, its error does not report Redis as unavailable.
+func TestHeartbeat_denied(t *testing.T) {
+	inBubble(t, func(w *world) {
+		denied := false
+		k := *fair
+		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+			denied = true
+			return luascripts.Kept{}, command.Final{Err: errors.New("denied")}
+		}
+		h := w.take(w.b, &k, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.Lock(ctx, w.a.NewSpec(&k, "orders", nil))
+			ended <- err
+		}()
+		time.Sleep(pollTime / 2)
+		w.slowScripts(pollTime)
+		time.Sleep(pollTime)
+		cancel()
+		w.wantEnd("Lock", <-ended, []error{context.Canceled}, lock.ErrUnavailable)
+		if !denied {
+			w.Error("no heartbeat was sent")
+		}
+		time.Sleep(pollTime)
+		w.unlock(h)
 	})
 }
 
@@ -90,33 +127,37 @@ func TestHeartbeat_entryFails(t *testing.T) {
 	})
 }
 
-// The reply to an entry into the queue is an error, and comes so late that rueidis can have sent the entry twice. Its waiter has left,
-// and does not stay in the queue.
+// The reply to an entry into the queue is an error after which the entry may have been executed: the connection broke, or the
+// error comes so late that rueidis can have sent the entry twice. Its waiter has left, and does not stay in the queue.
 func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
-			if _, err := send(); err != nil {
-				w.Error(err)
-			}
-			time.Sleep(time.Second)
-			return luascripts.Kept{}, rueidis.ErrNoSlot
+	for err, after := range map[error]time.Duration{io.EOF: pollTime / 2, rueidis.ErrNoSlot: time.Second} {
+		t.Run(err.Error(), func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
+					if _, err := send(); err != nil {
+						w.Error(err)
+					}
+					time.Sleep(after)
+					return luascripts.Kept{}, err
+				})
+				h := w.take(w.b, k, w.Context())
+				first := w.goLockKind(w.a, k, w.Context())
+				ctx, cancel := context.WithCancel(w.Context())
+				left := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+				time.Sleep(pollTime / 4)
+				cancel()
+				if _, got := <-left; got {
+					w.Fatal("it has the lock")
+				}
+				time.Sleep(2 * pollTime)
+				if queue := w.inQueue(); len(queue) != 1 {
+					w.Errorf("got %q queued, want one waiter", queue)
+				}
+				w.unlock(h)
+				w.unlock(<-first)
+			})
 		})
-		h := w.take(w.b, k, w.Context())
-		first := w.goLockKind(w.a, k, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		left := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime / 4)
-		cancel()
-		if _, got := <-left; got {
-			w.Fatal("it has the lock")
-		}
-		time.Sleep(2 * pollTime)
-		if queue := w.inQueue(); len(queue) != 1 {
-			w.Errorf("got %q queued, want one waiter", queue)
-		}
-		w.unlock(h)
-		w.unlock(<-first)
-	})
+	}
 }
 
 // The entry of many waiters takes two scripts. The server executes the first one, and is a replica when the second one arrives.
@@ -171,10 +212,12 @@ func TestHeartbeat_lateReplyToAnEntry(t *testing.T) {
 	for name, test := range map[string]struct {
 		wait   time.Duration
 		served bool
+		holds  time.Duration // how long the first waiter holds the lock; after a millisecond it hands the lock off in the process
 	}{
-		"leaves before the reply":    {wait: time.Second / 2},
-		"leaves after the reply":     {wait: 3 * time.Second / 2},
-		"is served before the reply": {wait: time.Second / 2, served: true},
+		"leaves before the reply":        {wait: time.Second / 2},
+		"leaves after the reply":         {wait: 3 * time.Second / 2},
+		"is served before the reply":     {wait: time.Second / 2, served: true},
+		"is handed off before the reply": {wait: time.Second / 2, served: true, holds: time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -192,7 +235,9 @@ func TestHeartbeat_lateReplyToAnEntry(t *testing.T) {
 				time.Sleep(test.wait)
 				if test.served {
 					w.unlock(h)
-					w.unlock(<-first)
+					h := <-first
+					time.Sleep(test.holds)
+					w.unlock(h)
 					w.unlock(<-second)
 				} else {
 					cancel()

@@ -500,8 +500,16 @@ func (w *world) inQueue() []string {
 // The owner strings from which an acquisition was handed off are removed from the queue with it, however it ends.
 func TestHandedOff_leavesNothing(t *testing.T) {
 	for name, end := range map[string]func(w *world, h lock.Hold){
-		"unlock":                    func(w *world, h lock.Hold) { w.unlock(h) },
-		"the holder keeps the lock": func(*world, lock.Hold) { time.Sleep(lockstate.ServedPause) },
+		"unlock": func(w *world, h lock.Hold) { w.unlock(h) },
+		"the holder keeps the lock": func(w *world, _ lock.Hold) {
+			time.Sleep(lockstate.ServedPause)
+			synctest.Wait()
+			n := w.scripts()
+			time.Sleep(3 * pollTime)
+			if got := n.Load(); got != 0 {
+				w.Errorf("got %d further commands", got)
+			}
+		},
 		"the holder keeps the lock, and Redis is unreachable for a while": func(w *world, _ lock.Hold) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
 			time.Sleep(2 * pollTime)

@@ -315,11 +315,19 @@ func TestReport_deniedRenewals(t *testing.T) {
 	})
 }
 
-// A configured logger also gets Debug messages, even about short outages.
+// A configured logger also gets Debug messages, even about short outages, but none about a wait without an error.
 func TestReport_debug(t *testing.T) {
 	inBubble(t, func(w *world) {
 		log := &logLines{}
 		w.a.report.given = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		h := w.take(w.b, fair, w.Context())
+		next := w.goLockKind(w.a, fair, w.Context())
+		time.Sleep(3 * pollTime)
+		w.unlock(h)
+		w.unlock(<-next)
+		if lines := log.lines("acquire attempt failed"); len(lines) != 0 {
+			t.Errorf("%q", lines)
+		}
 		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
 		if lines := log.lines("acquire attempt failed"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
 			t.Errorf("%q", lines)
