@@ -71,10 +71,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 		}
 		return fields, err
 	}))
-	if o.Err != nil { // Force returns the error, or the holders detect the loss at their next renewals
-		return nil
-	}
-	for _, f := range o.Value {
+	for _, f := range o.Value { // empty after an error: Force returns it, or the holders detect the loss at their next renewals
 		owner := strings.TrimSuffix(f, luascripts.Writing)
 		id := lock.ClientID(owner)
 		if len(id) == len(s.id) && id != s.id && len(owners) < tellMost && !slices.Contains(owners, owner) {
@@ -138,6 +135,7 @@ const hearAfter = time.Second
 
 // hearSoon schedules hearOfHolds for a session that has just acquired a lock.
 func (s *Session) hearSoon() {
+	// mutant: operand 3, operand 4: speed
 	if s.WatchForced && !s.hearing.due.Load() && s.hearing.due.CompareAndSwap(false, true) {
 		time.AfterFunc(hearAfter, s.hearOfHolds)
 	}
@@ -157,9 +155,10 @@ func (s *Session) hearOfHolds() {
 		young = true
 		return !locked(t.at, t.Since).After(old)
 	}); t != nil {
+		// mutant: removed: speed
 		s.hearing.due.Store(true) // permanently
 		s.hearing.begun.Do(s.hear)
-	} else if young {
+	} else if young { // mutant: always: speed
 		s.hearSoon()
 	}
 }
@@ -174,7 +173,7 @@ func (s *Session) hear() {
 	asking := make(chan struct{}, hearMost)
 	s.hub.Subscribe(keys.Client(s.id), func(message string) {
 		number, by, ok := registry.ParseTaken(message)
-		if !ok || s.enter() != nil {
+		if !ok || s.enter() != nil { // mutant: operand 1: no owner has an empty number
 			return
 		}
 		select {
@@ -214,6 +213,7 @@ func (s *Session) hearAgain() {
 // ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others. by
 // is the operator who force-unlocked them; "" if that is not known. The caller is registered with the sender.
 func (s *Session) ask(batch []*acquisition, by string) {
+	// mutant: removed: speed
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	requests := make([]luascripts.Renewal, len(batch))
 	for i, t := range batch {
@@ -223,13 +223,10 @@ func (s *Session) ask(batch []*acquisition, by string) {
 	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
 	}))
-	if o.Err != nil {
-		return
-	}
 	var lost []*acquisition
-	for i, r := range o.Value {
+	for i, r := range o.Value { // empty if Redis does not reply in time
 		switch {
-		case r.Err != nil || r.Verdict != luascripts.Gone:
+		case r.Verdict != luascripts.Gone: // or an error
 		case by != "":
 			batch[i].watch().Lose(forceUnlocked{by})
 		default:
@@ -265,7 +262,8 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 	}))
 	note := o.Value
 	// The slack covers the latency of the grant. A record about an earlier owner names another client.
-	if o.Err != nil || since.IsZero() || note.Age > time.Since(watchdog.Earlier(since))+s.OpTimeout || !note.About(s.id, s.ClientName) {
+	// mutant: border: a nanosecond
+	if o.Err != nil || note.Age > time.Since(watchdog.Earlier(since))+s.OpTimeout || !note.About(s.id, s.ClientName) {
 		return watchdog.ErrGone
 	}
 	return forceUnlocked{note.Operator()}

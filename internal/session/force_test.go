@@ -190,10 +190,12 @@ func TestForce_checkChangesNothing(t *testing.T) {
 	}
 }
 
-// A force-unlock by the holder's own process ends the hold with the same cause, which names the operator.
+// A force-unlock by the holder's own process ends the hold with the same cause, which names the operator. It may take most of
+// the operation timeout, here with a script that the server has to load.
 func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
+		w.slowScripts(opTime * 2 / 5)
 		if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
 			w.Fatal(done, err)
 		}
@@ -256,6 +258,127 @@ func TestForce_notifiesOwners(t *testing.T) {
 	})
 }
 
+// The holder releases the lock after a force-unlock has read its owner, and before the script. The lock was not held, so no
+// one is notified, and there is no audit record.
+func TestForce_releasedBefore(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.withForceUnlocks()
+		h := w.take(w.b, plain, w.Context())
+		requests := w.countCommands()
+		done, err := s.Force(w.Context(), s.NewSpec(plain, "orders", nil), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {
+			w.unlock(h)
+			return luascripts.ForceReentrant(ctx, rdb, k)
+		})
+		if done || err != nil {
+			w.Errorf("%t, %v", done, err)
+		}
+		if requests["HGETALL"] != 1 || requests["SET"] != 0 || requests["PUBLISH"] != 0 {
+			w.Errorf("got commands %v", requests)
+		}
+		w.close(s)
+	})
+}
+
+// A lock is force-unlocked, or its key is deleted, before its session has subscribed to force-unlock messages. The session
+// detects the loss when it has subscribed. The cause names the operator, if there was one.
+func TestForceMessages_missed(t *testing.T) {
+	for name, remove := range map[string]func(w *world, s *Session){
+		"force-unlocked": func(w *world, s *Session) {
+			if done, err := s.Force(w.Context(), s.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
+				w.Error(done, err)
+			}
+		},
+		"deleted": func(w *world, _ *Session) { w.mini.Del("orders") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				s, other := w.withForceUnlocks(), w.withForceUnlocks()
+				h := w.take(s, plain, w.Context())
+				remove(w, other)
+				time.Sleep(hearAfter + time.Millisecond)
+				synctest.Wait()
+				if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != (name == "force-unlocked") {
+					w.Errorf("the cause is %v", err)
+				}
+				w.close(s, other)
+			})
+		})
+	}
+}
+
+// A lock is force-unlocked by a client that may not write the audit record. The cause of the loss names the operator of the
+// message.
+func TestForceMessages_withoutRecord(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.withForceUnlocks()
+		h := w.lockListening(s, plain)
+		w.mini.Del("orders")
+		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
+		synctest.Wait()
+		if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "force-unlocked by eve") {
+			w.Errorf("the cause is %v", err)
+		}
+		w.close(s)
+	})
+}
+
+// The cause of a loss names the operator only if the audit record is about the holder, and can be decoded.
+func TestForce_records(t *testing.T) {
+	for record, named := range map[string]bool{
+		`{"by":"eve","from":["this client"]}`:    true,
+		`{"by":"eve","from":["another client"]}`: false,
+		`{"by":5,"from":["this client"]}`:        false,
+	} {
+		t.Run(record, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.take(w.a, plain, w.Context())
+				w.mini.Del("orders")
+				key := keys.Forced("orders")
+				if err := w.mini.Set(key, strings.Replace(record, "this client", w.a.id, 1)); err != nil {
+					w.Fatal(err)
+				}
+				w.mini.SetTTL(key, registry.NoteKept)
+				<-h.Context().Done()
+				if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != named {
+					w.Errorf("the cause is %v", err)
+				}
+			})
+		})
+	}
+}
+
+// While a session closes, it ignores force-unlock messages and new subscriptions, and does not subscribe. Close still waits
+// for the release.
+func TestForceMessages_whileClosing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.withForceUnlocks()
+		releases, release := make(chan struct{}), make(chan struct{})
+		k := hookable()
+		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+			close(releases)
+			<-release
+			return plain.HandOff(ctx, rdb, keys, owner, r)
+		}
+		h := w.lockListening(s, k)
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(w.Context()) }()
+		<-releases
+		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
+		s.hearAgain()
+		s.hearOfHolds()
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			w.Errorf("Close returned %v before the release", err)
+		default:
+		}
+		close(release)
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+	})
+}
+
 // When a session checks whether it must subscribe, it holds nothing, or a lock that it has just acquired. It checks
 // again later.
 func TestForceMessages_subscribesLater(t *testing.T) {
@@ -266,7 +389,11 @@ func TestForceMessages_subscribesLater(t *testing.T) {
 				w.unlock(w.take(s, plain, w.Context()))
 				time.Sleep(later)
 				h := w.take(s, plain, w.Context())
-				time.Sleep(2*hearAfter + time.Millisecond)
+				time.Sleep(hearAfter/2 + time.Millisecond)
+				if s.hub.Lingers(keys.Client(s.id)) {
+					w.Error("the session is subscribed for a young hold")
+				}
+				time.Sleep(hearAfter * 3 / 2)
 				if !s.hub.Lingers(keys.Client(s.id)) {
 					w.Error("the session is not subscribed")
 				}
@@ -327,6 +454,11 @@ func TestForceMessages_many(t *testing.T) {
 		}
 		close(reply)
 		synctest.Wait()
+		w.mini.Publish(channel, message)
+		synctest.Wait()
+		if n := requests.Load() - first; n != hearMost+1 {
+			w.Errorf("got %d queries, want one for the last message", n-hearMost)
+		}
 		w.unlock(h)
 		w.close(s)
 	})
