@@ -45,7 +45,7 @@ func holdOf(h *lockstate.Hold) *hold { return h.Of.(*hold) }
 // init initializes h with the parent context and the caller of c. The state then adds h to an acquisition.
 func (h *hold) init(c caller, fixed bool) {
 	h.Of, h.Fixed, h.parent = h, fixed, c.ctx
-	if c.until != nil {
+	if c.until != nil { // mutant: always: memory
 		h.limits.Store(&limits{caller: c.until})
 	}
 }
@@ -58,7 +58,7 @@ func (h *hold) end(cause error) (before error) { return h.endAt(cause, time.Now(
 
 // endAt is end with the current time passed in.
 func (h *hold) endAt(cause error, now time.Time) (before error) {
-	if h.parent.Err() != nil {
+	if h.parent.Err() != nil { // mutant: always: speed
 		h.context() // keeps the cause of the parent, which was canceled first
 	}
 	h.mu.Lock()
@@ -66,9 +66,9 @@ func (h *hold) endAt(cause error, now time.Time) (before error) {
 	if before == nil {
 		h.cause, h.ended = cause, now
 	}
-	needed := h.inner != nil
+	needed := h.inner != nil // mutant: always: speed
 	h.mu.Unlock()
-	if needed {
+	if needed { // mutant: always: speed
 		h.context()
 	}
 	return before
@@ -79,7 +79,7 @@ func (h *hold) context() context.Context {
 	h.mu.Lock()
 	inner, cause := h.inner, h.cause
 	h.mu.Unlock()
-	if inner == nil {
+	if inner == nil { // mutant: always: speed
 		parent := h.parent
 		if cause != nil {
 			parent = context.WithoutCancel(parent) // which may have been canceled since
@@ -112,9 +112,9 @@ func (h *hold) context() context.Context {
 func (h *hold) now() context.Context {
 	h.look(time.Now())
 	h.mu.Lock()
-	differs := h.inner != nil || h.cause != nil
+	differs := h.inner != nil || h.cause != nil // mutant: always: speed
 	h.mu.Unlock()
-	if differs {
+	if differs { // mutant: always: speed
 		return h.context()
 	}
 	return h.parent
@@ -124,9 +124,9 @@ func (h *hold) now() context.Context {
 // the goroutine that detected the expiry first may not have ended all holds yet.
 func (h *hold) look(now time.Time) {
 	h.mu.Lock()
-	over := h.cause != nil
+	over := h.cause != nil // mutant: never: end keeps the first cause
 	h.mu.Unlock()
-	if over {
+	if over { // mutant: never: end keeps the first cause
 		return
 	}
 	if l := h.limit(); l != nil && watchdog.Passed(l.end) {

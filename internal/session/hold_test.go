@@ -9,7 +9,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The first event that ends a hold's context is its cause, whichever goroutine checks it, and when.
+// The first event that ends a hold's context is its cause, whichever goroutine checks it, and when. It cancels the context and
+// those derived from it immediately.
 func TestContext_firstCause(t *testing.T) {
 	gone := errors.New("the caller has gone")
 	checks := map[string]func(context.Context) context.Context{
@@ -37,6 +38,11 @@ func TestContext_firstCause(t *testing.T) {
 						w.Errorf("canceled before any event: %v", h.Err())
 					}
 					ends[0]()
+					for _, c := range derived {
+						if c != nil && c.Err() == nil {
+							w.Errorf("%s: not canceled immediately", when)
+						}
+					}
 					derived = append(derived, second(c))
 					ends[1]()
 					for _, c := range append(derived, h.Context()) {
@@ -116,6 +122,18 @@ func TestContext_namesTheLock(t *testing.T) {
 				w.Errorf("%s: %v", how, err)
 			}
 		}
+	})
+}
+
+// While Close ends a hold, its lease may be stopped already. That is not a loss.
+func TestHold_leaseStopped(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		h.(*hold).acquisition().lease.Stop(w.Context())
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
 	})
 }
 
