@@ -133,3 +133,17 @@ func TestSubscribe_checksAfterEachMessage(t *testing.T) {
 		}
 	})
 }
+
+// Clients adds the host of a holder, which is in the entry of the holder's client.
+func TestClients(t *testing.T) {
+	inBubble(t, func(w *world) {
+		key := keys.Client(w.b.id)
+		w.mini.HSet(key, "host", "host-7")
+		state := lock.State{Holders: []lock.Holder{{Owner: w.b.id + ":7"}}}
+		w.a.Clients(w.Context(), &state)
+		if c := state.Holders[0].Client; c.ID != w.b.id || c.Host != "host-7" {
+			w.Errorf("%+v", c)
+		}
+		w.mini.Del(key)
+	})
+}
