@@ -36,7 +36,7 @@ type reconcilers struct {
 // of returns the reconciler for the node that has t.
 func (all *reconcilers) of(s *Session, t *acquisition) *reconciler {
 	var node uint16
-	if s.sliced() {
+	if s.sliced() { // mutant: always: speed
 		node = s.node(t.spec.slot)
 	}
 	all.mu.Lock()
@@ -119,7 +119,7 @@ func (q *reconciler) callLocked() {
 		case q.wake <- struct{}{}:
 		default:
 		}
-	case q.workers < reconcilersAtOnce:
+	case q.workers < reconcilersAtOnce: // mutant: always, border: memory
 		q.workers++
 		q.s.sender.Go(q.work)
 	}
@@ -155,23 +155,21 @@ func (q *reconciler) next() *pending {
 		wait := time.Until(q.queue[0].due)
 		if wait <= 0 {
 			d := heap.Pop(&q.queue).(*pending)
-			if len(q.queue) > 0 {
+			if len(q.queue) > 0 { // mutant: always, border: speed
 				q.callLocked() // the next entry may be due, too
 			}
 			return d
 		}
 		q.sleeps = true
 		q.mu.Unlock()
-		timer := time.NewTimer(wait)
 		hurry := false
 		select {
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-q.wake:
 		case <-closing:
 			closing, hurry = nil, true
 		case <-q.s.closer.givenUp:
 		}
-		timer.Stop()
 		q.mu.Lock()
 		q.sleeps = false
 		if hurry {
@@ -208,6 +206,7 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 	defer q.mu.Unlock()
 	switch {
 	case errors.As(err, new(retry.Closed)):
+		// mutant: removed: memory
 		delete(q.of, d.t) // the application closed rdb, so no command can be sent
 		return false
 	case d.anew:
@@ -228,11 +227,11 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 		delete(q.of, d.t)
 		return true
 	default:
-		d.last = sent.Sub(d.began) > lives
+		d.last = sent.Sub(d.began) > lives // mutant: border: a nanosecond
 		d.due = now.Add(d.pause.Next())
 	}
 	heap.Push(&q.queue, d)
-	if q.sleeps {
+	if q.sleeps { // mutant: always: speed
 		q.callLocked() // d may be due before the sleeping worker wakes
 	}
 	return false
@@ -258,7 +257,7 @@ func (s *Session) reconcileOnce(t *acquisition) error {
 	t.at.lock()
 	if latest := acquisitionOf(t.Latest()); latest != t {
 		t = latest
-		if t.Lives() {
+		if t.Lives() { // mutant: always: speed
 			t.at.unlock()
 			return nil
 		}
@@ -272,6 +271,7 @@ func (s *Session) reconcileOnce(t *acquisition) error {
 	case holds == 0:
 		s.mayBeFree(t.spec)
 		return nil
+	// mutant: operand 2: if the lock was handed off, its next holder has lost it, too
 	case verdict != luascripts.Done && locked(t.at, t.Lives):
 		t.lease.Lose(s.gone(t, luascripts.Gone))
 	}

@@ -65,35 +65,27 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	s.checkCallers(r.holds)
 	r.sent = time.Now()
 	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
-	if !o.Answered {
-		r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue
-	}
+	r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue; no effect after a reply
 	if s.CheckEviction {
 		s.CheckEvictionOnce()
 	}
 	failure := s.sender.Explain(o.Err)
-	failed := false
 	var lost []*acquisition
 	var at []int // their indices in the batch
 	for j, i := range r.order {
 		switch {
 		case o.Err != nil:
 			errs[i] = failure
-		case o.Value[j].Err == nil && o.Value[j].Verdict == luascripts.Gone:
+		case o.Value[j].Verdict == luascripts.Gone:
 			lost, at = append(lost, r.acquisitions[j]), append(at, i)
 		default:
 			errs[i] = s.renewed(o.Value[j])
 		}
-		failed = failed || errs[i] != nil
 	}
-	if len(lost) > 0 {
-		for k, cause := range s.allGone(lost) {
-			errs[at[k]] = cause
-		}
+	for k, cause := range s.allGone(lost) {
+		errs[at[k]] = cause
 	}
-	if failed {
-		s.unrenewed(r.acquisitions, r.order, errs)
-	}
+	s.unrenewed(r.acquisitions, r.order, errs)
 	return errs
 }
 
@@ -101,10 +93,12 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 	n := len(batch)
 	errs, r.order = make([]error, n), make([]int, n)
+	// mutant: removed: speed
 	r.acquisitions, r.locks, r.holds = make([]*acquisition, 0, n), make([]luascripts.Renewal, 0, n), make([]*hold, 0, n)
 	for i := range batch {
 		r.order[i] = i
 	}
+	// mutant: always: speed
 	if r.s.sliced() { // locks in the same slot share a script
 		slices.SortFunc(r.order, func(i, j int) int {
 			return int(batch[i].(*acquisition).spec.slot) - int(batch[j].(*acquisition).spec.slot)
@@ -197,7 +191,7 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	}
 }
 
-// unrenewed logs one warning for all renewals that failed. It skips losses, which acquisition.Lost logs.
+// unrenewed logs one warning for all renewals that failed, if any. It skips losses, which acquisition.Lost logs.
 func (s *Session) unrenewed(acquisitions []*acquisition, order []int, errs []error) {
 	var first error
 	var t *acquisition
@@ -206,7 +200,7 @@ func (s *Session) unrenewed(acquisitions []*acquisition, order []int, errs []err
 		if errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
 			continue
 		}
-		if failed++; failed == 1 {
+		if failed++; failed == 1 { // mutant: always: text
 			t, first = acquisitions[j], errs[i]
 		}
 	}

@@ -16,7 +16,7 @@ func (q acquireRequest) sendToReplicas(ctx context.Context) (luascripts.Acquired
 	// rueidis has no timeout for WAIT, so without this one the goroutine could block indefinitely.
 	within := q.ReplicaTimeout + q.s.OpTimeout
 	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Request)
 	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
 		err = command.NoReply{After: within}
@@ -32,7 +32,7 @@ func (a *attempt) rollBack(confirmed int) error {
 	}))
 	err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, confirmed, q.Replicas, q.ReplicaTimeout)}
 	a.at.lock()
-	a.at.state.RolledBack(a.w, &t.Acquisition, o.Answered && o.Err == nil, err)
+	a.at.state.RolledBack(a.w, &t.Acquisition, o.Err == nil, err) // mutant: never: speed
 	a.at.unlock()
 	return err
 }

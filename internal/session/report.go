@@ -60,7 +60,7 @@ func (r *reporter) warn(message, about string, args ...any) {
 // client may have done the same work.
 func (r *reporter) lost(spec *Spec, cause error) {
 	var l loss
-	if errors.As(cause, &l) {
+	if errors.As(cause, &l) { // mutant: always: text
 		cause = l.cause
 	}
 	r.say(slog.LevelError, "lock lost", spec.Name, []any{"lock", spec.Name, "mode", spec.Mode, "cause", cause})
@@ -82,7 +82,7 @@ func (r *reporter) say(level slog.Level, message, about string, args []any) {
 	if !say {
 		return
 	}
-	if left > 0 {
+	if left > 0 { // mutant: always, border: text
 		args = append(args, "suppressed", left)
 	}
 	r.logger().Log(context.Background(), level, message, args...)
@@ -116,7 +116,7 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 // silent logs that requests for spec have failed for quiet. It warns only after a poll interval, or if the server is a
 // replica.
 func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
-	if quiet < s.Poll && !command.IsReadOnly(err) {
+	if quiet < s.Poll && !command.IsReadOnly(err) { // mutant: border: a nanosecond
 		s.report.debug("acquire attempt failed, will retry", "lock", spec.Name, "err", err)
 		return
 	}

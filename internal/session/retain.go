@@ -64,6 +64,7 @@ func (t *acquisition) unrenewed() {
 // extension or reentry has no effect after a release, but it would extend a lock that is retained for its minimum hold
 // time. The caller holds the mutex of the state.
 func (t *acquisition) unsure() bool {
+	// mutant: operand 3: speed
 	return t.Uncertain() || t.keepUntil != nil && (t.Late || t.Unconfirmed())
 }
 

@@ -39,10 +39,7 @@ func (at *entry) subscriptions(l *lockstate.Queue) *subscriptions {
 // subscribeEarly subscribes before the first request is sent if the hub still has the subscription. Messages
 // published before the reply are then received. The caller holds the mutex of the state.
 func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
-	if l.Subscribed() {
-		return
-	}
-	if at.s.hub.Lingers(spec.channel) {
+	if !l.Subscribed() && at.s.hub.Lingers(spec.channel) { // mutant: operand 1: speed
 		l.Subscribe(&spec.terms, time.Time{})
 	}
 }
@@ -170,5 +167,4 @@ func (at *entry) subscribeOwner(w *lockstate.Waiter) {
 // unsubscribeOwner closes the subscription of subscribeOwner.
 func (at *entry) unsubscribeOwner(w *lockstate.Waiter) {
 	w.Of.(*pubsub.Subscription).Close()
-	w.Of = nil
 }

@@ -28,7 +28,6 @@ type lockID struct {
 // takes the mutex of the entry. Lease.Stop waits for a renewal, which may do the same. None of these four is called
 // under that mutex.
 type lockTable struct {
-	s     *Session        // set once
 	rules lockstate.Rules // set once
 
 	mu         sync.Mutex
@@ -61,7 +60,6 @@ type entry struct {
 }
 
 func (all *lockTable) init(s *Session) {
-	all.s = s
 	all.rules = lockstate.Rules{Lease: s.Lease, Poll: s.Poll, OpTimeout: s.OpTimeout}
 	all.known = make(map[lockID]*entry)
 	all.most = idleEntries
@@ -116,11 +114,11 @@ func (at *entry) tidy() {
 }
 
 func (all *lockTable) tidyLocked(at *entry) {
-	if len(all.known) <= all.most && !all.closed || at.users > 0 && len(all.remembered) == 0 {
+	if len(all.known) <= all.most && !all.closed {
 		return
 	}
 	now := time.Now()
-	for len(all.remembered) > 0 && (all.closed || !all.remembered[0].remembers(now)) {
+	for len(all.remembered) > 0 && !all.remembered[0].remembers(now) {
 		first := all.remembered[0]
 		all.remembered, first.remembered = all.remembered[1:], false
 		all.forgetLocked(first, now)
@@ -143,8 +141,7 @@ func (all *lockTable) forgetLocked(at *entry, now time.Time) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	switch {
-	case at.state.Idle(now), all.closed && at.state.Unused():
-		at.dropKeeper() // no call will
+	case at.state.Idle(now), all.closed && at.state.Unused(): // mutant: operand 2: no call uses it, and none can begin
 		delete(all.known, at.id)
 	case at.state.Unused() && !at.remembered:
 		at.remembered = true
@@ -215,7 +212,8 @@ func (at *entry) apply(a lockstate.Effect) {
 func (s *Session) releaseLater(t *acquisition) {
 	lease, uncertain := t.lease, t.unsure()
 	s.sender.Go(func() {
-		if lease != nil {
+		if lease != nil { // mutant: never: speed
+			// mutant: removed: speed
 			lease.Stop(context.Background()) // no renewal may follow the release
 		}
 		s.reconcile(t, uncertain)
