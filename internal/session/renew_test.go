@@ -254,3 +254,36 @@ func TestRenewal_ofAllReadHolds(t *testing.T) {
 		}
 	})
 }
+
+// A lock with a fixed lease is renewed while its owner also has a hold without one. After that it expires.
+func TestRenewal_ofAFixedLease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		fixed := w.lock(w.a, w.Context(), lock.WithFixedLease(10*time.Second))
+		renewed := w.lock(w.a, fixed.Context())
+		time.Sleep(2 * leaseTime)
+		if err := renewed.Err(); err != nil {
+			w.Errorf("the renewed hold: %v", err)
+		}
+		w.unlock(renewed)
+		time.Sleep(leaseTime)
+		if err := fixed.Err(); !errors.Is(err, lock.ErrExpired) {
+			w.Errorf("the fixed lease: %v, want ErrExpired", err)
+		}
+	})
+}
+
+// The application has closed the rueidis client. The error of a renewal says so, and not that Redis is unavailable.
+func TestRenewal_closedClient(t *testing.T) {
+	inBubble(t, func(w *world) {
+		rdb := w.mini.Client(w)
+		s := New(rdb, testConfig())
+		h := w.lock(s, w.Context())
+		rdb.Close()
+		errs := s.renew(w.Context(), []watchdog.Subject{h.(*hold).acquisition()})
+		if len(errs) != 1 || !errors.Is(errs[0], rueidis.ErrClosing) || errors.Is(errs[0], lock.ErrUnavailable) {
+			w.Error(errs)
+		}
+		_ = s.Close(w.Context())
+		w.mini.FlushAll() // the lock could not be released
+	})
+}
