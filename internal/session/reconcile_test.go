@@ -160,6 +160,22 @@ func TestReplicas_lostReplyToWAIT(t *testing.T) {
 	}
 }
 
+// rueidis may report the deadline for the reply to WAIT as an error of the context, although the caller's context has none.
+func TestReplicas_deadline(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := gated(func(acquireFunc) acquireFunc {
+			return func(ctx context.Context, _ rueidis.Client, _ luascripts.Keys, _ luascripts.Request) (luascripts.Acquired, error) {
+				<-ctx.Done()
+				return luascripts.Acquired{}, ctx.Err()
+			}
+		}, nil)
+		q := acquireRequest{s: w.a, spec: w.a.NewSpec(k, "orders", nil), Request: luascripts.Request{Replicas: 1, ReplicaTimeout: time.Second}}
+		if _, err := q.Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
+			w.Error(err)
+		}
+	})
+}
+
 func testLostReplyToWait(t *testing.T, pipelines bool) {
 	server := redistest.Start(t)
 	wire := redistest.NewProxy(t, server.Addr())
@@ -204,13 +220,13 @@ func testLostReplyToWait(t *testing.T, pipelines bool) {
 }
 
 // abandoned makes session a abandon a request that the server executes without a reply.
-func (w *world) abandoned(k *Kind) {
+func (w *world) abandoned(k *Kind, opts ...lock.Option) {
 	w.Helper()
 	w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 	ctx, cancel := context.WithCancel(w.Context())
 	time.AfterFunc(time.Nanosecond, cancel)
-	if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", nil)); err == nil {
+	if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", opts)); err == nil {
 		w.Error("granted without a reply")
 	}
 }
@@ -228,14 +244,16 @@ func (w *world) pending() int {
 // position, one confirmation is enough.
 func TestReconcile_ends(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.abandoned(plain)
-		time.Sleep(leaseTime)
-		if n := w.pending(); n != 1 {
-			w.Errorf("got %d pending before the lease expired", n)
-		}
-		time.Sleep(2 * leaseTime)
-		if n := w.pending(); n != 0 {
-			w.Errorf("got %d pending, long after the lease expired", n)
+		for _, lease := range []time.Duration{leaseTime, 7 * opTime} { // the second expires, at the latest, after one of the intervals
+			w.abandoned(plain, lock.WithFixedLease(lease))
+			time.Sleep(leaseTime)
+			if n := w.pending(); n != 1 {
+				w.Errorf("got %d pending before the lease expired", n)
+			}
+			time.Sleep(2 * leaseTime)
+			if n := w.pending(); n != 0 {
+				w.Errorf("got %d pending, long after the lease expired", n)
+			}
 		}
 
 		h := w.lock(w.b, w.Context())
