@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
@@ -331,6 +332,53 @@ func TestReport_debug(t *testing.T) {
 		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
 		if lines := log.lines("acquire attempt failed"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
 			t.Errorf("%q", lines)
+		}
+	})
+}
+
+// A renewal warns once if the server evicts keys.
+func TestReport_evictions(t *testing.T) {
+	server := redistest.Start(t, "--maxmemory", "100mb")
+	tells := server.Do(t, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0")
+	if n, _ := tells.ToInt64(); n == 0 {
+		t.Skip("this version does not tell a script whether it may run INFO")
+	}
+	for policy, want := range map[string]int{"allkeys-lru": 1, "noeviction": 0} {
+		server.Do(t, "CONFIG", "SET", "maxmemory-policy", policy)
+		log := &logLines{}
+		c := testConfig()
+		c.CheckEviction, c.Logger = true, slog.New(slog.NewTextHandler(log, nil))
+		s := New(server.Client(t), c)
+		h, err := s.Lock(t.Context(), s.NewSpec(plain, "orders", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if errs := s.renew(t.Context(), []watchdog.Subject{h.(*hold).acquisition()}); errors.Join(errs...) != nil {
+				t.Error(errs)
+			}
+		}
+		if err := s.Close(t.Context()); err != nil { // after the reply to the check
+			t.Error(err)
+		}
+		if lines := log.lines("server evicts keys"); len(lines) != want || want > 0 && !strings.Contains(lines[0], "maxmemory-policy="+policy) {
+			t.Errorf("%s: logged %q", policy, lines)
+		}
+	}
+}
+
+// A server that denies the check for eviction is not queried again.
+func TestReport_evictionsDenied(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.scripts()
+		w.mini.SetError("NOPERM this user has no permissions")
+		for range 2 {
+			w.a.CheckEvictionOnce()
+			synctest.Wait()
+		}
+		w.mini.SetError("")
+		if n.Load() != 1 {
+			t.Errorf("%d queries", n.Load())
 		}
 	})
 }
