@@ -93,14 +93,16 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 // The longest minimum hold time of an owner's holds decides, in whatever order they come.
 func TestMinHold_longestWins(t *testing.T) {
 	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
-		inner := w.lock(w.a, outer.Context(), lock.WithMinHold(time.Second))
-		w.unlock(inner)
-		w.unlock(outer)
-		if left := w.mini.TTL("orders"); left < minute-time.Second {
-			w.Errorf("the TTL is %v", left)
+		for _, holds := range [][2]time.Duration{{minute, time.Second}, {time.Second, minute}} {
+			outer := w.lock(w.a, w.Context(), lock.WithMinHold(holds[0]))
+			inner := w.lock(w.a, outer.Context(), lock.WithMinHold(holds[1]))
+			w.unlock(inner)
+			w.unlock(outer)
+			if left := w.mini.TTL("orders"); left < minute-time.Second {
+				w.Errorf("%v: the TTL is %v", holds, left)
+			}
+			time.Sleep(minute)
 		}
-		time.Sleep(minute)
 	})
 }
 
@@ -549,11 +551,13 @@ func TestMinHold_fixedLease(t *testing.T) {
 }
 
 // A lock is handed off to a call with WithMinHold. Its lease is not extended, because Redis rejects the command or the
-// context of the call is canceled. The lock is released, before the call returns if its context is not canceled.
+// context of the call is canceled. The lock is released, before the call returns if its context is not canceled. If Close
+// has begun, it releases the lock.
 func TestMinHold_notExtended(t *testing.T) {
-	for _, refused := range []bool{true, false} {
-		t.Run(fmt.Sprintf("refused %v", refused), func(t *testing.T) {
+	for _, how := range []string{"refused", "canceled", "canceled during Close"} {
+		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(w *world) {
+				refused := how == "refused"
 				k, sent := hookable(), make(chan struct{})
 				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
 					if refused {
@@ -579,10 +583,19 @@ func TestMinHold_notExtended(t *testing.T) {
 				time.Sleep(time.Millisecond) // within the time of a hand-off
 				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
 				w.unlock(h)
+				closed := make(chan error, 1)
+				if synctest.Wait(); how == "canceled during Close" {
+					go func() { closed <- w.a.Close(context.Background()) }()
+				} else {
+					close(closed)
+				}
 				if err := <-ended; err == nil {
 					w.Error("it has a lock with too short a lease")
 				}
 				close(sent)
+				if err := <-closed; err != nil {
+					w.Error(err)
+				}
 				time.Sleep(opTime)
 				if w.mini.Exists("orders") {
 					w.Errorf("the lock is held for %v without a holder", w.mini.TTL("orders"))
