@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 	"slices"
@@ -52,6 +53,8 @@ func TestSemaphoreStateOf(t *testing.T) {
 		"a lease has expired": {stored: luascripts.SemaphoreState{Free: 3, Held: permitsOf(third, 0)}, free: 4},
 		"one owner": {luascripts.SemaphoreState{Free: 2, Held: permitsOf(first, 3*time.Second, time.Second, 2*time.Second)},
 			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 2},
+		"one owner, in the order of the leases": {luascripts.SemaphoreState{Held: slices.SortedFunc(slices.Values(permitsOf(first, 3*time.Second, time.Second, 2*time.Second)), func(a, b luascripts.Permit) int { return cmp.Compare(a.Left, b.Left) })},
+			lock.State{Mode: lock.Permit, Lease: time.Second, Holders: []lock.Holder{holder(first, number, 3)}}, []time.Duration{time.Second}, 0},
 		"in the order of their requests": {luascripts.SemaphoreState{Held: slices.Concat(permitsOf(fourth, 4*time.Second), permitsOf(third, 3*time.Second), permitsOf(second, 2*time.Second), permitsOf(first, time.Second, time.Second, time.Second))},
 			lock.State{Mode: lock.Permit, Lease: 4 * time.Second, Holders: []lock.Holder{holder(first, number, 3), holder(second, number+3, 1), holder(third, number+4, 1), holder(fourth, number+5, 1)}},
 			[]time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}, 0},
