@@ -17,8 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A waiter sends a request, and another one after its subscription. If the subscription still exists, it sends no
-// second request.
+// A waiter subscribes to the channel of its lock, and to no other. It sends a request, and another one after its
+// subscription. If the subscription still exists, it sends no second request.
 func TestSubscription_sharedWhileItLingers(t *testing.T) {
 	for name, kind := range map[string]*Kind{"reading": reading, "writing": writing} {
 		t.Run(name, func(t *testing.T) {
@@ -31,6 +31,9 @@ func TestSubscription_sharedWhileItLingers(t *testing.T) {
 					synctest.Wait()
 					if n := sent.Load(); n != want {
 						w.Errorf("wait %d: %d requests, want %d", i, n, want)
+					}
+					if n := w.a.hub.Channels(); n != 1 {
+						w.Errorf("wait %d: %d channels", i, n)
 					}
 					w.unlock(h)
 					w.unlock(<-waiter)
@@ -110,6 +113,49 @@ func TestWaiter_oneOfTwoChannels(t *testing.T) {
 		}
 		w.unlock(h)
 		other.CloseSoon()
+	})
+}
+
+// The same, but the second is confirmed, later than that delay.
+func TestWaiter_secondChannelLater(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(withPermitsChannel, "orders", nil)
+		h := w.take(w.b, withPermitsChannel, w.Context())
+		other := w.a.Subscribe(spec.channel, func() {})
+		synctest.Wait()
+		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{DelayRequest: pollTime / 2}))
+		start := time.Now()
+		next := w.waitingFor(w.a, w.Context(), spec)
+		time.Sleep(pollTime / 4)
+		w.mini.Del("orders") // publishes no message
+		got := <-next
+		if took := time.Since(start); took < pollTime/2 || took > pollTime/2+2*time.Millisecond {
+			w.Errorf("it has the lock after %v, the second channel was confirmed after %v", took, pollTime/2)
+		}
+		w.unlock(got)
+		_ = h.Unlock(w.Context()) // it is lost
+		other.CloseSoon()
+	})
+}
+
+// A client of another release may send other messages to all clients with the queue. They have no effect.
+func TestWaiter_unknownMessage(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := keys.Plain("orders")
+		h := w.lock(w.b, w.Context())
+		next := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		start := time.Now()
+		w.mini.Publish(k.QueueChannel, "unknown")
+		synctest.Wait()
+		w.mini.Del("orders") // publishes no message
+		w.mini.Publish(k.Channel, "0")
+		got := <-next
+		if took := time.Since(start); took != 0 {
+			w.Errorf("it has the lock after %v", took)
+		}
+		w.unlock(got)
+		_ = h.Unlock(w.Context()) // it is lost
 	})
 }
 
