@@ -108,11 +108,11 @@ func TestTable_keepsYieldedLocks(t *testing.T) {
 			at.unlock()
 			w.a.done(at)
 		}
-		for i := range 10 {
-			yielded(i)
+		for i := range 20 {
+			yielded(i % 10)
 		}
-		if known := w.entries(w.a); known != 10 {
-			w.Errorf("got %d entries, want all yielded ones", known)
+		if known, remembered := w.entries(w.a), len(w.a.table.remembered); known != 10 || remembered != 10 {
+			w.Errorf("got %d entries, want all yielded ones; %d are remembered", known, remembered)
 		}
 		time.Sleep(asideTime)
 		yielded(10)
@@ -214,6 +214,22 @@ func TestTable_keepsAnEntryDuringACall(t *testing.T) {
 		}
 		w.a.done(first)
 		w.a.done(second)
+	})
+}
+
+// The entry of a lock was removed, and a new call has another one. When the former is removed again, for example because
+// its lease expired only now, the new one stays.
+func TestTable_keepsTheNewEntry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.a.table.most = 0
+		former := w.beginCall("orders")
+		w.a.done(former)
+		at := w.beginCall("orders")
+		former.tidy()
+		if found := w.a.find(at.id); former == at || found != at {
+			w.Errorf("the entries are %p and %p, and %p is known", former, at, found)
+		}
+		w.a.done(at)
 	})
 }
 
