@@ -74,7 +74,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		t.unrenewed()
 	}
 	switch {
-	case !o.Answered || o.Err != nil:
+	case o.Err != nil: // there is one if there was no reply
 		if err := h.over(); err != nil {
 			return err
 		}
@@ -115,8 +115,8 @@ func (e *extension) confirmed() {
 }
 
 // Late handles the reply after the call has left.
-func (e *extension) Late(r luascripts.Renewed, err error) {
-	if err == nil && r.Verdict == luascripts.Done {
+func (e *extension) Late(r luascripts.Renewed, _ error) {
+	if r.Verdict == luascripts.Done { // an error has no verdict
 		e.confirmed()
 	}
 }

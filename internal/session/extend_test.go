@@ -91,8 +91,11 @@ func TestExtend_errors(t *testing.T) {
 		}
 		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		if err := h.Extend(done, time.Minute); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("with a canceled context: %v", err)
+		n := w.scripts()
+		err := h.Extend(done, time.Minute)
+		synctest.Wait()
+		if !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) || n.Load() != 0 {
+			w.Errorf("with a canceled context: %v, and %d commands", err, n.Load())
 		}
 		w.mini.Del("orders")
 		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrGone) {
@@ -118,10 +121,15 @@ func TestExtend_errors(t *testing.T) {
 	})
 }
 
-// A duration that overflows is rejected, and no command is sent.
+// A duration that overflows is rejected, and no command is sent. The shortest and the longest durations are accepted.
 func TestExtend_tooLong(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
+		for _, d := range []time.Duration{lock.MinLease, maxExtension} {
+			if err := h.Extend(w.Context(), d); err != nil {
+				w.Errorf("%v: %v", d, err)
+			}
+		}
 		n := w.scripts()
 		if err := h.Extend(w.Context(), maxExtension+time.Millisecond); err == nil || errors.Is(err, lock.ErrUnavailable) || n.Load() != 0 {
 			w.Errorf("%v, and %d commands", err, n.Load())
@@ -155,6 +163,9 @@ func TestExtend_endsInBetween(t *testing.T) {
 				err := h.Extend(ctx, time.Hour)
 				if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrClosed) != (name == "by Close") || errors.Is(err, lock.ErrGone) != (name == "by a loss") || n.Load() != 0 {
 					w.Errorf("%v, and %d commands", err, n.Load())
+				}
+				if a := h.(*hold).acquisition(); locked(a.at, a.Unconfirmed) {
+					w.Error("an extension that was not sent counts as unconfirmed")
 				}
 			})
 		})
@@ -281,6 +292,42 @@ func TestExtend_lateReply(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Redis confirms an extension, so it cannot be executed later. After Unlock, one command retains the lock, and no other
+// command follows.
+func TestExtend_confirmed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, commands := range []int64{4, 2} { // the first time they are repeated with the scripts
+			h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
+			n := w.scripts()
+			if err := h.Extend(w.Context(), time.Minute); err != nil {
+				w.Error(err)
+			}
+			w.unlock(h)
+			time.Sleep(time.Minute)
+			if got := n.Load(); got != commands {
+				w.Errorf("%d commands, want %d: an extension and a retention", got, commands)
+			}
+		}
+	})
+}
+
+// The reply to Extend comes after its caller left, and so late that the command may have been sent twice. The second copy
+// may be executed later.
+func TestExtend_lateReplyOfACopy(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second}))
+		if err := h.Extend(w.within(time.Second/2), time.Minute); !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		time.Sleep(2 * time.Second)
+		if a := h.(*hold).acquisition(); !locked(a.at, func() bool { return a.Late && !a.Unconfirmed() }) {
+			w.Error("no copy of the extension is expected")
+		}
+		w.unlock(h)
+	})
 }
 
 // Extend is executed after its context was canceled and after Unlock. The minimum hold time of the lock does not become
