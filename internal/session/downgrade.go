@@ -23,7 +23,7 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 		c.tellFailed(err)
 		return nil, err
 	}
-	if spec.limits() {
+	if spec.limits() { // mutant: always: speed
 		s.limit(read, spec)
 	}
 	read.async = spec.Config.AsyncUnlock

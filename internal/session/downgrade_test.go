@@ -3,6 +3,8 @@ package session
 import (
 	"context"
 	"errors"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // downgrade returns a read hold for h, and fails the test on an error.
@@ -372,6 +375,49 @@ func TestDowngrade_lostInBetween(t *testing.T) {
 		close(reply)
 		time.Sleep(opTime)
 	})
+}
+
+// The write hold is lost during a downgrade, and its last renewal timed out. Then the context of the downgrade times out.
+// The error reports the loss, and not only the timeout.
+func TestDowngrade_lostAfterATimeout(t *testing.T) {
+	inBubble(t, func(w *world) {
+		read, write := *reading, *writing
+		read.Sibling, write.Sibling = &write, &read
+		write.Renew = func(_ context.Context, _ rueidis.Client, batch []luascripts.Renewal, _ time.Duration, _ int) []luascripts.Renewed {
+			return slices.Repeat([]luascripts.Renewed{{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}}, len(batch))
+		}
+		h := w.take(w.a, &write, w.Context())
+		time.Sleep(time.Until(h.Until()) - time.Second)
+		reply := make(chan struct{})
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
+		_, err := w.a.Downgrade(w.within(2*time.Second), w.a.NewSpec(&read, "orders", nil), h)
+		if !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || errors.Is(err, lock.ErrNotAcquired) {
+			w.Error(err)
+		}
+		close(reply)
+		time.Sleep(opTime)
+	})
+}
+
+// A session without an observer downgrades a hold.
+func TestDowngrade_noObserver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		write := w.take(w.b, writing, w.Context())
+		w.unlock(w.downgrade(w.b, w.Context(), write))
+	})
+}
+
+// A hold that was released is not held. A hold that was lost is not held either, and the error says why.
+func TestNotHeld(t *testing.T) {
+	for cause, want := range map[error]string{
+		nil:              "",
+		lock.ErrUnlocked: lock.ErrNotHeld.Error(),
+		&lock.Error{Op: "hold", Name: "orders", Err: loss{lock.ErrGone}}: lock.ErrNotHeld.Error() + ": " + loss{lock.ErrGone}.Error(),
+	} {
+		if err := notHeld(cause); errText(err) != want {
+			t.Errorf("after %v: %v, want %q", cause, err, want)
+		}
+	}
 }
 
 // Redis does not respond, and the context of a downgrade is not canceled. The error reports only that Redis is
