@@ -120,7 +120,7 @@ func (e closeTimeout) Timeout() bool { return true }
 // nothing is left.
 func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := s.CloseContext(ctx)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	held, first := s.table.close()
 
 	// Only the first Close releases the locks. Until then, the watchdog and the hub must keep running, and no other

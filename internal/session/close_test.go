@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -122,6 +123,45 @@ func TestClose_canceledBeforeTheReply(t *testing.T) {
 				w.Error(err)
 			}
 		}
+	})
+}
+
+// The context of a Close is canceled after three operation timeouts, which is not the caller's deadline. A Close inside
+// another Close, as in Client.Close, uses the other's context, even if that is canceled.
+func TestCloseContext(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := w.a.CloseContext(w.Context())
+		defer cancel()
+		time.Sleep(3*opTime - 1)
+		if err := ctx.Err(); err != nil {
+			w.Error(err)
+		}
+		time.Sleep(1)
+		<-ctx.Done()
+		if err := ctx.Err(); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+		inner, cancel := w.a.CloseContext(ctx)
+		defer cancel()
+		if inner != ctx {
+			w.Errorf("the inner Close has another context: %v", inner.Err())
+		}
+	})
+}
+
+// The server loads its data while Close releases a lock. The observer gets the same error as for any other call that Redis
+// did not serve.
+func TestClose_whileTheServerLoads(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.lock(w.a, w.Context())
+		w.wantEvents("granted")
+		w.mini.SetError(loading)
+		if err := w.a.Close(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			w.Error(err)
+		}
+		w.wantEnd("the release", w.wantEvents("released")[0].Err, []error{lock.ErrUnavailable}, lock.ErrNotHeld)
+		w.mini.SetError("")
+		w.mini.FlushAll()
 	})
 }
 
