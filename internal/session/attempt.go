@@ -175,7 +175,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 	for {
 		over := a.waiting.Err() // without the mutex: the context is the caller's
 		var sibling *lockstate.Acquisition
-		if a.spec.Sibling != nil {
+		if a.spec.Sibling != nil { // mutant: always: speed
 			a.at.valid(a.owner.Sibling) // checks the lease, which may end the acquisition
 		}
 		a.at.lock()
@@ -186,7 +186,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 			a.at.unlock()
 			return lockstate.Step{}, over
 		}
-		if a.spec.Sibling != nil {
+		if a.spec.Sibling != nil { // mutant: always: speed
 			sibling = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
 		}
 		step := a.at.state.Next(a.w, sibling, a.now)
@@ -213,7 +213,7 @@ func (a *attempt) sleep(due time.Time) {
 	var timeout <-chan time.Time
 	if !due.IsZero() {
 		timer := time.NewTimer(time.Until(due))
-		defer timer.Stop()
+		defer timer.Stop() // mutant: removed: memory
 		timeout = timer.C
 	}
 	select {
@@ -314,18 +314,13 @@ func (a *attempt) accept(t *acquisition) error {
 	h := &t.first
 	a.at.lock()
 	held := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
-	closed := t.Phase() == lockstate.Closed
 	a.at.unlock()
-	switch {
-	case held:
-		a.h = h
-		return nil
-	case closed:
-		return command.Final{Err: lock.ErrClosed}
-	default:
-		a.restart(false) // lost before it was claimed
+	if !held {
+		a.restart(false) // it was lost, or ended by Close, which ends the next step, too
 		return errAgain
 	}
+	a.h = h
+	return nil
 }
 
 // restart makes the attempt send a request for a new acquisition. The former one has ended, or is abandoned.
@@ -336,7 +331,7 @@ func (a *attempt) restart(abandon bool) {
 		_ = a.giveUp() // it sent its own request, so it joined none
 	}
 	a.t = nil
-	if !a.spec.terms.Tickets() {
+	if !a.spec.terms.Tickets() { // mutant: always: speed
 		a.ownAcquisition()
 	}
 	a.at.state.Wakeup(a.w)
@@ -388,21 +383,15 @@ var (
 
 // overdue returns the time after which the reply to a request for spec is overdue.
 func (s *Session) overdue(spec *Spec) time.Duration {
-	if spec.terms.Replicas {
-		return s.OpTimeout + spec.Config.ReplicaTimeout
-	}
-	return s.OpTimeout
+	return s.OpTimeout + spec.Config.ReplicaTimeout // which is 0 without replicas
 }
 
 // Ahead returns the error of a TryLock by spec if another call of this process waits for the lock. Otherwise it returns
 // nil.
 func (s *Session) Ahead(spec *Spec) error {
-	if spec.Err != nil {
-		return nil // the attempt returns the error
-	}
-	at, err := s.begin(spec)
+	at, err := s.begin(spec) // no call waits for an invalid spec
 	if err != nil {
-		return nil // likewise
+		return nil // the attempt returns the error
 	}
 	defer s.done(at)
 	at.lock()

@@ -3,14 +3,18 @@ package session
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -77,7 +81,13 @@ func TestExpiredGrant_retriesImmediately(t *testing.T) {
 // executes the steps of the attempt.
 func (w *world) handsOff() (h lock.Hold, a *attempt, end func()) {
 	h = w.take(w.a, fair, w.Context())
-	spec := w.a.NewSpec(fair, "orders", nil)
+	a, end = w.refusedAttempt(fair)
+	return h, a, end
+}
+
+// refusedAttempt returns an attempt of session a whose first request was refused.
+func (w *world) refusedAttempt(k *Kind) (a *attempt, end func()) {
+	spec := w.a.NewSpec(k, "orders", nil)
 	at, err := w.a.begin(spec)
 	if err != nil {
 		w.Fatal(err)
@@ -87,10 +97,28 @@ func (w *world) handsOff() (h lock.Hold, a *attempt, end func()) {
 	if err := a.step(); err != errRefused {
 		w.Fatal(err)
 	}
-	return h, a, func() {
+	return a, func() {
 		a.leave()
 		w.a.done(at)
 	}
+}
+
+// An attempt starts over, because it did not get a lock that it was handed. It keeps the ticket of its queue, and with it the
+// position in Redis, even if a request for the ticket may still be executed.
+func TestQueue_keepsItsTicket(t *testing.T) {
+	inBubble(t, func(w *world) {
+		other := w.lock(w.b, w.Context())
+		a, end := w.refusedAttempt(plain)
+		ticket := a.t
+		locked(a.at, ticket.MarkUncertain)
+		a.restart(false)
+		if err := a.step(); err != errRefused || a.t != ticket {
+			w.Errorf("%v, and the ticket is %s, not %s", err, a.t.Name, ticket.Name)
+		}
+		end()
+		synctest.Wait()
+		w.unlock(other)
+	})
 }
 
 // loseLock loses the lock of t, as after a force-unlock.
@@ -130,6 +158,32 @@ func TestQueue_lostDuringTheClaim(t *testing.T) {
 		}
 		w.retries(a, claimed)
 		end()
+	})
+}
+
+// The same, and Close ends the lock. The call of the waiter ends with ErrClosed.
+func TestQueue_closedDuringTheClaim(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h, a, end := w.handsOff()
+		w.unlock(h)
+		synctest.Wait()
+		step, err := a.next()
+		if err != nil || step.Do != lockstate.Take {
+			w.Fatal(step.Do, err)
+		}
+		closed := make(chan error)
+		go func() { closed <- w.a.Close(w.Context()) }()
+		synctest.Wait() // it has released the lock, and waits for the call
+		if err := a.accept(acquisitionOf(step.Acquisition)); err != errAgain {
+			w.Error(err)
+		}
+		if err := a.steps(); !errors.Is(err, lock.ErrClosed) || a.h != nil {
+			w.Errorf("%v, and the hold: %v", err, a.h)
+		}
+		end()
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
 	})
 }
 
@@ -230,8 +284,9 @@ func TestTryLock_reportsTheEarlierError(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context()))
 		w.mini.SetError(loading)
 		ended := make(chan error)
+		start := time.Now()
 		go func() {
-			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
+			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(alone, "orders", nil))
 			ended <- err
 		}()
 		synctest.Wait()
@@ -242,8 +297,90 @@ func TestTryLock_reportsTheEarlierError(t *testing.T) {
 		if !strings.Contains(errText(err), "LOADING") {
 			w.Errorf("%v, which does not say what went before", err)
 		}
+		if took := time.Since(start); took != opTime {
+			w.Errorf("it took %v, and the operation timeout is %v", took, opTime)
+		}
 		w.wire.Freeze(false)
 		time.Sleep(2 * leaseTime)
+	})
+}
+
+// A TryLock is refused because the server loads its data. Then its context is canceled, before its next request or
+// before the reply to it. Its error reports both.
+func TestTryLock_canceledAfterAnError(t *testing.T) {
+	for name, sent := range map[string]bool{"before the next request": false, "before the reply": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.unlock(w.lock(w.a, w.Context()))
+				w.mini.SetError(loading)
+				ctx := &errOnly{Context: w.Context()}
+				ended := make(chan error)
+				go func() {
+					_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
+					ended <- err
+				}()
+				synctest.Wait() // it pauses
+				w.mini.SetError("")
+				n := w.slowScripts(time.Second)
+				if sent {
+					time.Sleep(time.Second)
+				}
+				ctx.canceled.Store(true)
+				err := <-ended
+				w.wantEnd("TryLock", err, []error{context.Canceled, lock.ErrUnavailable}, lock.ErrNotAcquired)
+				if !strings.Contains(errText(err), "LOADING") || (n.Load() > 0) != sent {
+					w.Errorf("%v, after %d requests", err, n.Load())
+				}
+			})
+		})
+	}
+}
+
+// The server refuses connections. A TryLock fails at the second refusal, although it has time left.
+func TestTryLock_refusedConnections(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k, n := hookable(), 0
+		k.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error) {
+			n++
+			return luascripts.Acquired{}, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		_, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", nil))
+		w.wantEnd("TryLock", err, []error{lock.ErrUnavailable}, lock.ErrNotAcquired)
+		if n != 2 {
+			w.Errorf("%d requests, want 2", n)
+		}
+	})
+}
+
+// A renewal without a reply delays the release of an Unlock that did not wait for it. A TryLock waits for the release
+// first, and still takes no longer than the operation timeout.
+func TestTryLock_waitsForARelease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.asyncSpec(plain)
+		h := w.mustLock(w.Context(), spec)
+		time.Sleep(leaseTime/3 - time.Millisecond)
+		w.wire.Freeze(true)
+		time.Sleep(opTime / 3) // the renewal is in flight
+		w.unlockImmediately(h)
+		start := time.Now()
+		if _, err := w.a.TryLock(w.Context(), spec); !errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
+			w.Errorf("%v after %v", err, time.Since(start))
+		}
+		w.wire.Freeze(false)
+		time.Sleep(2 * leaseTime)
+	})
+}
+
+// The request of a Lock fails, and its context is canceled at the same time. The error reports both.
+func TestUnavailable_canceledAtTheError(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, k := &errOnly{Context: w.Context()}, hookable()
+		k.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error) {
+			ctx.canceled.Store(true)
+			return luascripts.Acquired{}, io.EOF
+		}
+		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", nil))
+		w.wantEnd("Lock", err, []error{context.Canceled, lock.ErrUnavailable, io.EOF}, lock.ErrNotAcquired)
 	})
 }
 
@@ -312,8 +449,39 @@ func TestTryLock_noRequestInFlight(t *testing.T) {
 		turn := h.(*hold).By.Turn
 		turn <- struct{}{}
 		_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
-		w.wantEnd("TryLock", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
+		w.wantEnd("TryLock", err, []error{errAhead}, lock.ErrUnavailable)
 		<-turn
+		w.unlock(h)
+	})
+}
+
+// Another call of the owner has the turn, and its re-entry is in flight. A wait that ends reports Redis as unavailable if the
+// re-entry is overdue, or if a TryLock had no time left.
+func TestUnavailable_duringAReentry(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context()).(*hold)
+		held := h.acquisition()
+		a := attempt{s: w.a, spec: held.spec, at: held.at, owner: h.By}
+		held.at.lock()
+		held.WillChange(time.Now())
+		held.at.unlock()
+		for _, c := range []struct {
+			later       time.Duration
+			err         error
+			unavailable bool
+		}{
+			{opTime - 1, context.Canceled, false},
+			{0, command.NoReply{After: opTime}, true},
+			{1, context.Canceled, true},
+		} {
+			time.Sleep(c.later)
+			if err := a.ended(c.err); errors.Is(err, lock.ErrUnavailable) != c.unavailable || !c.unavailable && err != c.err {
+				w.Errorf("%v, which ended with %v", err, c.err)
+			}
+		}
+		if d := w.a.overdue(w.a.NewSpec(plain, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})); d != opTime+time.Second {
+			w.Errorf("with replicas, a request is overdue after %v", d)
+		}
 		w.unlock(h)
 	})
 }
@@ -559,6 +727,9 @@ func TestExpiredGrant(t *testing.T) {
 		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
 			grants = 0
 			h, err := f(w.Context(), spec)
+			if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+				w.Errorf("%s: %v", name, err)
+			}
 			if h != nil || !errors.As(err, new(tooLate)) || grants != map[string]int{"Lock": 3, "TryLock": 1}[name] {
 				w.Errorf("%s: %v, %v after %d grants", name, h, err, grants)
 			}
@@ -726,6 +897,12 @@ func TestAhead(t *testing.T) {
 		}
 		w.unlock(h)
 		w.unlock(w.next(next))
+		if err := w.a.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		if err := w.a.Ahead(spec); err != nil {
+			w.Errorf("after Close: %v", err)
+		}
 	})
 }
 

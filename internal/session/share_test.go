@@ -991,6 +991,34 @@ func TestShare_joinerLeavesWhenAdmitted(t *testing.T) {
 	})
 }
 
+// Readers with reader preference wait for a writer. The writer is gone, and the first of them joins a reader that came just
+// now. The others are admitted at the same time.
+func TestShare_joinerLetsOthersIn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.b, writing, w.Context())
+		var waits []<-chan lock.Hold
+		for range 3 {
+			waits = append(waits, w.goRead(w.a, w.Context(), lock.WithReaderPreference()))
+		}
+		time.Sleep(pollTime / 2)
+		w.mini.Del("orders")
+		first := w.take(w.a, reading, w.Context())
+		start := time.Now()
+		w.a.mayBeFree(w.a.NewSpec(writing, "orders", nil))
+		for _, wait := range waits {
+			other := <-wait
+			if took := time.Since(start); took != 0 || other.Owner() != first.Owner() {
+				w.Errorf("%s is in after %v, and the first reader is %s", other.Owner(), took, first.Owner())
+			}
+			w.unlock(other)
+		}
+		w.unlock(first)
+		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
+			w.Error(err)
+		}
+	})
+}
+
 // lingering keeps session a subscribed to the channel of the lock, without waiters.
 func (w *world) lingering(k *Kind) {
 	w.Helper()
