@@ -154,7 +154,7 @@ func (w *Watchdog) queuesLocked() []*queue {
 // run calls turn whenever something is due.
 func (w *Watchdog) run() {
 	timer := time.NewTimer(0)
-	defer timer.Stop()
+	defer timer.Stop() // mutant: removed: memory
 	for {
 		select {
 		case <-timer.C:
@@ -187,7 +187,7 @@ func (w *Watchdog) turn() time.Duration {
 		ended = append(ended, l.subject.Due)
 	}
 	for _, ln := range w.lanes {
-		if b := ln.startLocked(w, n); b != nil {
+		if b := ln.startLocked(w, n); b != nil { // mutant: always: speed
 			w.wg.Go(func() { w.sendBatches(ln, b) })
 		}
 	}

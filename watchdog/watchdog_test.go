@@ -247,6 +247,17 @@ func TestWatchdog_renewsAfterAThird(t *testing.T) {
 	})
 }
 
+// A lease that is shorter than the others, such as that of an offer, is renewed before it ends.
+func TestWatchdog_shortLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
+		_, l := s.watch(w, lease/6, true)
+		time.Sleep(lease / 6)
+		if err := l.Check(); err != nil || s.renewals() != 1 {
+			t.Errorf("%v after %d renewals", err, s.renewals())
+		}
+	})
+}
+
 func TestWatchdog_fixedLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, _ := s.watch(w, lease, false)
