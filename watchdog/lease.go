@@ -242,7 +242,7 @@ func (l *Lease) endLocked(cause error) {
 // expiredLocked returns the cause of an expiry. It includes the error of the latest renewal, if there
 // is one.
 func (l *Lease) expiredLocked() error {
-	if l.err != nil {
+	if l.err != nil { // mutant: always: text
 		return fmt.Errorf("%w: last renewal failed: %w", ErrExpired, l.err)
 	}
 	return ErrExpired

@@ -169,7 +169,7 @@ func (w *Watchdog) run() {
 // turn ends expired leases, calls Due, and starts renewals. It returns how long to sleep.
 func (w *Watchdog) turn() time.Duration {
 	w.mu.Lock()
-	w.loop.asleep = false
+	w.loop.asleep = false // mutant: removed: speed
 	w.loop.turns++
 	w.clockLocked()
 	n := now()
@@ -196,7 +196,7 @@ func (w *Watchdog) turn() time.Duration {
 		sleep = min(sleep, ln.sleepLocked(w, n))
 	}
 	if l := w.ends.first(); l != nil {
-		sleep = min(sleep, max(l.endsLocked().left(n), 0))
+		sleep = min(sleep, max(l.endsLocked().left(n), 0)) // mutant: operand 4: the timer fires immediately either way
 	}
 	if sleep == never && w.loop.watched {
 		sleep = w.lease / 3 // most leases end before their first renewal, so the next Watch need not wake run
@@ -270,7 +270,8 @@ func (w *Watchdog) removeLocked(l *Lease) {
 
 // wakeLocked wakes run if run would sleep past due.
 func (w *Watchdog) wakeLocked(due time.Duration) {
-	if w.loop.asleep && due < w.loop.wakesAt {
+	if w.loop.asleep && due < w.loop.wakesAt { // mutant: operand 1, border: speed
+		// mutant: removed: speed
 		w.loop.asleep = false // one signal is enough
 		select {
 		case w.loop.wake <- struct{}{}:

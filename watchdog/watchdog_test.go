@@ -1182,9 +1182,10 @@ func TestCallAt(t *testing.T) {
 func TestCallAt_afterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		sub, l := s.watch(w, time.Second, false)
+		until := l.Until()
 		l.CallAt(time.Now().Add(2 * time.Second))
 		time.Sleep(3 * time.Second)
-		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || len(sub.calls()) != 0 {
+		if at, cause := sub.lost(); !errors.Is(cause, watchdog.ErrExpired) || !at.Equal(until) || len(sub.calls()) != 0 {
 			t.Errorf("lost by %v at %v, and called %d times", cause, at, len(sub.calls()))
 		}
 	})
