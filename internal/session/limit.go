@@ -123,9 +123,9 @@ func (s *Session) callerCanceled(h *hold) {
 func (t *acquisition) Due() {
 	s := t.at.s
 	t.at.lock()
-	if !t.Lives() || t.at.state.IsClosed() {
+	if t.at.state.IsClosed() {
 		t.at.unlock()
-		return // what ended it ends all holds
+		return // Close ends all holds
 	}
 	var over, running []*hold
 	for _, held := range t.Holds() {
@@ -177,7 +177,12 @@ func (s *Session) expire(h *hold) {
 	t.at.lock()
 	remains, handedOff := t.remove(h, time.Now())
 	t.at.unlock()
-	if remains == lockstate.NobodyHolds && !handedOff {
+	if remains == lockstate.NotThere {
+		return // its owner has lost all holds in the meantime
+	}
+	releases := remains == lockstate.NobodyHolds && !handedOff
+	if releases {
+		// mutant: always: speed
 		if _, inFlight := t.lease.End(); inFlight != nil { // not waited for: unless the lock is retained, it is executed before the release or has no effect
 			t.unrenewed()
 		}
@@ -186,11 +191,8 @@ func (s *Session) expire(h *hold) {
 		t.at.dropKeeper()
 		t.at.unlock()
 	}
-	if remains == lockstate.NobodyHolds && !handedOff || remains == lockstate.OwnerHolds || remains == lockstate.NotThere {
+	if releases || remains == lockstate.OwnerHolds {
 		s.reconcile(t, locked(t.at, t.unsure))
-	}
-	if remains == lockstate.NotThere {
-		return // its owner has lost all holds in the meantime
 	}
 	if why == lock.ErrAbandoned {
 		canceled := context.Cause(h.caller())

@@ -484,8 +484,8 @@ func TestReport_limits(t *testing.T) {
 		}
 		w.ended(h, lock.ErrAbandoned)
 		owner := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner, lock.WithMaxHold(time.Second))
-		time.Sleep(2 * time.Second)
+		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner, lock.WithMaxHold(reportEvery)) // the first loss was logged just before
+		time.Sleep(2 * reportEvery)
 		if lines := log.lines("lock lost"); len(lines) != 0 {
 			w.Errorf("one of two holds: %q", lines)
 		}
@@ -505,6 +505,69 @@ func TestMaxHold_removesTheEntry(t *testing.T) {
 			w.Errorf("got %d entries", known)
 		}
 		w.ended(h, lock.ErrMaxHold)
+	})
+}
+
+// A client without an observer limits holds, too.
+func TestLimits_noObserver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		err := lock.Do(ctx, w.locker(w.b, plain), func(ctx context.Context) error {
+			h := w.lock(w.b, ctx)
+			cancel()
+			time.Sleep(2 * leaseTime)
+			w.ended(h, lock.ErrAbandoned)
+			return nil
+		})
+		if err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// The caller's context is canceled, or the limit passes, while an Unlock of the hold is in progress. The hold is only released.
+func TestLimits_unlockIsFaster(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		h := w.lock(w.a, ctx, lock.WithMaxHold(time.Hour)).(*hold)
+		h.end(lock.ErrUnlocked) // the first step of Unlock
+		w.a.sender.Add()
+		w.a.expire(h)
+		w.a.sender.Done()
+		w.slowScripts(time.Second)
+		done := make(chan error)
+		go func() { done <- w.a.unlockEnded(w.Context(), h, time.Now(), true) }()
+		synctest.Wait()
+		cancel()
+		w.a.callerCanceled(h) // a renewal began before the Unlock
+		if err := <-done; err != nil {
+			w.Error(err)
+		}
+		if e := w.wantEvents("granted", "released")[1]; e.Draining != 0 {
+			w.Errorf("released: %+v", e)
+		}
+	})
+}
+
+// A lock is handed off inside the process when its holder reaches its limit. The next holder has it, and no command is sent.
+func TestMaxHold_handsOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := lingerKinds["plain"]
+		w.keepLock(k, lingers)
+		first := w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour), lock.WithMaxHold(lingerTime))
+		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		sent := w.scripts()
+		time.Sleep(lingerTime)
+		h := w.next(next)
+		w.ended(first, lock.ErrMaxHold)
+		if n := sent.Load(); n != 0 || h.Owner() != first.Owner() {
+			w.Errorf("%d scripts were sent; owner %s after %s", n, h.Owner(), first.Owner())
+		}
+		time.Sleep(2 * leaseTime)
+		if err := h.Err(); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
 	})
 }
 
@@ -642,6 +705,33 @@ func TestDo_underUntilUnlock(t *testing.T) {
 		if err != nil || len(n.draining) != 1 || len(n.running) != 1 {
 			w.Errorf("%v, and got %d Draining and %d StillRunning", err, len(n.draining), len(n.running))
 		}
+	})
+}
+
+// A function continues after the cancellation, and locks that it acquired reach their limits before and after it is reported
+// as still running. That is reported once, and not before its grace has passed.
+func TestDo_reportedOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		n := w.listen()
+		ctx, cancel := context.WithCancel(w.Context())
+		_ = lock.Do(ctx, w.locker(w.a, plain, lock.WithGrace(leaseTime)), func(ctx context.Context) error {
+			late := lock.WithGrace(time.Hour)
+			before, after := w.lock(w.a, ctx, lock.WithMaxHold(leaseTime), late), w.lock(w.a, ctx, lock.WithMaxHold(3*leaseTime), late)
+			cancel()
+			time.Sleep(leaseTime/3 + leaseTime - time.Millisecond) // the next renewal detects the cancellation
+			w.ended(before, lock.ErrMaxHold)
+			if len(n.draining) != 3 || len(n.running) != 0 {
+				w.Errorf("too early: got %d Draining and %d StillRunning", len(n.draining), len(n.running))
+			}
+			for range 2 {
+				time.Sleep(leaseTime)
+				if len(n.running) != 1 {
+					w.Errorf("got %d StillRunning", len(n.running))
+				}
+			}
+			w.ended(after, lock.ErrMaxHold)
+			return nil
+		})
 	})
 }
 
