@@ -45,8 +45,10 @@ func (at *entry) willLinger(t *acquisition, spec *Spec) {
 		k.sub, _ = at.s.hub.Subscribe(k.channel, at.onWanted, at.onListening)
 		at.keeper = k
 	}
-	_, marked := luascripts.Lingers(t.Name)
-	at.state.WillLinger(&t.Acquisition, marked && at.listens())
+	// The name of t has the mark, unless another waiter's spec named it: the state knows such a ticket, and it does not linger.
+	//
+	// mutant: always: speed: remove and onListening find it later
+	at.state.WillLinger(&t.Acquisition, at.listens())
 }
 
 // listens reports whether this process is notified if another client wants the lock. The caller holds the mutex of the
@@ -55,7 +57,7 @@ func (at *entry) listens() bool { return at.keeper != nil && at.s.hub.Confirmed(
 
 // startLinger executes a StartLinger effect. The caller holds the mutex of the state.
 func (at *entry) startLinger(due time.Time) {
-	if at.kept != nil {
+	if at.kept != nil { // mutant: never: memory
 		at.kept.Reset(time.Until(due)) // a call that is about to run finds that it is early
 		return
 	}
@@ -70,7 +72,7 @@ func (at *entry) startLinger(due time.Time) {
 // the lock to this process.
 func (at *entry) onWanted(message string) {
 	at.lock()
-	at.state.Wanted(message == luascripts.WantedByTry)
+	at.state.Wanted(message == luascripts.WantedByTry) // mutant: always: speed
 	at.unlock()
 }
 
@@ -87,7 +89,7 @@ func (at *entry) dropKeeper() {
 	if k == nil || !at.state.Unused() {
 		return
 	}
-	if at.kept != nil && at.kept.Stop() {
+	if at.kept != nil && at.kept.Stop() { // mutant: never, always, operand 2: memory
 		at.state.LingerOver(time.Now()) // it would keep a lock in memory that is not used any more
 	}
 	k.sub.CloseAfter(k.after)
@@ -163,7 +165,8 @@ func (a *attempt) retryKept(e keptElsewhere) bool {
 		a.keptSince = a.now
 	}
 	waited := a.now.Sub(a.keptSince)
-	pause := min(max(waited, time.Millisecond), 20*time.Millisecond)
+	pause := min(max(waited, time.Millisecond), 20*time.Millisecond) // mutant: operand 3: speed
+	// mutant: border: a nanosecond
 	if waited+pause > e.within || a.endsWithin(pause) || !command.Sleep(a.waiting, pause) {
 		return false
 	}
