@@ -49,6 +49,7 @@ func askedSince(owner string) time.Time {
 		_, number, _ = strings.Cut(unmarked, ":")
 	}
 	n, err := strconv.ParseUint(number, 10, 63)
+	// mutant: border: no UUID is that short
 	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson uses version 4 UUIDs
 		return time.Time{}
 	}

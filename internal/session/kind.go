@@ -163,6 +163,7 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.TokenCounter = keys.Tokens(mapped)
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
+	// mutant: always, operand 1, operand 2: without fencing or hand-offs, nothing reads it
 	if spec.terms.HandsOff && config.Fencing {
 		spec.spare = MaxSpare // without a counter, tokens come from the server's clock, which leaves gaps
 	}
@@ -196,14 +197,16 @@ func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 }
 
 // limits reports whether the options limit a hold.
-func (spec *Spec) limits() bool { return spec.Config.MaxHold > 0 || spec.Config.Grace > 0 }
+func (spec *Spec) limits() bool {
+	return spec.Config.MaxHold > 0 || spec.Config.Grace > 0 // mutant: always, border 1, border 2: memory
+}
 
 // lease returns the lease that a grant of spec has.
 func (s *Session) lease(spec *Spec) time.Duration {
 	switch {
 	case spec.Config.Lease != 0:
 		return spec.Config.Lease
-	case spec.Config.MinHold != 0:
+	case spec.Config.MinHold != 0: // mutant: always: the lease is longer than the operation timeout
 		return max(s.Lease, s.minHoldLease(spec.Config.MinHold))
 	}
 	return s.Lease

@@ -78,6 +78,29 @@ func TestNewSpec_wrong(t *testing.T) {
 	})
 }
 
+// A lock with a minimum hold time has the lease of other locks, or a longer one if it must.
+func TestNewSpec_lease(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const little, much = time.Second, 2 * leaseTime
+		for least, want := range map[time.Duration]time.Duration{little: leaseTime, much: much + much/50 + opTime} {
+			if spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(least)}); spec.terms.Lease != want {
+				w.Errorf("at least %v: a lease of %v, want %v", least, spec.terms.Lease, want)
+			}
+		}
+	})
+}
+
+// An offer lasts no longer than the lease of the waiter.
+func TestNewSpec_offer(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for lease, want := range map[time.Duration]time.Duration{pollTime: pollTime, leaseTime: offerPolls * pollTime} {
+			if got := w.a.offer(w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(lease)})); got != want {
+				w.Errorf("an offer of %v for a lease of %v, want %v", got, lease, want)
+			}
+		}
+	})
+}
+
 // The messages of a client use the type of Pub/Sub that is configured.
 func TestNewSpec_publishes(t *testing.T) {
 	for sharded, want := range map[bool]string{false: "PUBLISH", true: "SPUBLISH"} {

@@ -81,6 +81,7 @@ func (a *attempt) tellWaiting() {
 // tellBehind calls tellWaiting if the attempt is about to sleep behind other calls of this process. Such an attempt has
 // sent no request, so it gets no refusal. In a fair queue, tellBehind waits until the attempt has its queue position.
 func (a *attempt) tellBehind() {
+	// mutant: operand 1: speed: a TryLock waits only for another reader's request
 	if a.limit > 0 || a.spec.WaitPolicy == lockstate.RedisQueue {
 		return
 	}
@@ -166,7 +167,7 @@ func (s *Session) tellEnd(h *hold, err error) {
 	h.call.ended, h.call.end = true, e
 	told := h.call.told // otherwise tellGranted reports the end
 	h.mu.Unlock()
-	if told {
+	if told { // mutant: always: reports the end twice only if the grant is told right now, which no test can force
 		h.tellOf(e)
 	}
 }

@@ -192,6 +192,12 @@ func TestObserver_callsThatFail(t *testing.T) {
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		}, "waiting, canceled", os.ErrDeadlineExceeded},
+		"timed out by a cancellation": {func(w *world) error {
+			ctx, cancel := context.WithTimeoutCause(w.Context(), time.Second, context.Canceled)
+			defer cancel()
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
+			return err
+		}, "waiting, timed out", context.Canceled},
 		"no reply to TryLock": {func(w *world) error {
 			w.wire.Freeze(true)
 			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
@@ -212,6 +218,12 @@ func TestObserver_callsThatFail(t *testing.T) {
 		}, "failed", lock.ErrWrongType},
 		"bad name": {func(w *world) error {
 			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "", nil))
+			return err
+		}, "failed", lock.ErrBadName},
+		"bad name, canceled before": {func(w *world) error {
+			ctx, cancel := context.WithCancel(w.Context())
+			cancel()
+			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "", nil))
 			return err
 		}, "failed", lock.ErrBadName},
 	} {
@@ -269,8 +281,8 @@ func TestObserver_aHold(t *testing.T) {
 				w.witness.take()
 				w.unlock(h)
 				e = w.wantEvents("released")[0]
-				if want := time.Since(granted); e.Held != want || e.Err != nil {
-					t.Errorf("released: held for %v, want %v, %v", e.Held, want, e.Err)
+				if want := time.Since(granted); e.Held != want || e.Err != nil || e.Draining != 0 {
+					t.Errorf("released: %+v, want held for %v", e, want)
 				}
 			})
 		})
@@ -689,6 +701,95 @@ func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A reader waits for the reply to the request of another reader. No other owner has the lock, so neither reports a wait.
+func TestObserver_readersShareARequest(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.known()
+		w.witness.take()
+		w.slowScripts(pollTime)
+		first, second := w.goRead(w.a, w.Context()), w.goRead(w.a, w.Context())
+		a, b := <-first, <-second
+		w.unlock(a)
+		w.unlock(b)
+		w.wantEvents("granted", "granted", "released", "released")
+	})
+}
+
+// A lock is renewed and lost before the observer is notified of the grant. Only the grant and the loss are reported, and it
+// was held for no time.
+func TestObserver_endsBeforeTheGrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		spec := w.a.NewSpec(plain, "orders", nil)
+		c := w.a.observe(w.Context(), spec)
+		h, err := w.a.acquire(w.Context(), w.Context(), spec, true, c)
+		if err != nil {
+			w.Fatal(err)
+		}
+		h.acquisition().Renewed(h.Until(), leaseTime/2)
+		w.mini.Del("orders")
+		h.acquisition().lease.Lose(watchdog.ErrGone)
+		time.Sleep(time.Second)
+		w.wantEvents()
+		c.tellGranted(h)
+		if e := w.wantEvents("granted", "lost")[1]; e.Held != 0 || !errors.Is(e.Err, lock.ErrGone) {
+			w.Errorf("lost: %+v", e)
+		}
+	})
+}
+
+// The context of a holder is canceled, and a renewal detects that just before the Unlock, or too late.
+func TestObserver_drainsAsItEnds(t *testing.T) {
+	inBubble(t, func(w *world) {
+		for _, late := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(w.Context())
+			h := w.lock(w.a, ctx).(*hold)
+			cancel()
+			want, draining := []string{"granted", "draining", "released"}, time.Duration(1)
+			if late {
+				want, draining = []string{"granted", "released"}, 0
+				w.unlock(h)
+				h.tellDraining()
+			} else {
+				w.a.callerCanceled(h)
+				w.unlock(h)
+			}
+			if all := w.wantEvents(want...); all[len(want)-1].Draining != draining {
+				w.Errorf("late: %t: released: %+v", late, all[len(want)-1])
+			}
+		}
+	})
+}
+
+// The context of a holder is canceled, and a renewal detects that while the observer handles the grant. It is not reported, not
+// even by the event of the release.
+func TestObserver_drainsBeforeTheGrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var released []lock.Event
+		ctx, cancel := context.WithCancel(w.Context())
+		w.observer().Acquired = func(context.Context, lock.Event) { cancel(); time.Sleep(leaseTime / 2) }
+		w.observer().Draining = func(context.Context, lock.Event) { w.Error("drains") }
+		w.observer().Released = func(_ context.Context, e lock.Event) { released = append(released, e) }
+		w.unlock(w.lock(w.a, ctx))
+		if len(released) != 1 || released[0].Draining != 0 {
+			w.Errorf("released: %+v", released)
+		}
+	})
+}
+
+// Redis does not confirm in time the release of Close. The lock is not lost, and the log does not say so.
+func TestObserver_closeIsNoLoss(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
+		w.lock(w.a, w.Context())
+		w.slowScripts(2 * opTime)
+		if err := w.a.Close(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
+			w.Error(err)
+		}
+		if lines := log.lines("lock lost"); len(lines) != 0 {
+			w.Errorf("logged: %q", lines)
+		}
+	})
 }
 
 // The observer is slow to handle the grant, and the lease is renewed in the meantime. The observer is notified of the

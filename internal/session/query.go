@@ -85,16 +85,14 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 // name adds the clients of the holders and waiters to state, if Redis replies in time.
 func (s *Session) name(ctx context.Context, state *lock.State) {
 	ids := registry.Name(state, nil)
-	if len(ids) == 0 || s.enter() != nil {
+	if len(ids) == 0 || s.enter() != nil { // mutant: operand 1: speed
 		return
 	}
 	defer s.sender.Done()
 	o := command.Send[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
 		return registry.Read(ctx, s.rdb, ids)
 	}))
-	if o.Answered {
-		registry.Name(state, o.Value)
-	}
+	registry.Name(state, o.Value) // without a reply, they keep their IDs
 }
 
 // ID returns the UUID in the owner strings of the session.

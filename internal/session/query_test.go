@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
 )
 
 // Inspect shows since when a holder and the waiters of a lock wait for it, including the processes in the queue of a
@@ -31,8 +32,8 @@ func TestInspect_since(t *testing.T) {
 		if err != nil || len(state.Holders) != 1 || len(state.Waiters) != 1 {
 			w.Fatalf("%+v, %v", state, err)
 		}
-		if got := state.Holders[0]; !got.Since.Equal(held) || got.Owner != h.Owner() {
-			w.Errorf("held since %v, want %v", got.Since, held)
+		if got := state.Holders[0]; !got.Since.Equal(held) || got.Owner != h.Owner() || got.Mode != lock.Exclusive || state.Mode != lock.Exclusive {
+			w.Errorf("%+v, want held since %v", state, held)
 		}
 		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.WaiterTimeout != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
 			w.Errorf("%+v waits, want since %v", got, waits)
@@ -230,6 +231,51 @@ func TestInspect_fails(t *testing.T) {
 	})
 }
 
+// Inspect of a plain lock rejects the key of a fair lock, and the other way around. An owner of Redisson can be of either.
+func TestInspect_plainOrFair(t *testing.T) {
+	inBubble(t, func(w *world) {
+		inspect := func(k string) error {
+			q := map[string]inquiry[luascripts.Snapshot]{"plain": luascripts.InspectReentrant, "fair": luascripts.InspectFair}[k]
+			_, err := Inspect(w.Context(), w.a, w.a.NewSpec(lingerKinds[k], "orders", nil), q)
+			return err
+		}
+		for _, kind := range []string{"plain", "fair"} {
+			h := w.take(w.a, lingerKinds[kind], w.Context())
+			for _, as := range []string{"plain", "fair"} {
+				if err := inspect(as); errors.Is(err, lock.ErrWrongType) != (as != kind) {
+					w.Errorf("a %s lock as a %s lock: %v", kind, as, err)
+				}
+			}
+			w.unlock(h)
+			w.mini.HSet("orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7", "1")
+			if err := inspect(kind); err != nil {
+				w.Errorf("of Redisson, as a %s lock: %v", kind, err)
+			}
+			w.mini.Del("orders")
+		}
+	})
+}
+
+// The client is closed while Inspect reads the state. Its holder then has no details of its client.
+func TestInspect_duringClose(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		closed := make(chan error)
+		state, err := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Snapshot, error) {
+			go func() { closed <- w.a.Close(w.Context()) }()
+			synctest.Wait()
+			return luascripts.InspectReentrant(ctx, rdb, k)
+		})
+		if err != nil || len(state.Holders) != 1 || state.Holders[0].Client != (lock.Client{ID: w.b.id}) {
+			w.Errorf("%+v, %v", state, err)
+		}
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+	})
+}
+
 // A server reports its uptime in whole seconds, which can be up to a second too long. Its start time is never reported
 // too early or in the future, even if the server's clock was set back since.
 func TestServer(t *testing.T) {
@@ -251,6 +297,16 @@ func TestServer(t *testing.T) {
 			if err != nil || got.ID != "5eed" || !got.Primary || time.Since(got.Since) != want {
 				w.Errorf("up for %s s: %+v, %v, want since %v", uptime, got, err, want)
 			}
+		}
+		w.mini.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+			if cmd != "INFO" {
+				return false
+			}
+			c.WriteBulk("run_id:5eed\r\nuptime_in_seconds:1\r\nrole:slave\r\n")
+			return true
+		})
+		if got, err := w.a.Server(w.Context(), spec); err != nil || got.Primary {
+			w.Errorf("a replica: %+v, %v", got, err)
 		}
 		w.mini.SetError("ERR out of order")
 		got, err := w.a.Server(w.Context(), spec)

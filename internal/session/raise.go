@@ -33,10 +33,10 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		o := command.SendWithRetry[luascripts.Verdict](ctx, t.at.s.sender, time.Now(), t.at.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.at.s.rdb, t.spec.Keys, holder, minimum)
 		}))
-		switch {
-		case o.Err == nil && o.Value == luascripts.Gone:
+		switch o.Value {
+		case luascripts.Gone:
 			o.Err = command.Final{Err: lock.ErrLost}
-		case o.Err == nil && o.Value == luascripts.Foreign:
+		case luascripts.Foreign:
 			o.Err = command.Final{Err: lock.ErrWrongType}
 		}
 		return o.Value, o.Err

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
@@ -46,6 +47,26 @@ func TestRaise_byAWriter(t *testing.T) {
 			w.Errorf("the reader has the token %d, the writer raised its token to %d", reader.Token(), raised)
 		}
 		w.unlock(reader)
+		w.mini.Del(tokenCounter)
+	})
+}
+
+// A holder raised the tokens, and a waiter of its process is next. Its token is larger.
+func TestRaise_nextInTheProcess(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context(), lock.WithFencing())
+		next := w.waiting(w.a, w.Context(), lock.WithFencing())
+		time.Sleep(time.Millisecond) // otherwise it is not handed off inside the process
+		raised := h.Token() + 1000
+		if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), raised); err != nil {
+			w.Error(err)
+		}
+		w.unlock(h)
+		h = <-next
+		if h.Token() <= raised {
+			w.Errorf("the next holder has the token %d, want more than %d", h.Token(), raised)
+		}
+		w.unlock(h)
 		w.mini.Del(tokenCounter)
 	})
 }
