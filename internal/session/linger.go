@@ -45,9 +45,7 @@ func (at *entry) willLinger(t *acquisition, spec *Spec) {
 		k.sub, _ = at.s.hub.Subscribe(k.channel, at.onWanted, at.onListening)
 		at.keeper = k
 	}
-	// The name of t has the mark, unless another waiter's spec named it: the state knows such a ticket, and it does not linger.
-	//
-	// mutant: always: speed: remove and onListening find it later
+	// Without the mark in its name, t does not linger: it is a ticket that was sent or named for another waiter before.
 	at.state.WillLinger(&t.Acquisition, at.listens())
 }
 
