@@ -145,7 +145,7 @@ func TestEnded(t *testing.T) {
 		if early && closed() {
 			t.Error("it has not ended")
 		}
-		if early && held.Ended() != held.Ended() {
+		if one, other := held.Ended(), held.Ended(); early && one != other {
 			t.Error("a second caller gets another channel, so the first is never notified")
 		}
 		s.Unlock(held, h, s.now, func(*Acquisition) bool { return false })

@@ -136,7 +136,7 @@ func TestCloseContext(t *testing.T) {
 		if err := ctx.Err(); err != nil {
 			w.Error(err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		<-ctx.Done()
 		if err := ctx.Err(); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 			w.Error(err)
