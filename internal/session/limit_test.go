@@ -37,6 +37,14 @@ func (w *world) listen() *losses {
 	return &n
 }
 
+// told returns how many Draining and StillRunning events there were by now.
+func (n *losses) told() (draining, running int) {
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.draining), len(n.running)
+}
+
 // ended fails the test unless h was lost by cause.
 func (w *world) ended(h lock.Hold, cause error) {
 	w.Helper()
@@ -720,13 +728,13 @@ func TestDo_reportedOnce(t *testing.T) {
 			cancel()
 			time.Sleep(leaseTime/3 + leaseTime - time.Millisecond) // the next renewal detects the cancellation
 			w.ended(before, lock.ErrMaxHold)
-			if len(n.draining) != 3 || len(n.running) != 0 {
-				w.Errorf("too early: got %d Draining and %d StillRunning", len(n.draining), len(n.running))
+			if draining, running := n.told(); draining != 3 || running != 0 {
+				w.Errorf("too early: got %d Draining and %d StillRunning", draining, running)
 			}
 			for range 2 {
 				time.Sleep(leaseTime)
-				if len(n.running) != 1 {
-					w.Errorf("got %d StillRunning", len(n.running))
+				if _, running := n.told(); running != 1 {
+					w.Errorf("got %d StillRunning", running)
 				}
 			}
 			w.ended(after, lock.ErrMaxHold)
