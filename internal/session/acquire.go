@@ -244,7 +244,7 @@ func (a *attempt) join() (first bool) {
 		a.w = p.Join(terms, a.owner, a.now)
 	}
 	a.w.Tells = a.call != nil            // mutant: always: speed
-	if a.limit > 0 || !terms.Tickets() { // mutant: always: speed
+	if a.limit > 0 || !terms.Tickets() { // mutant: always, border: speed
 		a.ownAcquisition()
 	}
 	if len(a.at.releasing) > 0 {

@@ -470,3 +470,20 @@ func TestTryLock_joinsLate(t *testing.T) {
 		w.unlock(<-reader)
 	})
 }
+
+// Permits are not re-entrant: an owner that has one gets another one, or none if there is none.
+func TestTryLock_nonReentrant(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		spec := w.ofOne(w.a, permits)
+		h, err := w.a.Lock(ctx, spec)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if _, err := w.a.TryLock(ctx, spec); !errors.Is(err, lock.ErrNotAcquired) {
+			w.Error(err)
+		}
+		w.unlock(h)
+		w.mini.Del("orders") // the number of permits
+	})
+}

@@ -114,6 +114,7 @@ func (a *attempt) send() error {
 		a.at.unlock()
 		return s.sender.Abandoned(err)
 	case err != nil:
+		// mutant: operand 1: it is marked above
 		return a.failed(resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
 	case reply.Verdict == luascripts.Done:
 		return a.granted(reply)
@@ -123,7 +124,7 @@ func (a *attempt) send() error {
 		return a.failed(false, command.Final{Err: lock.ErrWrongType})
 	}
 	confirmed := a.isSubscribed()
-	if confirmed && reply.NoPubSub {
+	if confirmed && reply.NoPubSub { // mutant: operand 1: speed
 		s.hub.Check(a.spec.Keys.Channel)
 	}
 	a.at.lock()
@@ -138,6 +139,7 @@ func (a *attempt) send() error {
 // isSubscribed reports whether the subscriptions that notify the waiters by this spec are confirmed.
 func (a *attempt) isSubscribed() bool {
 	s, k := a.s, a.spec.Keys
+	// mutant: operand 2: speed
 	return s.hub.Confirmed(k.Channel) && (!a.spec.terms.HandsOff || s.hub.Confirmed(keys.OfClient(k.QueueChannel, s.id)))
 }
 
@@ -166,7 +168,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 	h := &t.first
 	h.init(a.caller, a.spec.terms.Fixed)
 	took := a.now.Sub(q.sent)
-	late := took >= watchdog.Trusted(lease)
+	late := took >= watchdog.Trusted(lease) // mutant: border: a nanosecond
 	a.at.lock()
 	if t.lease == nil {
 		t.spec = a.spec // a ticket may have another waiter's spec
@@ -177,7 +179,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 		t.lease = a.s.dog.WatchIn(&t.own, t, q.sent, lease, !a.spec.terms.Fixed)
 	}
 	outcome := a.at.state.Granted(a.w, &t.Acquisition, a.owner, &h.Hold, reply.Token, late, a.now)
-	if reply.Next != "" && outcome == lockstate.Holds {
+	if reply.Next != "" && outcome == lockstate.Holds { // mutant: always, operand 1, operand 2: speed
 		a.at.state.Follow(&t.Acquisition, reply.Next, len(a.s.id)+1)
 	}
 	a.at.unlock()

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -22,10 +23,11 @@ import (
 
 // Each test here fails without one guard of a request, or of its reply.
 
-// The caller leaves, and the reply to its request is so late that rueidis may have sent a duplicate. The request was granted, or
-// refused without a trace in Redis. The duplicate is executed when the lock is free: it is free again soon.
+// The caller leaves, and the reply to its request is so late that rueidis may have sent a duplicate, or is an error. The request
+// was granted, was refused without a trace in Redis, or had no reply. A copy is executed when the lock is free: it is free again
+// soon.
 func TestAbandoned_duplicateAfterALateReply(t *testing.T) {
-	for _, refused := range []bool{false, true} {
+	for _, how := range []string{"granted", "refused", "no reply"} {
 		inBubble(t, func(w *world) {
 			var execute func()
 			k := gated(func(acquire acquireFunc) acquireFunc {
@@ -35,13 +37,17 @@ func TestAbandoned_duplicateAfterALateReply(t *testing.T) {
 							w.Errorf("%+v, %v", a, err)
 						}
 					}
+					if how == "no reply" {
+						time.Sleep(pollTime * 3 / 4)
+						return luascripts.Acquired{}, io.EOF
+					}
 					a, err := acquire(ctx, rdb, k, q)
 					time.Sleep(time.Second)
 					return a, err
 				}
 			}, nil)
 			call := w.a.Lock
-			if refused {
+			if how == "refused" {
 				call = w.a.TryLock
 				other := w.lock(w.b, w.Context())
 				time.AfterFunc(pollTime/2, func() { w.unlock(other) })

@@ -82,6 +82,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 		case e.at.state.Entered(q, kept.Own[i], round.Sent, now) || resent && !q.As.MarkUncertain():
 			left = append(left, acquisitionOf(q.As))
 		}
+		// mutant: operand 5: the fault of no error passes
 		if err == nil && kept.MustRetry[i] || err != nil && !fault.Passes {
 			e.at.state.Wakeup(q.Waiter) // after a permanent error, the waiter's own request keeps its position or returns the error
 		}
