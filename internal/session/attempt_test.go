@@ -141,17 +141,23 @@ func TestQueue_lostBeforeTheClaim(t *testing.T) {
 	})
 }
 
+// claims returns an attempt that has claimed a fair lock, and does not have its hold yet.
+func (w *world) claims() (a *attempt, claimed *acquisition, end func()) {
+	w.Helper()
+	h, a, end := w.handsOff()
+	w.unlock(h)
+	synctest.Wait()
+	step, err := a.next()
+	if err != nil || step.Do != lockstate.Take {
+		w.Fatal(step.Do, err)
+	}
+	return a, acquisitionOf(step.Acquisition), end
+}
+
 // The same, after the waiter has claimed the lock and before it has its hold.
 func TestQueue_lostDuringTheClaim(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h, a, end := w.handsOff()
-		w.unlock(h)
-		synctest.Wait()
-		step, err := a.next()
-		if err != nil || step.Do != lockstate.Take {
-			w.Fatal(step.Do, err)
-		}
-		claimed := acquisitionOf(step.Acquisition)
+		a, claimed, end := w.claims()
 		w.loseLock(claimed)
 		if err := a.accept(claimed); err != errAgain {
 			w.Fatal(err)
@@ -164,17 +170,11 @@ func TestQueue_lostDuringTheClaim(t *testing.T) {
 // The same, and Close ends the lock. The call of the waiter ends with ErrClosed.
 func TestQueue_closedDuringTheClaim(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h, a, end := w.handsOff()
-		w.unlock(h)
-		synctest.Wait()
-		step, err := a.next()
-		if err != nil || step.Do != lockstate.Take {
-			w.Fatal(step.Do, err)
-		}
+		a, claimed, end := w.claims()
 		closed := make(chan error)
 		go func() { closed <- w.a.Close(w.Context()) }()
 		synctest.Wait() // it has released the lock, and waits for the call
-		if err := a.accept(acquisitionOf(step.Acquisition)); err != errAgain {
+		if err := a.accept(claimed); err != errAgain {
 			w.Error(err)
 		}
 		if err := a.steps(); !errors.Is(err, lock.ErrClosed) || a.h != nil {
