@@ -62,7 +62,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	err = command.DetectClosed(context.Background(), s.rdb, err)
 	now := time.Now()
 	resent := command.Resent(now.Sub(round.Sent))
-	fault := retry.FaultOf(err) // not used if there is no error
+	fault := retry.FaultOf(err) // has no effect if there is no error
 	// After several calls, the error is that of one of them.
 	// mutant: always, border: speed
 	mayHaveRun := fault.MayHaveRun() || resent || len(queued) > luascripts.KeepAtOnce

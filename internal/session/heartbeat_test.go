@@ -127,6 +127,21 @@ func TestHeartbeat_entryFails(t *testing.T) {
 	})
 }
 
+// secondLeaves makes session b hold the lock, and two calls of session a wait for it. The second call leaves.
+func (w *world) secondLeaves(k *Kind) (h lock.Hold, first <-chan lock.Hold) {
+	w.Helper()
+	h = w.take(w.b, k, w.Context())
+	first = w.goLockKind(w.a, k, w.Context())
+	ctx, cancel := context.WithCancel(w.Context())
+	second := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+	time.Sleep(pollTime / 4)
+	cancel()
+	if _, got := <-second; got {
+		w.Fatal("it has the lock")
+	}
+	return h, first
+}
+
 // The reply to an entry into the queue is an error after which the entry may have been executed: the connection broke, or the
 // error comes so late that rueidis can have sent the entry twice. Its waiter has left, and does not stay in the queue.
 func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
@@ -140,15 +155,7 @@ func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
 					time.Sleep(after)
 					return luascripts.Kept{}, err
 				})
-				h := w.take(w.b, k, w.Context())
-				first := w.goLockKind(w.a, k, w.Context())
-				ctx, cancel := context.WithCancel(w.Context())
-				left := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-				time.Sleep(pollTime / 4)
-				cancel()
-				if _, got := <-left; got {
-					w.Fatal("it has the lock")
-				}
+				h, first := w.secondLeaves(k)
 				time.Sleep(2 * pollTime)
 				if queue := w.inQueue(); len(queue) != 1 {
 					w.Errorf("got %q queued, want one waiter", queue)
@@ -273,15 +280,7 @@ func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
 			<-goes
 			return send()
 		})
-		h := w.take(w.b, k, w.Context())
-		first := w.goLockKind(w.a, k, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		left := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime / 4)
-		cancel()
-		if _, got := <-left; got {
-			w.Fatal("it has the lock")
-		}
+		h, first := w.secondLeaves(k)
 		close(goes)
 		synctest.Wait()
 		if queue := w.inQueue(); len(queue) != 1 {
