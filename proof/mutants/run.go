@@ -26,7 +26,7 @@ import (
 // result is what became of a mutation.
 type result struct {
 	what string // killed, survived, does not compile, not run
-	test string // that notices it; of one that survived, how many reach it
+	test string // that notices it; of one that survived, how many ran
 }
 
 // runner runs tests with mutations.
@@ -471,14 +471,14 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 		}
 		env = []string{"LEASEHOLD_MUTANT_SCRIPTS=" + dir}
 	}
-	reached, unsure := 0, ""
+	ran, unsure := 0, ""
 	for _, pkg := range r.near(s) {
 		b, err := r.binary(ctx, pkg)
 		if err != nil {
 			return result{}, err
 		}
 		names := r.pick(b, s)
-		reached += len(names)
+		ran += len(names)
 		for many := 4; len(names) > 0; many *= 4 { // mostly one of the first notices it
 			some := b.first(names, many)
 			names = names[len(some):]
@@ -506,7 +506,7 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 			}
 		}
 	}
-	return result{what: "survived", test: fmt.Sprintf("(%d tests reach it%s)", reached, unsure)}, nil
+	return result{what: "survived", test: fmt.Sprintf("(%d tests ran%s)", ran, unsure)}, nil
 }
 
 // first returns the first of names: so many, but not much more than a test run can do in half a minute. One that never ends
