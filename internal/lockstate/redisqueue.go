@@ -214,7 +214,7 @@ func (p *Lock) Entered(q Queuing, own bool, sent, now time.Time) (reconcile bool
 	case t.taken, t.phase == Offered, t.phase == Held:
 		p.answered(nil, t, sharedResult{}) // it has or had the lock: its end also removes what the entry left
 		return false
-	case !t.Lives():
+	case !t.Lives(): // its waiter has left, or sends requests for another one
 		return p.LateReply(nil, t, true)
 	}
 	w.queued.sent = false
