@@ -134,52 +134,57 @@ func (o options) run(ctx context.Context) (failed bool, err error) {
 		results[s.n] = result{what: "equivalent"}
 	}
 	if len(queue) > 0 {
-		r, err := newRunner(ctx, p, o)
-		if err != nil {
+		if err := o.runAll(ctx, p, queue, results); err != nil {
 			return false, err
-		}
-		defer r.close()
-		deadline := time.Now().Add(cmp.Or(o.budget, 1000*time.Hour))
-		var mu sync.Mutex
-		var workers sync.WaitGroup
-		work := make(chan site)
-		var fault error
-		for range max(o.workers, 1) {
-			workers.Go(func() {
-				for s := range work {
-					res := result{what: "not run"}
-					var err error
-					if time.Now().Before(deadline) && ctx.Err() == nil {
-						began := time.Now()
-						if res, err = r.one(ctx, s); err != nil {
-							res.what = "not run"
-						}
-						if took := time.Since(began); res.what == "survived" || took > 10*time.Second {
-							fmt.Fprintf(os.Stderr, "%-10s %s | %s %s (%.0f s)\n", res.what, s, short(s.source), res.test, took.Seconds())
-						}
-					}
-					mu.Lock()
-					if err != nil && ctx.Err() == nil {
-						fault = err
-					}
-					results[s.n] = res
-					mu.Unlock()
-				}
-			})
-		}
-		for i, s := range queue {
-			if i > 0 && i%100 == 0 {
-				fmt.Fprintf(os.Stderr, "%d of %d\n", i, len(queue))
-			}
-			work <- s
-		}
-		close(work)
-		workers.Wait()
-		if fault != nil {
-			return false, fault
 		}
 	}
 	return report(p.sites, results, strict), nil
+}
+
+// runAll runs the tests for each mutation of the queue, as long as the budget lasts, and adds what became of it to results.
+func (o options) runAll(ctx context.Context, p *program, queue []site, results map[int]result) error {
+	r, err := newRunner(ctx, p, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	deadline := time.Now().Add(cmp.Or(o.budget, 1000*time.Hour))
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	work := make(chan site)
+	var fault error
+	for range max(o.workers, 1) {
+		workers.Go(func() {
+			for s := range work {
+				res := result{what: "not run"}
+				var err error
+				if time.Now().Before(deadline) && ctx.Err() == nil {
+					began := time.Now()
+					if res, err = r.one(ctx, s); err != nil {
+						res.what = "not run"
+					}
+					if took := time.Since(began); res.what == "survived" || took > 10*time.Second {
+						fmt.Fprintf(os.Stderr, "%-10s %s | %s %s (%.0f s)\n", res.what, s, short(s.source), res.test, took.Seconds())
+					}
+				}
+				mu.Lock()
+				if err != nil && ctx.Err() == nil {
+					fault = err
+				}
+				results[s.n] = res
+				mu.Unlock()
+			}
+		})
+	}
+	for i, s := range queue {
+		if i > 0 && i%100 == 0 {
+			fmt.Fprintf(os.Stderr, "%d of %d\n", i, len(queue))
+		}
+		work <- s
+	}
+	close(work)
+	workers.Wait()
+	return fault
 }
 
 func (s site) String() string { return fmt.Sprintf("%s:%d %s", s.file, s.line, s.op) }
