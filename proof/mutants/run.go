@@ -324,26 +324,10 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 	for range max(r.o.workers, 1) {
 		workers.Go(func() {
 			for name := range work {
-				seen := filepath.Join(r.dir, b.pkg2()+"_"+name+".seen")
-				t := &test{Seen: map[string]bool{}}
-				var err error
-				for _, marks := range [][]string{{"LEASEHOLD_MUTANT_SCRIPTS=" + r.dir, "LEASEHOLD_REDIS_SERVER=" + filepath.Join(r.dir, "redis-server")}, nil} {
-					c := r.command(ctx, b, "-test.run", "^"+name+"$", "-test.timeout", "3m")
-					c.Env = append(append(c.Env, "LEASEHOLD_MUTANT_SEEN="+seen), marks...)
-					began := time.Now()
-					err = run(c)
-					t.Took, t.Fails = time.Since(began), err != nil
-					if err == nil {
-						break // else it may be the marks in the scripts that it notices
-					}
-				}
-				readSeen(seen, t.Seen)
+				t := r.measure(ctx, b, name)
 				mu.Lock()
 				b.tests[name] = t
 				mu.Unlock()
-				if err != nil {
-					fmt.Fprintf(os.Stderr, "%s: %s fails without a mutation, and is left out\n", b.pkg, name)
-				}
 			}
 		})
 	}
@@ -361,6 +345,27 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 		_ = os.WriteFile(cached, text, 0o600)
 	}
 	return nil
+}
+
+// measure runs a test without a mutation, and returns how long it takes and what it reaches.
+func (r *runner) measure(ctx context.Context, b *binary, name string) *test {
+	seen := filepath.Join(r.dir, b.pkg2()+"_"+name+".seen")
+	t := &test{Seen: map[string]bool{}}
+	for _, marks := range [][]string{{"LEASEHOLD_MUTANT_SCRIPTS=" + r.dir, "LEASEHOLD_REDIS_SERVER=" + filepath.Join(r.dir, "redis-server")}, nil} {
+		c := r.command(ctx, b, "-test.run", "^"+name+"$", "-test.timeout", "3m")
+		c.Env = append(append(c.Env, "LEASEHOLD_MUTANT_SEEN="+seen), marks...)
+		began := time.Now()
+		err := run(c)
+		t.Took, t.Fails = time.Since(began), err != nil
+		if err == nil {
+			break // else it may be the marks in the scripts that it notices
+		}
+	}
+	readSeen(seen, t.Seen)
+	if t.Fails {
+		fmt.Fprintf(os.Stderr, "%s: %s fails without a mutation, and is left out\n", b.pkg, name)
+	}
+	return t
 }
 
 // readSeen adds to all what the file of a test has: numbers of mutations, marks of scripts, and the scripts that were called
