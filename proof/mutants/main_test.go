@@ -146,7 +146,7 @@ func TestRun(t *testing.T) {
 		"go.mod": "module example.com/x\n\ngo 1.25\n",
 		"x.go": `package x
 
-type counter struct{ n, most int }
+type counter struct{ n, most, calls int }
 
 func (c *counter) add(d int) bool {
 	if d < 0 || d > 10 && c.n > 0 {
@@ -156,13 +156,18 @@ func (c *counter) add(d int) bool {
 	case d == 0: // mutant: never: adding nothing does nothing
 		return true
 	}
-	c.n += d
+	if c.counts() {
+		c.n += d
+	}
 	c.most = max(c.most, c.n)
 	c.note()
 	return c.n < 100
 }
 
 func (c *counter) note() { c.most++; c.most-- }
+
+// counts decides the same in each test, and does more.
+func (c *counter) counts() bool { c.calls++; return true }
 `,
 		"x_test.go": `package x
 
@@ -170,7 +175,7 @@ import "testing"
 
 func TestAdd(t *testing.T) {
 	c := &counter{}
-	if c.add(-1) || !c.add(20) || c.add(20) || !c.add(1) || c.n != 21 || c.most != 21 {
+	if c.add(-1) || !c.add(20) || c.add(20) || !c.add(1) || c.n != 21 || c.most != 21 || c.calls != 2 {
 		t.Fatal(c)
 	}
 	if !c.add(0) {
@@ -208,9 +213,9 @@ func TestAdd(t *testing.T) {
 	want := []string{
 		"x.go:6 border 2 survived",
 		"x.go:10 never survived",
-		"x.go:14 operand 1 survived", // the highest count is the latest one
-		"x.go:15 removed survived",
-		"x.go:16 always survived", "x.go:16 border survived",
+		"x.go:16 operand 1 survived", // the highest count is the latest one
+		"x.go:17 removed survived",
+		"x.go:18 always survived", "x.go:18 border survived",
 	}
 	slices.Sort(want)
 	slices.Sort(survived)

@@ -425,7 +425,11 @@ func run(c *exec.Cmd) error {
 // reached is by what a test shows that it reaches a mutation, and in Go that the mutation makes a difference there.
 func (r *runner) reached(s site) []string {
 	if filepath.Ext(s.file) == ".go" {
-		return []string{strconv.Itoa(s.n)}
+		names := []string{strconv.Itoa(s.n)}
+		if s.calls() {
+			names = append(names, strconv.Itoa(-s.n))
+		}
+		return names
 	}
 	return append(users(r.p, filepath.Base(s.file)), s.mark())
 }
@@ -526,7 +530,8 @@ func (b *binary) first(names []string, many int) []string {
 	return names[:min(len(names), many)]
 }
 
-// pick returns the tests that reach a mutation: first those that noticed others of the same file, then the fastest.
+// pick returns the tests that reach a mutation: first those where it makes a difference, and of these those that noticed others
+// of the same file, then the fastest.
 func (r *runner) pick(b *binary, s site) []string {
 	by := r.reached(s)
 	var names []string
@@ -539,6 +544,9 @@ func (r *runner) pick(b *binary, s site) []string {
 	killers := slices.Clone(r.killers[s.file])
 	r.mu.Unlock()
 	rank := func(name string) int {
+		if filepath.Ext(s.file) == ".go" && !b.tests[name].Seen[by[0]] {
+			return 9
+		}
 		if i := slices.Index(killers, name); i >= 0 && i < 8 {
 			return i
 		}

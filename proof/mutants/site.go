@@ -104,6 +104,9 @@ func reasonOf(lines []string, line int, short, op string) string {
 	return ""
 }
 
+// calls reports whether a mutated expression calls a function. The mutation then also has an effect where it decides the same.
+func (s site) calls() bool { return strings.Contains(s.source, "(") }
+
 // mutated returns a script with the mutation in it.
 func (s site) mutated(text string) string { return text[:s.from] + s.new + text[s.to:] }
 
@@ -167,9 +170,9 @@ func wrap(text string, from, to int, same, inner []site) string {
 	for _, s := range same {
 		switch s.shape {
 		case shapeFalse:
-			base = fmt.Sprintf("(mutantNow != %[2]d && (%[1]s) && !mutant(%[2]d))", base, s.n)
+			base = fmt.Sprintf("(mutantNow != %[2]d && mutantHere(%[2]d, %[3]t) && (%[1]s) && !mutant(%[2]d))", base, s.n, s.calls())
 		case shapeTrue:
-			base = fmt.Sprintf("(mutantNow == %[2]d || (%[1]s) || mutant(%[2]d))", base, s.n)
+			base = fmt.Sprintf("(mutantNow == %[2]d || !mutantHere(%[2]d, %[3]t) || (%[1]s) || mutant(%[2]d))", base, s.n, s.calls())
 		case shapeStatement:
 			base = fmt.Sprintf("if !mutant(%d) { %s }", s.n, base)
 		}
@@ -180,7 +183,7 @@ func wrap(text string, from, to int, same, inner []site) string {
 // hook is what each package with mutations has in addition: base is the number of its first mutation, count how many
 // it has.
 func hook(name string, base, count int) string {
-	return fmt.Sprintf(`package %s
+	return fmt.Sprintf(`package %[1]s
 
 import (
 	"cmp"
@@ -201,13 +204,21 @@ func mutantRecord() *os.File {
 	return nil
 }
 
-var mutantOnce [%d]atomic.Bool
+var mutantOnce, mutantReached [%[2]d]atomic.Bool
 
 func mutant(n int) bool {
-	if mutantSeen != nil && mutantOnce[n-%d].CompareAndSwap(false, true) {
+	if mutantSeen != nil && mutantOnce[n-%[3]d].CompareAndSwap(false, true) {
 		mutantSeen.WriteString(strconv.Itoa(n) + "\n")
 	}
 	return n == mutantNow
+}
+
+// mutantHere records, as a negative number, that a test reaches a condition that calls a function: it may do more than decide.
+func mutantHere(n int, calls bool) bool {
+	if calls && mutantSeen != nil && mutantReached[n-%[3]d].CompareAndSwap(false, true) {
+		mutantSeen.WriteString(strconv.Itoa(-n) + "\n")
+	}
+	return true
 }
 
 func mutantBorder[T cmp.Ordered](n int, op string, a, b T) bool {
