@@ -112,11 +112,12 @@ func (ln *lane) nextLocked(w *Watchdog, n instant, b *batch) *batch {
 // fillLocked returns a batch of the waiting leases and those that are due soon, or nil if there are
 // none.
 func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
-	b := &batch{sent: n, done: make(chan struct{})}
 	most := w.most
 	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {
 		most *= pipelined
 	}
+	room := min(most, len(ln.waiting)+ln.due.size)
+	b := &batch{sent: n, leases: make([]*Lease, 0, room), subjects: make([]Subject, 0, room), done: make(chan struct{})}
 	for len(b.leases) < most && len(ln.waiting) > 0 { // mutant: operand 1, border 1: speed
 		l := ln.waiting[0]
 		ln.waiting[0] = nil // mutant: removed: memory
@@ -163,9 +164,12 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 		errs := w.renew(w.ctx, b.subjects)
 
 		w.mu.Lock()
-		notifications := b.repliedLocked(w, now(), errs)
+		confirmed, others := b.repliedLocked(w, now(), errs)
 		w.mu.Unlock()
-		for _, notify := range notifications {
+		for _, c := range confirmed {
+			c.subject.Renewed(c.until, c.left)
+		}
+		for _, notify := range others {
 			notify()
 		}
 		close(b.done)
@@ -179,9 +183,17 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 	}
 }
 
-// repliedLocked records the replies to b. It returns the functions that notify the subjects.
-func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notifications []func()) {
+// confirmation is a renewal of which a subject is to be notified.
+type confirmation struct {
+	subject Subject
+	until   time.Time
+	left    time.Duration
+}
+
+// repliedLocked records the replies to b. It returns the confirmed renewals, and functions that notify the other subjects.
+func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (confirmed []confirmation, others []func()) {
 	clock := w.clockLocked()
+	confirmed = make([]confirmation, 0, len(b.leases))
 	for i, l := range b.leases {
 		l.inFlight = nil
 		if l.ended.Load() {
@@ -195,21 +207,20 @@ func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (notificatio
 		switch {
 		case left <= 0: // mutant: border: at this nanosecond, either is right
 			l.err = err
-			notifications = append(notifications, l.loseLocked(n, l.expiredLocked()))
+			others = append(others, l.loseLocked(n, l.expiredLocked()))
 		case errors.Is(err, ErrGone):
-			notifications = append(notifications, l.loseLocked(n, err))
+			others = append(others, l.loseLocked(n, err))
 		case err != nil:
 			l.err = err
 			l.renewAt = n.add(w.retryPause())
 			w.placeLocked(l)
-			notifications = append(notifications, func() { subject.Unrenewed(err, left) })
+			others = append(others, func() { subject.Unrenewed(err, left) })
 		default:
 			l.err = nil
 			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
-			until := clock.time(l.until.load())
-			notifications = append(notifications, func() { subject.Renewed(until, left) })
+			confirmed = append(confirmed, confirmation{subject, clock.time(l.until.load()), left})
 		}
 	}
-	return notifications
+	return confirmed, others
 }
