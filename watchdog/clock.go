@@ -50,7 +50,7 @@ func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i
 
 // before reports whether i passes before j, each by the clock that reaches it first. The clocks are
 // read at n: i and j can be from before a clock was changed.
-func (i instant) before(j, n instant) bool { return i.left(n) < j.left(n) }
+func (i instant) before(j, n instant) bool { return i.left(n) < j.left(n) } // mutant: border: their order does not matter
 
 // left returns the time from n to i, by the clock that has less left.
 func (i instant) left(n instant) time.Duration {

@@ -116,7 +116,7 @@ func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
 	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {
 		most *= pipelined
 	}
-	room := min(most, len(ln.waiting)+ln.due.size)
+	room := min(most, len(ln.waiting)+ln.due.size) // mutant: operand 1, operand 2: memory
 	b := &batch{sent: n, leases: make([]*Lease, 0, room), subjects: make([]Subject, 0, room), done: make(chan struct{})}
 	for len(b.leases) < most && len(ln.waiting) > 0 { // mutant: operand 1, border 1: speed
 		l := ln.waiting[0]

@@ -257,26 +257,20 @@ func TestLane_overtakesASlowBatch(t *testing.T) {
 	})
 }
 
-// A lease waits for the batch before it, and has expired by the wall clock when its reply arrives. It
-// is not renewed.
+// More leases expire while the machine sleeps than one turn moves. None of them is sent.
 func TestLane_expiredLeaseIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		skew := watchdog.NewSkew(t)
-		var sent []watchdog.Subject
-		w := watchdog.New(lease, 1, func(_ context.Context, batch []watchdog.Subject) []error {
-			sent = append(sent, batch...)
-			time.Sleep(time.Millisecond)
-			skew.Set(lease)
-			return nil
-		})
+		r := newRenewer(t, quick)
+		w := watchdog.New(lease, most, r.renew)
 		defer w.Close()
-		for range 2 {
-			w.Watch(&subject{}, time.Now(), lease, true)
-		}
-		time.Sleep(lease / 2)
+		r.burst(w, watchdog.Group{}, 2000)
+		time.Sleep(interval / 2)
+		skew.Set(lease)
+		time.Sleep(lease)
 		synctest.Wait()
-		if len(sent) != 1 {
-			t.Errorf("%d renewals were sent, want that of the first lease", len(sent))
+		if len(r.sizes) > 0 {
+			t.Errorf("batches of %v were sent", r.sizes)
 		}
 		if n := w.Len(); n != 0 {
 			t.Errorf("%d leases have not expired", n)
@@ -308,28 +302,35 @@ func TestLane_doesNotUseABatchInFlight(t *testing.T) {
 	})
 }
 
-// The server rejects the renewals of long leases immediately. They are retried once per second, however long a lease is.
+// The server rejects the renewals immediately. They are retried after a 24th of the lease, but not more often than every
+// 5 ms, and at least every second.
 func TestLane_pausesAfterAFailure(t *testing.T) {
-	const long = 20 * lease
-	for _, many := range []int{1, 3 * most} {
-		synctest.Test(t, func(t *testing.T) {
-			var sent atomic.Int64
-			w := watchdog.New(long, most, func(_ context.Context, batch []watchdog.Subject) []error {
-				sent.Add(int64(len(batch)))
-				time.Sleep(time.Millisecond)
-				return slices.Repeat([]error{errNoReply}, len(batch))
+	tests := []struct{ lease, pause time.Duration }{
+		{20 * lease, time.Second},
+		{2400 * time.Millisecond, 100 * time.Millisecond},
+		{60 * time.Millisecond, 5 * time.Millisecond},
+	}
+	for _, test := range tests {
+		for _, many := range []int{1, 3 * most} {
+			synctest.Test(t, func(t *testing.T) {
+				var sent atomic.Int64
+				w := watchdog.New(test.lease, most, func(_ context.Context, batch []watchdog.Subject) []error {
+					sent.Add(int64(len(batch)))
+					time.Sleep(test.pause / 1000)
+					return slices.Repeat([]error{errNoReply}, len(batch))
+				})
+				defer w.Close()
+				for range many {
+					w.Watch(&subject{}, time.Now(), test.lease, true)
+				}
+				time.Sleep(test.lease/3 + test.pause/2)
+				before := sent.Load()
+				time.Sleep(5 * test.pause)
+				if n := (sent.Load() - before) / int64(many); n < 4 || n > 6 {
+					t.Errorf("%d renewals of each of %d leases of %v in %v, want one every %v", n, many, test.lease, 5*test.pause, test.pause)
+				}
 			})
-			defer w.Close()
-			for range many {
-				w.Watch(&subject{}, time.Now(), long, true)
-			}
-			time.Sleep(long/3 + time.Second)
-			before := sent.Load()
-			time.Sleep(10 * time.Second)
-			if n := (sent.Load() - before) / int64(many); n < 9 || n > 11 {
-				t.Errorf("%d renewals of each of %d leases in 10 s, want one per second", n, many)
-			}
-		})
+		}
 	}
 }
 
@@ -379,6 +380,8 @@ func TestLane_stopDuringAPass(t *testing.T) {
 		if d := time.Since(start); d != 0 {
 			t.Errorf("Stop of a waiting lease took %v", d)
 		}
+		unwanted := len(leases) - 2
+		leases[unwanted].KeepAlive(false) // it waits, too
 		leases[0].Stop(t.Context())
 		if d := time.Since(start); d != takes/2 {
 			t.Errorf("Stop of a lease in flight took %v, want the rest of its batch, %v", d, takes/2)
@@ -391,7 +394,10 @@ func TestLane_stopDuringAPass(t *testing.T) {
 		if n := len(r.passes[subs[0]]); n != 1 {
 			t.Errorf("a stopped lease was sent %d times, want once", n)
 		}
-		r.lost(subs)
+		if n := len(r.passes[subs[unwanted]]); n != 0 {
+			t.Errorf("a lease that is not to be renewed was sent %d times", n)
+		}
+		r.lost(slices.Delete(subs, unwanted, unwanted+1))
 	})
 }
 

@@ -107,6 +107,7 @@ func (w *Watchdog) laneLocked(g Group) *lane {
 		if g.Within > 0 {
 			interval = min(interval, g.Within)
 		}
+		// mutant: operand 1: speed
 		ln = &lane{group: g, interval: interval, slack: min(interval/sliceCount, w.retryPause()) / 2, ahead: interval / 4}
 		w.lanes[g] = ln
 	}
