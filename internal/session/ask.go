@@ -170,13 +170,14 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 	took := a.now.Sub(q.sent)
 	late := took >= watchdog.Trusted(lease) // mutant: border: a nanosecond
 	a.at.lock()
+	// mutant: always: a data race, because a renewal uses both without this mutex
 	if t.lease == nil {
 		t.spec = a.spec // a ticket may have another waiter's spec
-	}
-	if t.lease != nil {
+		if !late {      // mutant: always: a lease that has expired ends at once
+			t.lease = a.s.dog.WatchIn(&t.own, t, q.sent, lease, !a.spec.terms.Fixed)
+		}
+	} else {
 		t.lease.Extend(q.sent, lease)
-	} else if !late {
-		t.lease = a.s.dog.WatchIn(&t.own, t, q.sent, lease, !a.spec.terms.Fixed)
 	}
 	outcome := a.at.state.Granted(a.w, &t.Acquisition, a.owner, &h.Hold, reply.Token, late, a.now)
 	if reply.Next != "" && outcome == lockstate.Holds { // mutant: always, operand 1, operand 2: speed

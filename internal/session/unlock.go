@@ -302,9 +302,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	spec := specOf(w.Terms)
 	f.next = acquisitionOf(nextOwner)
 	f.release.NextOwner, f.release.Offer, f.release.Again, f.release.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
-	if r := spec.Keys.TokenCounter; r != "" {
-		f.tokenCounter, f.release.Spare = r, lockstate.MaxHandOffs
-	}
+	f.tokenCounter, f.release.Spare = spec.Keys.TokenCounter, lockstate.MaxHandOffs
 	t.at.subscribeEarly(w.Queue(), spec)
 	return f, false
 }
