@@ -247,7 +247,7 @@ func (a *attempt) join() (first bool) {
 	if a.limit > 0 || !terms.Tickets() { // mutant: always, border: speed
 		a.ownAcquisition()
 	}
-	if len(a.at.releasing) > 0 {
+	if len(a.at.releasing) > 0 { // mutant: always, border: speed
 		a.releasing = slices.Clone(a.at.releasing)
 	}
 	return first
