@@ -122,7 +122,7 @@ fuzz: ## every fuzz test with FUZZTIME=20000x inputs, as many at once as there a
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH it prints tables only. Without, it writes them into the pages.
-bench: redis ## next to its peers and the floors, in about two hours, into docs/evidence/performance*.md; BENCH='-h' for less
+bench: redis ## next to its peers and the floors, 80 minutes for the locks alone, into docs/evidence/performance*.md; BENCH='-h' for less
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
 	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md -pictures ../../docs/pictures && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
