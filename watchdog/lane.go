@@ -166,11 +166,11 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 		w.mu.Lock()
 		confirmed, others := b.repliedLocked(w, now(), errs)
 		w.mu.Unlock()
+		for _, notify := range others { // first, because these include losses
+			notify()
+		}
 		for _, c := range confirmed {
 			c.subject.Renewed(c.until, c.left)
-		}
-		for _, notify := range others {
-			notify()
 		}
 		close(b.done)
 

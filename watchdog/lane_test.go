@@ -543,3 +543,31 @@ func TestLane_oneGroupPerBatch(t *testing.T) {
 		}
 	})
 }
+
+// slow takes its time when its renewal is confirmed.
+type slow struct{ subject }
+
+func (s *slow) Renewed(until time.Time, left time.Duration) {
+	time.Sleep(time.Second)
+	s.subject.Renewed(until, left)
+}
+
+// A reply confirms one renewal and says that another lease is gone. The loss is not reported later because the user of the
+// first lease is slow.
+func TestLane_lossesAreReportedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error {
+			return []error{nil, watchdog.ErrGone}
+		})
+		defer w.Close()
+		start := time.Now()
+		w.Watch(&slow{}, start, lease, true)
+		gone := &subject{}
+		w.Watch(gone, start, lease, true)
+		time.Sleep(interval + 2*time.Second)
+		synctest.Wait()
+		if gone.losses != 1 || gone.lostAt.Sub(start) != interval {
+			t.Errorf("%d losses, the latest after %v, want one after %v", gone.losses, gone.lostAt.Sub(start), interval)
+		}
+	})
+}
