@@ -350,7 +350,7 @@ func (p *Lock) serve(w *Waiter, t *Acquisition, now time.Time) {
 	if !p.removing {
 		p.removeServedAt(now.Add(ServedPause))
 	}
-	as.taken = as.sends == 1 // no request in its name is executed after this
+	as.taken = as.sends == 1 // its entry was executed, or is uncertain and reconciled below
 	if as.Lives() {
 		p.end(as, Released)
 	}

@@ -93,7 +93,7 @@ byte requested[NC];         /* how many requests were sent: 0, 1, or more */
 bit  uncertain[NC];        /* a request may be executed late */
 bit  traced[NC];        /* it may be in the queue in Redis */
 bit  got[NC];           /* it was granted the lock */
-bit  taken[NC];         /* its caller has the lock as another owner, and no request for this one will be executed */
+bit  taken[NC];         /* its caller has the lock as another owner, and a later reply for this one says nothing new */
 byte reconcile[NC];         /* 1: release it, 2: and release it once more */
 byte trust[NC];         /* the ticks for which its process considers the lease valid */
 byte passed[NC];        /* how often it handed the lock off inside the process */
@@ -842,9 +842,7 @@ inline heartbeat(proc) {
 	if \
 	:: n != C -> \
 		served[n] = served[n] | (1 << C); \
-		y = 0; \
-		for (m : 0 .. NK - 1) { if :: REQUEST(m, C) -> y = 1 :: else fi } \
-		taken[C] = (y == 0 || requested[C] == 1) && !uncertain[C]; \
+		taken[C] = requested[C] == 1; \
 		if :: LIVES(C) -> ph[C] = OVER :: else fi; \
 		if :: uncertain[C] -> mustRelease(C) :: else fi \
 	:: else \
