@@ -126,7 +126,7 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 		*a = attempt{}  // mutant: removed: memory
 		attempts.Put(a) // mutant: removed: speed
 	}()
-	*a = attempt{s: s, spec: spec, at: at, caller: by, waiting: waiting, timing: startNow(0)}
+	a.s, a.spec, a.at, a.caller, a.waiting, a.timing = s, spec, at, by, waiting, startNow(0)
 	if known { // mutant: always: speed
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)

@@ -95,12 +95,12 @@ func (q acquireRequest) resent(now time.Time) bool {
 // send sends the request and records the reply. It returns nil if the attempt has its hold, and errRefused if another
 // owner has the lock.
 func (a *attempt) send() error {
-	s, q := a.s, a.request
+	s, q := a.s, &a.request
 	limit := a.s.OpTimeout
 	if a.limit > 0 {
 		limit = a.timeLeft()
 	}
-	o := command.Send[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, q)
+	o := command.Send[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, *q)
 	reply, err := o.Value, o.Err
 	a.now = time.Now()
 	resent := o.Repeated || o.Answered && q.resent(a.now)
