@@ -115,8 +115,8 @@ func newClient(rdb rueidis.Client, config config) *Client {
 // Sentinel, add ?master_set=NAME, and further addresses as &addr=HOST:PORT. A cluster is detected.
 // A parameter that has no effect is an error.
 //
-// The connections to Sentinels use TLS if the URL does. They use no user and password. A URL cannot
-// express those, or a client certificate. See [ParseURL] for these.
+// The connections to Sentinels use TLS if the URL does, and no user and password. A URL cannot
+// express a user of the Sentinels or a client certificate: use [OpenWithOption] for them.
 //
 // If the connection fails, the error reports a detected cause at the address. It can be a Sentinel,
 // a TLS port, or a server that has reached its maxclients.
@@ -137,9 +137,9 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 }
 
 // OpenWithOption connects as [Open] does, with options that a URL cannot express. Examples are the
-// password of the Sentinels, a client certificate, and a dialer. As for rueidis.NewClient, a dialer
-// also makes the TLS handshake. OpenWithOption sets zero fields of option that matter to locks, as
-// [ParseURL] does.
+// password of the Sentinels, a client certificate, and a dialer. As for rueidis.NewClient, a custom
+// dialer (DialCtxFn) must perform the TLS handshake itself. OpenWithOption sets zero fields of
+// option that matter to locks, as [ParseURL] does.
 func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Option) (*Client, error) {
 	config, err := configure(opts)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *Client) used() *session.Session {
 	return c.session
 }
 
-// NewLock returns a handle of the plain (re-entrant) lock called name. It sends no command and is
+// NewLock returns a handle of the plain (reentrant) lock called name. It sends no command and is
 // cheap. An invalid name or option makes the first call fail. The first handle of a client
 // registers the client for operators (see [WithName]).
 //

@@ -23,7 +23,9 @@ const (
 	DefaultOpTimeout       = 3 * time.Second // or a sixth of the watchdog timeout if that is less
 )
 
-// poll is the longest time for which a waiter relies on hints alone.
+// poll is the poll interval: the first waiter of a process retries after it if there is no
+// notification, or after up to twice as long if it has waited long. Offers and queue positions last
+// multiples of it.
 const poll = time.Second
 
 // Option configures a client.
@@ -62,8 +64,8 @@ const (
 )
 
 // WithWatchdogTimeout sets the lease of locks without a fixed lease. The default is 30 s. It must
-// be at least 100 ms and at most one year. The watchdog renews the lease every third. If the
-// process dies, the lock is free after at most this time.
+// be at least 100 ms and at most one year. The watchdog renews the lease whenever a third of it has
+// passed. If the process dies, the lock is free after at most this time.
 //
 // Leases of readers are renewed at least every 10 s. A reader of Redisson that renews shortens the
 // lease of the lock to its own watchdog timeout (30 s by default). If Redisson's watchdog timeout

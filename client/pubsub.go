@@ -11,7 +11,8 @@ import (
 
 // PubSub is how a release notifies the waiters on a cluster. All clients of a lock should use the
 // same mode. Otherwise they still exclude each other, but waiters detect a release only by polling.
-// Waiters of leasehold detect it within a second, and waiters of Redisson when the lease expires.
+// Waiters of leasehold detect it within a second, or within 2 s after a long wait, and waiters of
+// Redisson when the lease expires.
 type PubSub int
 
 const (

@@ -4,7 +4,7 @@
 //
 // # Terms
 //
-//	owner    the identity that holds a lock: "<client uuid>:<number>"; new for each acquisition unless the context carries one
+//	owner    the identity that holds a lock; new for each Lock unless the context carries one
 //	hold     one successful Lock, released by one Unlock
 //	lease    the time after which Redis frees the lock unless it is renewed
 //	renew    extend the lease of a lock that is held
@@ -32,17 +32,17 @@
 // share the context are one owner and do not exclude each other. Call [ContextWithNewOwner] for
 // each goroutine to give it its own owner.
 //
-// # Re-entry
+// # Reentry
 //
 // A call re-enters if its context carries an owner that already holds the lock through the same
 // client. Otherwise it waits for whichever owner has the lock. Goroutine, call stack and handle do
-// not matter. A re-entry
+// not matter. A reentry
 //
 //	is granted at once, even if other owners wait; WithWait, WithWaiterTimeout and WithReplicas have no effect
 //	returns its own Hold, which needs its own Unlock, in any order; the last Unlock frees the lock
-//	has the token and the owner of the first hold; WithFencing of the first hold decides
+//	has the token and the owner of the first hold; its own WithFencing has no effect
 //	never shortens the lease, and extends it if its own is longer; the lease is renewed if any hold is renewed
-//	has its own maximum hold and grace; its minimum hold counts from the re-entry
+//	has its own maximum hold and grace; its minimum hold counts from the reentry
 //	ends with all other holds of the owner when the lock is lost
 //
 // Nested calls pass on the context of the hold. The context of the inner hold is derived from the

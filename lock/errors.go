@@ -6,8 +6,8 @@ import "errors"
 // the error of the context, or an error of Redis. Others report an invalid option or argument, or
 // are defined by the package of the call.
 var (
-	// ErrNotAcquired is returned when another owner has the lock. The latest reply of Redis was a
-	// refusal because of that owner. No later command failed or exceeded the operation timeout.
+	// ErrNotAcquired is returned when another owner has the lock. The latest reply of Redis
+	// reported that owner, and no later command failed or exceeded the operation timeout.
 	// ErrNotAcquired is also returned when another caller of this process is ahead in the queue for
 	// the lock. Retry later, or report that the lock is busy. No error matches both ErrNotAcquired and
 	// [ErrUnavailable].
@@ -31,7 +31,7 @@ var (
 	// the lock is no longer this owner's on the server. Check the data, because the work may have run
 	// twice. The error also matches one of the five causes below, if the cause is known. It does not
 	// match [ErrUnavailable], even if Redis was unavailable. The joined error of [Do], or of Unlock of
-	// several locks, can match both.
+	// several locks, can match both ErrLost and ErrUnavailable.
 	ErrLost = errors.New("lock lost")
 
 	// ErrExpired means that the hold was lost because the lease expired. Redis did not confirm a

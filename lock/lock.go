@@ -38,11 +38,11 @@ type Hold interface {
 	// guaranteed. Its Err method compares the clock on every call. [context.Cause] returns an error
 	// that matches [ErrLost], [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
 	//
-	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that is
-	// renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and [UntilUnlock]
-	// last until Unlock, and their contexts are not canceled with that context. The context that Do
-	// passes to its function is canceled with it. A function that must finish its work therefore uses
-	// HoldFromContext(ctx).Context(), the context of its hold.
+	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that
+	// is renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and
+	// [UntilUnlock] last until Unlock, and their contexts are not canceled with that context. The
+	// context that Do passes to its function is canceled with the caller's. A function that must
+	// finish its work therefore uses HoldFromContext(ctx).Context(), the context of its hold.
 	//
 	// A context derived from it with a new deadline or cancel function is canceled with it, but only
 	// once the signal has arrived. In a process that was just resumed, only this context, and contexts
@@ -89,7 +89,7 @@ type Hold interface {
 	Until() time.Time
 
 	// Token returns the fencing token. It is larger than the token of every earlier holder of the
-	// name. It is equal for all re-entries, and for readers with no writer between them. It grows
+	// name. It is equal for all reentries, and for readers with no writer between them. It grows
 	// provided that the clock of the server does not move backward. With [WithFencing] it grows even
 	// then. It is 0 for a read hold without fencing, a permit of a semaphore, a worker of a wait group,
 	// a multi-lock, and a quorum of locks without fencing.

@@ -26,7 +26,7 @@ import (
 // Each hold begins with Acquired and ends with exactly one of Released and Lost. All other events
 // of the hold come in between. None comes before Acquired has returned. A renewal can be in flight
 // when the hold ends. The renewal, and a Draining that it detects, can be reported after the end. A
-// re-entry is a separate hold.
+// reentry is a separate hold.
 //
 // # Contexts
 //
@@ -60,7 +60,7 @@ type Observer struct {
 	Failed func(context.Context, Event)
 
 	// Renewed is called when the watchdog renewed the lease of a hold. Holds that share a lease, such
-	// as re-entries and the readers of a process, are renewed together. The event is about one of
+	// as reentries and the readers of a process, are renewed together. The event is about one of
 	// them.
 	Renewed func(context.Context, Event)
 

@@ -68,7 +68,7 @@ func within(option string, d, least, most time.Duration) error {
 // the lease of the lock to that time. If that reader dies, a writer can acquire the lock although
 // the reader with the fixed lease still holds it.
 //
-// A re-entry under a hold that is renewed, or whose lease lasts longer, changes nothing. It never
+// A reentry under a hold that is renewed, or whose lease lasts longer, changes nothing. It never
 // shortens the lease of an outer hold, and may extend it.
 func WithFixedLease(d time.Duration) Option {
 	return setting{option.FixedLease, "WithFixedLease", func(c *option.Config) error {
@@ -97,13 +97,14 @@ func WithWait(d time.Duration) Option {
 
 // WithWaiterTimeout sets how long a waiter counts as alive after its last heartbeat. The default is
 // [DefaultWaiterTimeout]. It must be at least [MinWaiterTimeout]. Only fair locks, read/write locks
-// and semaphores support it. Waiters of a plain lock have no queue position to lose.
+// and semaphores support it. A plain lock needs none: a process keeps its place while it is
+// subscribed.
 //
 // In the queue of a fair lock or semaphore, a dead process delays the waiters behind it by that
 // time. A writer that died while it waited delays new readers by that time. A reader that died
 // while it waited delays writers by at most 100 ms. A waiter sends a heartbeat every third of the
-// time, and at least once per second. A process that was paused for longer moves to the end of the
-// queue.
+// time, and at least once per second; for a read/write lock, every two seconds after a long wait. A
+// process that was paused for longer moves to the end of the queue.
 func WithWaiterTimeout(d time.Duration) Option {
 	return setting{option.WaiterTimeout, "WithWaiterTimeout", func(c *option.Config) error {
 		c.WaiterTimeout = d.Truncate(time.Millisecond)
@@ -124,7 +125,7 @@ func WithReaderPreference() Option {
 
 // WithFencing makes fencing tokens grow even if the clock of the server moves backward. A token
 // counter in Redis stores the latest token. A new holder gets the server time in µs, or the latest
-// token plus one if that is larger. The first hold of an owner decides.
+// token plus one if that is larger. For a reentry, the option of the owner's first hold applies.
 //
 // The counter has no expiry and stays when the lock is free. It takes about 100 bytes for each name
 // that was ever locked this way. A Redisson RFencedLock of the same name uses the same counter. All
@@ -150,7 +151,7 @@ func WithFencing() Option {
 // fail with [ErrUnavailable].
 //
 // The option narrows the window in which a failover loses a lock. It does not close it, because a
-// replica that was not among the n can be promoted. A re-entry needs no confirmation. Each
+// replica that was not among the n can be promoted. A reentry needs no confirmation. Each
 // acquisition in progress uses a separate connection, and takes the time of the slowest of the n
 // replicas.
 func WithReplicas(n int, timeout time.Duration) Option {
@@ -172,7 +173,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // other owners. A function of [Do], an HTTP handler, a task or a leader otherwise keeps the lock
 // until it returns.
 //
-// Each hold of a re-entrant lock has its own limit, or none. The lock is free when the owner has no
+// Each hold of a reentrant lock has its own limit, or none. The lock is free when the owner has no
 // hold left.
 func WithMaxHold(d time.Duration) Option {
 	return setting{option.MaxHold, "WithMaxHold", func(c *option.Config) error {
@@ -218,7 +219,7 @@ func WithMinHold(d time.Duration) Option {
 // after Unlock, the lock can stay locked until its lease expires. Closing the client waits for
 // releases.
 //
-// The option belongs to the handle. Each hold of that handle, including a re-entry, is unlocked
+// The option belongs to the handle. Each hold of that handle, including a reentry, is unlocked
 // this way. With [WithMinHold], the lock stays locked for its minimum time. The Unlock of several
 // locks waits only for those without the option. Downgrade of a read/write lock always waits.
 func WithAsyncUnlock() Option {
@@ -254,14 +255,15 @@ func WithGrace(d time.Duration) Option {
 // and again. The duration d must be at least 1 ms. Only plain locks, fair locks and the write side of
 // read/write locks support it. It cannot be used with [WithFixedLease] or [WithReplicas].
 //
-// If another process is refused, the lock is released immediately, or at the next Unlock if it is in
-// use. From its first refusal, a waiter of another process waits for at most d or one second, whichever
-// is longer, in addition to the current hold. For a waiter of Redisson or of a write lock, the lock is
-// then free for 5 ms. If its request takes longer, it can miss that time while callers of this process
-// keep coming.
+// If another process requests the lock, this process releases it immediately, or at the next Unlock
+// if it is in use. After its first request, a waiter of another process waits for at most d or one
+// second, whichever is longer, in addition to the current hold. For a waiter of Redisson or of a
+// write lock, the lock is then free for 5 ms. If its request takes longer, it can miss that time
+// while callers of this process keep coming.
 //
-// TryLock of another process waits for the release for at most d (at least 10 ms), and at most 250 ms.
-// Its error matches [ErrNotAcquired] and says that the lock is in use, or kept idle.
+// TryLock of another process waits for that release for at most d. If d is below 10 ms or above 250
+// ms, that limit is 10 ms or 250 ms. Its error matches [ErrNotAcquired] and says that the lock is
+// in use, or kept idle.
 //
 // A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
 // notification is on its way.
@@ -271,10 +273,10 @@ func WithGrace(d time.Duration) Option {
 // hold ends. Until the client detects the loss, within a third of the lease, a caller can still acquire
 // the kept lock; that hold is then lost. After that, callers acquire it as usual. Close releases it.
 //
-// A lock lingers only while the client receives notifications, and only if no other process waited
-// when it was acquired. The first acquisition of a name therefore does not linger. With [WithFencing],
-// the lock is released after 64 holders, and a write lock never lingers. For each name in use, the
-// client subscribes to one channel.
+// A lock lingers only if no other process waited when it was acquired, and only if the client has
+// been subscribed to its channel since before that. The first acquisition of a name therefore does
+// not linger. With [WithFencing], the lock is released after 64 holders, and a write lock never
+// lingers. For each name in use, the client subscribes to one channel.
 func WithLinger(d time.Duration) Option {
 	return setting{option.Linger, "WithLinger", func(c *option.Config) error {
 		c.Linger = d

@@ -56,8 +56,8 @@
 // The hold is lost permanently as soon as fewer than a majority vote. The rest is then released
 // immediately. While a majority lasts, servers that did not vote or failed are retried in the
 // background. The hold can therefore outlive one server after the other. A hold that is not
-// unlocked is kept for the longest lease after its context is canceled. A hold of lock.Do is kept
-// until its function has returned.
+// unlocked lasts for the time of [WithMaxLease] after the context given to Lock is canceled, and is
+// then lost. A hold of lock.Do lasts until its function has returned.
 //
 // Two holders cannot both have a majority, because they would share a server, and a server grants
 // the lock to one of them. This is guaranteed provided that no server loses a grant:
@@ -79,7 +79,7 @@
 // Each server has a token counter, which a grant raises. The token is the largest that a server of
 // the majority returned. Before Lock returns, a majority has raised its counters to that token.
 // This requires one more round trip. A server raises its counter only while this holder has its
-// lock. The other servers raise theirs in the background. A re-entry keeps the token of the outer
+// lock. The other servers raise theirs in the background. A reentry keeps the token of the outer
 // hold and requires no further round trip.
 //
 // The guarantee depends on the counters. A server that restarts without its data, a FLUSHALL, a

@@ -20,12 +20,12 @@ import (
 // kept that server's lock through another hold. Then the hold of that lock has stored to what value
 // the counter was raised, and the later token is at least one more.
 //
-// A re-entry keeps the token of the outer hold, whichever servers voted for the re-entry. At one
-// moment, the outer hold has a majority, and the servers that voted for the re-entry are a majority,
-// too. The re-entry keeps all those votes until it is won. No other owner has had a majority since
+// A reentry keeps the token of the outer hold, whichever servers voted for the reentry. At one
+// moment, the outer hold has a majority, and the servers that voted for the reentry are a majority,
+// too. The reentry keeps all those votes until it is won. No other owner has had a majority since
 // the outer hold was won, so no other owner has a newer token. The majority of any hold after both
 // shares a server with the outer hold's majority, whose counters had the token before the outer hold
-// was returned. If the outer hold is lost before that moment, the call is not a re-entry, and has
+// was returned. If the outer hold is lost before that moment, the call is not a reentry, and has
 // its own token.
 //
 // Two simultaneous calls of one owner could both act as the first. Their decisions are therefore

@@ -61,7 +61,7 @@ func (w *world) setCounters(units ...uint64) {
 	}
 }
 
-// Another majority votes for a re-entry than for the outer hold, and would give a smaller token. The re-entry has the outer
+// Another majority votes for a reentry than for the outer hold, and would give a smaller token. The reentry has the outer
 // hold's token.
 func TestQuorum_reentryKeepsTheToken(t *testing.T) {
 	for _, outerFirst := range []bool{false, true} {
@@ -81,7 +81,7 @@ func TestQuorum_reentryKeepsTheToken(t *testing.T) {
 					w.unlock(outer)
 					third := w.lockUnder(only(ctx, 2, 3), q)
 					if third.Token() != token {
-						w.Errorf("a re-entry of the re-entry has token %d, want %d", third.Token(), token)
+						w.Errorf("a reentry of the reentry has token %d, want %d", third.Token(), token)
 					}
 					w.unlock(third, inner)
 				} else {
@@ -102,7 +102,7 @@ func TestQuorum_reentryKeepsTheToken(t *testing.T) {
 	}
 }
 
-// The cancellation of the caller's context does not end the outer hold, so a re-entry keeps its token then, too.
+// The cancellation of the caller's context does not end the outer hold, so a reentry keeps its token then, too.
 func TestQuorum_reentryAfterCancellationKeepsTheToken(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks, _ := w.ofSome("one", nil)
@@ -119,7 +119,7 @@ func TestQuorum_reentryAfterCancellationKeepsTheToken(t *testing.T) {
 	})
 }
 
-// Servers that vote only for a re-entry get the token in the background. The others do not get it again.
+// Servers that vote only for a reentry get the token in the background. The others do not get it again.
 func TestQuorum_reentrySendsTheToken(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.setCounters(5, 1, 1)
@@ -130,7 +130,7 @@ func TestQuorum_reentrySendsTheToken(t *testing.T) {
 		start := time.Now()
 		inner := w.lockUnder(only(ctx, 2, 3), q)
 		if took := time.Since(start); took != 2*rtt {
-			w.Errorf("a re-entry took %v, a round trip takes %v", took, rtt)
+			w.Errorf("a reentry took %v, a round trip takes %v", took, rtt)
 		}
 		time.Sleep(2 * rtt)
 		for i, s := range w.sites {
@@ -148,7 +148,7 @@ func TestQuorum_reentrySendsTheToken(t *testing.T) {
 	})
 }
 
-// The outer hold is lost during a re-entry, which keeps what the servers have for both. The re-entry is then a new holder,
+// The outer hold is lost during a reentry, which keeps what the servers have for both. The reentry is then a new holder,
 // and has a newer token.
 func TestQuorum_outerHoldLostDuringAReentry(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
@@ -194,7 +194,7 @@ func (p fencedControlledHold) RaiseToken(ctx context.Context, token uint64) erro
 
 func (p fencedControlledHold) Raised() uint64 { return p.Hold.(lockimpl.Fenced).Raised() }
 
-// The outer hold has expired, and no call has detected that yet. The next call is no re-entry.
+// The outer hold has expired, and no call has detected that yet. The next call is no reentry.
 func TestQuorum_outerHoldExpired(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.setCounters(5, 1, 1)

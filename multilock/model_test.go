@@ -204,7 +204,7 @@ type event struct {
 }
 
 // The tokens of a quorum grow from holder to holder while its servers restart, are down, paused and slow, and their clocks
-// differ by hours, provided that each token counter survives the restarts. A re-entry keeps the token, and the next hold of
+// differ by hours, provided that each token counter survives the restarts. A reentry keeps the token, and the next hold of
 // the same owner has a newer one.
 func TestQuorum_tokensGrow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -1303,7 +1303,7 @@ func TestQuorum_reentry(t *testing.T) {
 		}
 		w.wantHeld("1 2 3 4 5")
 
-		// A re-entry that reaches only a minority fails, and the outer hold keeps all that it has.
+		// A reentry that reaches only a minority fails, and the outer hold keeps all that it has.
 		for _, s := range w.sites[:3] {
 			s.pause()
 		}
@@ -1589,7 +1589,7 @@ func TestQuorum_token(t *testing.T) {
 		w.sites[4].wire = rtt / 4
 		inner := w.lockUnder(h.Context(), q)
 		if inner.Token() != h.Token() {
-			w.Errorf("a re-entry has token %d, the first hold %d", inner.Token(), h.Token())
+			w.Errorf("a reentry has token %d, the first hold %d", inner.Token(), h.Token())
 		}
 		w.unlock(inner, h)
 		time.Sleep(lease)

@@ -54,6 +54,6 @@
 //     is therefore bounded by the timeout of one.
 //
 // Stop first removes the lease, so that no later renewal includes it. It then waits for a renewal
-// that already does. A renewal that failed can still arrive after the release. It then finds no
-// lease, and never creates one.
+// in flight that includes it. A renewal that failed can still arrive after the release. It then
+// finds no lease, and never creates one.
 package watchdog

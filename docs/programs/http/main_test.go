@@ -31,7 +31,7 @@ func payOrder(c *client.Client, charge func(ctx context.Context, order string) e
 		l := lock.UntilUnlock(c.NewLock("orders:" + r.PathValue("id"))) // held even after the client disconnects
 		h, err := l.TryLock(r.Context())
 		if err != nil {
-			if !httplock.WriteError(w, err) { // not busy, unavailable or a bad name
+			if !httplock.WriteError(w, err) { // neither busy, nor unavailable, nor a bad name
 				slog.Error("locking an order", "err", err)
 				http.Error(w, "internal error", http.StatusInternalServerError)
 			}

@@ -75,7 +75,7 @@ func run(url string, at time.Duration, job func(ctx context.Context, night strin
 		if err == nil {
 			due = due.Add(day)
 			wait = time.Until(due)
-		} else if ctx.Err() == nil || !errors.Is(err, context.Canceled) { // SIGTERM is no failure
+		} else if ctx.Err() == nil || !errors.Is(err, context.Canceled) { // SIGTERM is not a failure
 			slog.Error("nightly job failed, will retry", "night", night, "err", err)
 		}
 		select {

@@ -57,7 +57,7 @@ func run(url string, do func(ctx context.Context, order string) error) error {
 		for _, job := range jobs { // at most one
 			err = process(ctx, c, rdb, job, do)
 		}
-		if err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) { // SIGTERM is no failure
+		if err != nil && (ctx.Err() == nil || !errors.Is(err, context.Canceled)) { // SIGTERM is not a failure
 			slog.Warn("job not done, will be delivered again", "err", err)
 			select {
 			case <-time.After(time.Second):
