@@ -16,7 +16,12 @@
 //	extend.go  retain.go  linger.go    lease extensions; the minimum hold time; locks kept for the next caller
 //	close.go  query.go  raise.go       Close; reading the state of a lock; raising the token counter for a quorum
 //	force.go                           force-unlock, and its notifications
+//	identity.go                        owner strings
+//	ownerless.go  semaphore.go         waits without an owner; the state of a semaphore
 //	observe.go  report.go              observer events; warnings
+//
+// In the code, a is an attempt, at an entry of the table, t an acquisition, h a hold, o an owner, w a waiter, l a queue,
+// p a lockstate.Lock, q a request, and e the subscriptions of a queue.
 //
 // # Owner strings
 //
