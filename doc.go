@@ -15,7 +15,7 @@
 //
 // # Choosing a lock
 //
-//	plain (re-entrant) lock: one owner at a time      client.Client.NewLock
+//	plain (reentrant) lock: one owner at a time      client.Client.NewLock
 //	fair lock: first-come, first-served               client.Client.NewFairLock
 //	semaphore: at most N holders at a time            client.Client.NewSemaphore
 //	read/write lock: many readers or one writer       client.Client.NewRWLock

@@ -82,8 +82,8 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 			inner = append(inner, h)
 		}
 		calls["TryLock/"+kind] = func(i int) error { _, err := of(fmt.Sprint("free:", kind, i)).TryLock(t.Context()); return err }
-		if kind != "semaphore" { // which is not re-entrant
-			calls["re-entry/"+kind] = func(i int) error { _, err := of(fmt.Sprint("held:", kind, i)).TryLock(inner[i].Context()); return err }
+		if kind != "semaphore" { // which is not reentrant
+			calls["reentry/"+kind] = func(i int) error { _, err := of(fmt.Sprint("held:", kind, i)).TryLock(inner[i].Context()); return err }
 		}
 		defer func() { // after all other calls
 			var all sync.WaitGroup

@@ -243,7 +243,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 }
 
-// The same for a re-entry: the earlier hold is unaffected. The lock is held once, and Unlock frees it without an error.
+// The same for a reentry: the earlier hold is unaffected. The lock is held once, and Unlock frees it without an error.
 func TestCancel_reentryWithTheAnswer(t *testing.T) {
 	eachKind(t, testCancelReentryWithTheAnswer, plain, fair, read, write)
 }
@@ -285,7 +285,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 					err = nil
 				}
 				if err != nil {
-					t.Errorf("the re-entry: %v", err)
+					t.Errorf("the reentry: %v", err)
 				}
 				if err := h.Unlock(owner); err != nil && wrong.Add(1) <= 3 {
 					t.Errorf("a hold that nothing happened to: %v", err)
@@ -297,7 +297,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	if wrong.Load() > 0 {
 		t.Errorf("%d of %d unlocks returned a wrong result", wrong.Load(), callers*n)
 	}
-	t.Logf("%d of %d re-entries ended as their answer came", refused.Load(), callers*n)
+	t.Logf("%d of %d reentries ended as their answer came", refused.Load(), callers*n)
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -144,7 +144,7 @@ type plan struct {
 	Goroutines int  // of each worker
 	Names      int
 
-	Grants int // how many grants to get, re-entries included
+	Grants int // how many grants to get, reentries included
 	Seed   uint64
 	First  int // the number of the worker's first goroutine in the run
 }

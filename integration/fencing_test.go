@@ -81,7 +81,7 @@ func TestFencing_tokenCounter(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again := token(t, h.Context(), l); again != h.Token() {
-			t.Errorf("a re-entry has token %d, the hold %d", again, h.Token())
+			t.Errorf("a reentry has token %d, the hold %d", again, h.Token())
 		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)

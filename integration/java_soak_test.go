@@ -349,7 +349,7 @@ func (p *javaContender) once(ctx context.Context, place javaPlace) {
 	for p.random.IntN(4) == 0 {
 		again, err := l.TryLock(ctx)
 		if err != nil {
-			p.wrong(place, "a re-entry: %v", err)
+			p.wrong(place, "a reentry: %v", err)
 			break
 		}
 		holds = append(holds, again)

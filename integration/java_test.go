@@ -333,7 +333,7 @@ func TestJava_excludes(t *testing.T) {
 	})
 }
 
-// Both sides count re-entries in the same way. Each side enters three times, and leaves three times, while the other one
+// Both sides count reentries in the same way. Each side enters three times, and leaves three times, while the other one
 // checks; and both see the lease.
 func TestJava_reentry(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A call counts once if its reply is lost. Of 10,000 acquisitions half are re-entries, and there are as many unlocks: the
+// A call counts once if its reply is lost. Of 10,000 acquisitions half are reentries, and there are as many unlocks: the
 // proxy forwards each command, loses its first reply and breaks the connection. After each step the test reads the hold
 // count from the server.
 //
@@ -115,7 +115,7 @@ func testLostReply(t *testing.T, k kind) {
 					if len(holds) > 0 {
 						reentries.Add(1)
 						if h.Token() != holds[0].Token() || h.Owner() != holds[0].Owner() {
-							t.Errorf("%s: a re-entry has the token %d of %d", name, h.Token(), holds[0].Token())
+							t.Errorf("%s: a reentry has the token %d of %d", name, h.Token(), holds[0].Token())
 						}
 					}
 					holds = append(holds, h)
@@ -144,7 +144,7 @@ func testLostReply(t *testing.T, k kind) {
 	if lost.Load() < grants.Load()+unlocks.Load() {
 		t.Errorf("%d replies were lost, in %d calls", lost.Load(), grants.Load()+unlocks.Load())
 	}
-	t.Logf("%d acquisitions (%d of them re-entries) and %d unlocks in %v: %d of %d replies were lost",
+	t.Logf("%d acquisitions (%d of them reentries) and %d unlocks in %v: %d of %d replies were lost",
 		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(start).Round(time.Millisecond), lost.Load(), commands.Load())
 }
 

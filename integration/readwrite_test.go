@@ -178,7 +178,7 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A re-entry with a shorter lease does not shorten the first lease, and one with a
+// A reentry with a shorter lease does not shorten the first lease, and one with a
 // renewed lease does not add to it.
 func TestReadWrite_reentryKeepsTheLease(t *testing.T) {
 	const long, short = 20 * time.Second, 500 * time.Millisecond

@@ -75,7 +75,7 @@ func TestReplicas(t *testing.T) {
 		r.Freeze(t)
 		again, err := l.Lock(h.Context())
 		if err != nil {
-			t.Fatalf("a re-entry: %v", err)
+			t.Fatalf("a reentry: %v", err)
 		}
 		for _, h := range []lock.Hold{again, h} {
 			if err := h.Unlock(t.Context()); err != nil {

@@ -19,7 +19,7 @@ var fairRules = []rule{
 	{name: "order", says: "waiters of all clients are served in the order of their arrival", test: order, sides: permits},
 	{name: "newcomers", says: "a caller that comes while the lock changes hands does not overtake the queue", test: newcomers, sides: permits},
 	{name: "turns", says: "an owner that comes again goes to the end of the queue, in every round", test: turns, sides: permits},
-	{name: "re-entry past the queue", says: "the holder re-enters at once, and the queue waits on", test: reentryPastTheQueue},
+	{name: "reentry past the queue", says: "the holder re-enters at once, and the queue waits on", test: reentryPastTheQueue},
 	{name: "TryLock and the queue", says: "TryLock neither enters the queue nor leaves anything there", test: tryLockAndTheQueue, sides: permits},
 	{name: "TryLock does not overtake", says: "TryLock never gets the lock while the queue is not empty", test: tryLockDoesNotOvertake, sides: permits},
 	{name: "cancelled in the queue", says: "a waiter that is cancelled leaves the queue at once, and the others keep their places", test: canceledInQueue, sides: permits},

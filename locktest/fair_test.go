@@ -275,7 +275,7 @@ func TestFairRules_canBeBroken(t *testing.T) {
 		}},
 		{"a new caller takes the lock if it is free at that moment", newcomersFirst, map[string]string{"newcomers": "want 0 first"}},
 		{"an owner that was served before goes to the front", regularsFirst, map[string]string{"turns": "want 0 to 5 in turns"}},
-		{"the holder queues like any other owner", holderWaits, map[string]string{"re-entry past the queue": "not acquired: context deadline exceeded"}},
+		{"the holder queues like any other owner", holderWaits, map[string]string{"reentry past the queue": "not acquired: context deadline exceeded"}},
 		{"TryLock leaves a place in the queue", triesWait, map[string]string{"TryLock and the queue": "after a TryLock 1 are in the queue"}},
 		{"TryLock takes the lock if it is free at that moment", triesOvertake, map[string]string{"TryLock does not overtake": "TryLocks got the lock"}},
 		{"a cancelled waiter stays in the queue", cancelledStay, map[string]string{

@@ -44,7 +44,7 @@ var rwRules = []rule{
 	{name: "upgrade", says: "an owner that only reads gets ErrUpgrade at once when it asks to write, and goes on reading", test: upgrade},
 	{name: "readers enter together", says: "when a writer leaves, all waiting readers enter together", test: readersEnterTogether},
 	{name: "readers wait behind a writer", says: "a reader that comes after a waiting writer waits behind it", test: readersWaitBehindAWriter},
-	{name: "re-entry past a writer", says: "an owner that reads may read once more, also while a writer waits", test: reentryPastAWriter},
+	{name: "reentry past a writer", says: "an owner that reads may read once more, also while a writer waits", test: reentryPastAWriter},
 	{name: "readers first", says: "with WithReaderPreference a reader does not wait behind a waiting writer", test: readerPreference},
 	{name: "readers first for a writer", says: "a writer that waits with WithReaderPreference makes no reader wait", test: readerPreferenceOfAWriter},
 	{name: "patient writer", says: "readers wait behind a writer also when it waits for longer than its patience", test: writerTimeout},
@@ -288,7 +288,7 @@ func tokensOfReaders(t *trial) {
 			under := t.must(l.Read().Lock(w.Context()))
 			again := t.must(l.Write().Lock(w.Context()))
 			if again.Token() != last {
-				t.broken("a re-entry has token %d, the writer %d", again.Token(), last)
+				t.broken("a reentry has token %d, the writer %d", again.Token(), last)
 			}
 			time.Sleep(work) // time may stand still otherwise
 			t.unlock(again, w)

@@ -180,9 +180,9 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			"many readers and writers": "token 7 after 7",
 		}},
 		{"owners are forgotten", apart(changed(ownerless, nil), changed(ownerless, nil)), map[string]string{
-			"reading under writing":  "not acquired: context deadline exceeded",
-			"re-entry past a writer": "not acquired: context deadline exceeded",
-			"upgrade":                "want one that matches cannot upgrade a read hold",
+			"reading under writing": "not acquired: context deadline exceeded",
+			"reentry past a writer": "not acquired: context deadline exceeded",
+			"upgrade":               "want one that matches cannot upgrade a read hold",
 		}},
 		{"the end of the writing ends the reading", func(mk rwMaker) rwMaker {
 			var b readerList

@@ -76,7 +76,7 @@ var semaphoreRules = []rule{
 	{name: "as many", says: "as many callers hold it at once as it has permits, and no more", test: permitsInUse},
 	{name: "all or none", says: "a caller that wants several permits gets all of them or none", test: allOrNone},
 	{name: "many before few", says: "a caller that wants many permits is not overtaken by those that came later and want fewer", test: manyBeforeFew},
-	{name: "no re-entry of permits", says: "under a hold's context, Lock takes another permit", test: noReentryOfPermits},
+	{name: "no reentry of permits", says: "under a hold's context, Lock takes another permit", test: noReentryOfPermits},
 	{name: "never more", says: "under contention never more permits are held than there are, and in the end all are free", test: permitsNeverExceeded},
 }
 

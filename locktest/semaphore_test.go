@@ -39,10 +39,10 @@ func TestSemaphoreRules_canBeBroken(t *testing.T) {
 		{"there is one permit more", semaphores(func(mk taker) taker {
 			return func(name string, total, n int, opts ...lock.Option) lock.Locker { return mk(name, total+1, n, opts...) }
 		}), map[string]string{
-			"as many":                "a fifth of four got the lock",
-			"all or none":            "three of two got the lock",
-			"no re-entry of permits": "a third of two: <nil>",
-			"never more":             "permits are held of 3",
+			"as many":               "a fifth of four got the lock",
+			"all or none":           "three of two got the lock",
+			"no reentry of permits": "a third of two: <nil>",
+			"never more":            "permits are held of 3",
 		}},
 		{"each caller takes one permit", semaphores(func(mk taker) taker {
 			return func(name string, total, n int, opts ...lock.Option) lock.Locker { return mk(name, total, 1, opts...) }

@@ -65,9 +65,9 @@ var rules = []rule{
 	{"free lock", "a free lock is granted, and its hold is valid", freeLock, reading | permits},
 	{"exclusion", "two holds of different owners are never valid at once", exclusion, reading | writing | permits},
 	{"exclusion of goroutines", "goroutines that share a lock value exclude each other", exclusionOfGoroutines, permits},
-	{"no accidental re-entry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, permits},
-	{"re-entry", "under a hold's context the same name re-enters and counts", reentry, reading | writing},
-	{"re-entry is per name", "a hold's context does not open other locks", reentryIsPerName, 0},
+	{"no accidental reentry", "a plain context never re-enters, also in the same goroutine", noAccidentalReentry, permits},
+	{"reentry", "under a hold's context the same name re-enters and counts", reentry, reading | writing},
+	{"reentry is per name", "a hold's context does not open other locks", reentryIsPerName, 0},
 	{"ContextWithNewOwner", "holds under one owner may be given back in any order", withOwner, writing},
 	{"TryLock", "TryLock answers ErrNotAcquired and does not wait", tryLock, reading | writing | permits},
 	{"Lock waits", "Lock gets the lock when its holder unlocks", lockWaits, reading | writing | permits},
@@ -86,7 +86,7 @@ var rules = []rule{
 	{"renewed lease", "without a fixed lease a hold lives until it is unlocked", renewedLease, reading | permits},
 	{"canceled work", "the function of Do keeps the lock until it returns, however long its context has been canceled", canceledWork, reading | permits},
 	{"mixed leases", "an inner hold never ends the renewal of the outer one, nor shortens its lease", mixedLeases, reading},
-	{"tokens", "tokens grow from holder to holder, and re-entries keep them", tokens, 0},
+	{"tokens", "tokens grow from holder to holder, and reentries keep them", tokens, 0},
 	{"Do", "Do unlocks after an error and after a panic, and joins errors", do, reading},
 	{"names", "odd names are locks of their own or ErrBadName, never two names on one lock", names, reading | permits},
 	{"many", "under contention of two clients no two callers are inside together", many, 0},
@@ -515,7 +515,7 @@ func reentry(t *trial) {
 	third := t.must(l.TryLock(inner.Context()))
 	for _, h := range []lock.Hold{inner, third} {
 		if h.Owner() != outer.Owner() {
-			t.broken("a re-entry has owner %q, the first hold %q", h.Owner(), outer.Owner())
+			t.broken("a reentry has owner %q, the first hold %q", h.Owner(), outer.Owner())
 		}
 	}
 	for _, h := range []lock.Hold{third, inner} {
@@ -857,7 +857,7 @@ func tokens(t *trial) {
 		last = h.Token()
 		again := t.must(l.Lock(h.Context()))
 		if again.Token() != last {
-			t.broken("a re-entry has token %d, the hold %d", again.Token(), last)
+			t.broken("a reentry has token %d, the hold %d", again.Token(), last)
 		}
 		time.Sleep(work) // time may stand still otherwise
 		t.unlock(again)

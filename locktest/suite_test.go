@@ -70,9 +70,9 @@ var ways = []way{
 		"free lock":               "another client got the lock",
 		"exclusion":               "another client got the lock",
 		"exclusion of goroutines": "inside",
-		"no accidental re-entry":  "error <nil>",
-		"re-entry":                "a re-entry has owner",
-		"re-entry is per name":    "error <nil>",
+		"no accidental reentry":   "error <nil>",
+		"reentry":                 "a reentry has owner",
+		"reentry is per name":     "error <nil>",
 		"ContextWithNewOwner":     "another client got the lock",
 		"TryLock":                 "error <nil>",
 		"Lock waits":              "waiter 0 did not wait",
@@ -87,12 +87,12 @@ var ways = []way{
 			return acquire(ctx, mk("one", lock.WithWait(300*time.Millisecond)), wait)
 		}, nil)(mk)
 	}, map[string]string{
-		"re-entry is per name": "waited for 300ms",
-		"names":                "want ErrBadName",
+		"reentry is per name": "waited for 300ms",
+		"names":               "want ErrBadName",
 	}},
 	{"unlock does nothing", changed(acquire, unlocks(func(context.Context, locker, lock.Hold) error { return nil })), map[string]string{
 		"free lock":           "the lock should be free",
-		"re-entry":            "the lock should be free",
+		"reentry":             "the lock should be free",
 		"ContextWithNewOwner": "the lock should be free",
 		"Lock waits":          "not acquired: context deadline exceeded",
 		"cause":               "want one that matches unlocked",
@@ -131,13 +131,13 @@ var ways = []way{
 		}
 		return h, nil
 	}, nil), map[string]string{
-		"no accidental re-entry": "matches both",
-		"re-entry is per name":   "matches both",
-		"TryLock":                "matches both",
-		"cancelled wait":         "matches both",
-		"limited wait":           "matches both",
-		"one meaning":            "matches both",
-		"dead context":           "matches both",
+		"no accidental reentry": "matches both",
+		"reentry is per name":   "matches both",
+		"TryLock":               "matches both",
+		"cancelled wait":        "matches both",
+		"limited wait":          "matches both",
+		"one meaning":           "matches both",
+		"dead context":          "matches both",
 	}},
 	{"a call that was not made says that another owner has the lock", changed(func(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 		h, err := acquire(ctx, l, wait)

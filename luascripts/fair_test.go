@@ -313,13 +313,13 @@ func TestAcquireFair(t *testing.T) {
 			{"held for ever", "G2", persist, "", 1, waiterTimeout, luascripts.Held, luascripts.NoExpiry, "G2=1", "G1"},
 			{"held, dead at the head", "J2=3", long, "G3! G4", 1, waiterTimeout, luascripts.Held, long, "J2=3", "G4 G1"},
 			{"ours already", "G1", long, "G2", 1, waiterTimeout, luascripts.Done, 0, "G1=1", "G2"},
-			{"re-entry past the queue", "G1", long, "G2 J3", 2, waiterTimeout, luascripts.Done, 0, "G1=2", "G2 J3"},
-			{"re-entry again", "G1=2", long, "G2", 2, waiterTimeout, luascripts.Done, 0, "G1=2", "G2"},
-			{"re-entry into a key without expiry", "G1", persist, "", 2, waiterTimeout, luascripts.Done, 0, "G1=2", ""},
+			{"reentry past the queue", "G1", long, "G2 J3", 2, waiterTimeout, luascripts.Done, 0, "G1=2", "G2 J3"},
+			{"reentry again", "G1=2", long, "G2", 2, waiterTimeout, luascripts.Done, 0, "G1=2", "G2"},
+			{"reentry into a key without expiry", "G1", persist, "", 2, waiterTimeout, luascripts.Done, 0, "G1=2", ""},
 			{"a count that is too large", "G1=3", long, "", 2, waiterTimeout, luascripts.Done, 0, "G1=2", ""},
-			{"re-entry into what is gone", "", 0, "", 2, waiterTimeout, luascripts.Gone, 0, "", ""},
-			{"re-entry into what is gone, and others wait", "", 0, "G2", 2, waiterTimeout, luascripts.Gone, 0, "", "G2"},
-			{"re-entry into what another has", "G2", long, "", 2, waiterTimeout, luascripts.Gone, 0, "G2=1", ""},
+			{"reentry into what is gone", "", 0, "", 2, waiterTimeout, luascripts.Gone, 0, "", ""},
+			{"reentry into what is gone, and others wait", "", 0, "G2", 2, waiterTimeout, luascripts.Gone, 0, "", "G2"},
+			{"reentry into what another has", "G2", long, "", 2, waiterTimeout, luascripts.Gone, 0, "G2=1", ""},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				q := fair{t, q.rdb}
@@ -928,7 +928,7 @@ func TestFair_fullMemory(t *testing.T) {
 	q.keeps("G2", "G3")
 	about(t, "after a heartbeat", q.left("G2"), waiterTimeout)
 	got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: long, Want: 3, WaiterTimeout: waiterTimeout})
-	check(t, "re-entry", got.Verdict, luascripts.Done, err)
+	check(t, "reentry", got.Verdict, luascripts.Done, err)
 	e := listen(t, q.rdb)
 	for _, leave := range []int{2, 1, 0} {
 		got, err := luascripts.ReleaseFair(t.Context(), q.rdb, fairKeys, owner("G1"), leave)
@@ -1006,7 +1006,7 @@ func living(queue string) string {
 func TestFair_deniedCommands(t *testing.T) {
 	deniedFair(t,
 		deniedCase{"free", "fair_acquire", "", "", -1, "hlen hset lindex pexpire pttl time zcard"},
-		deniedCase{"re-entry", "fair_acquire", "G1", "G2", -1, "hgetall hlen hset pexpire pttl time"},
+		deniedCase{"reentry", "fair_acquire", "G1", "G2", -1, "hgetall hlen hset pexpire pttl time"},
 		deniedCase{"release in part", "fair_release", "G1=2", "G2 J3", 1, "hdel hgetall hlen hset"},
 	)
 
@@ -1715,7 +1715,7 @@ func TestFair_wholeMilliseconds(t *testing.T) {
 // What each script of a fair lock does at the very end of a deadline or an expiry, and in queues of which only a part is read.
 func TestFair_transcript(t *testing.T) {
 	play(t, `
-		# a re-entry without a hold, and a renewal of a place, are errors where they are denied
+		# a reentry without a hold, and a renewal of a place, are errors where they are denied
 		without HDEL
 		fair_acquire [l q t n] $a:01 1000 2 0 0 = !NOPERM
 		without HLEN

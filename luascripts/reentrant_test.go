@@ -68,12 +68,12 @@ func TestAcquireReentrant(t *testing.T) {
 		}{
 			{"free", "", 0, 0, 1, lease, luascripts.Done, "1=1", 25_000, 30_000},
 			{"the same request again", ours, 1, 20_000, 1, lease, luascripts.Done, "1=1", 25_000, 30_000},
-			{"re-entry", ours, 1, 20_000, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
-			{"re-entry again", ours, 2, 20_000, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
-			{"re-entry with less of a lease", ours, 1, 20_000, 2, time.Second, luascripts.Done, "1=2", 15_000, 20_000},
-			{"re-entry into a key without expiry", ours, 1, 0, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
-			{"re-entry into what is gone", "", 0, 0, 2, lease, luascripts.Gone, "", -2, -2},
-			{"re-entry into what another has", other, 1, 20_000, 2, lease, luascripts.Gone, "7=1", 15_000, 20_000},
+			{"reentry", ours, 1, 20_000, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
+			{"reentry again", ours, 2, 20_000, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
+			{"reentry with less of a lease", ours, 1, 20_000, 2, time.Second, luascripts.Done, "1=2", 15_000, 20_000},
+			{"reentry into a key without expiry", ours, 1, 0, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
+			{"reentry into what is gone", "", 0, 0, 2, lease, luascripts.Gone, "", -2, -2},
+			{"reentry into what another has", other, 1, 20_000, 2, lease, luascripts.Gone, "7=1", 15_000, 20_000},
 			{"a count that is too large", ours, 3, 20_000, 2, lease, luascripts.Done, "1=2", 25_000, 30_000},
 			{"a count that is too small", ours, 1, 20_000, 3, lease, luascripts.Done, "1=3", 25_000, 30_000},
 			{"held by another", other, 2, 20_000, 1, lease, luascripts.Held, "7=2", 15_000, 20_000},
@@ -291,7 +291,7 @@ func TestFullMemory(t *testing.T) {
 		t.Errorf("the refused lock left %d key", n)
 	}
 	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 3}); err != nil || got.Verdict != luascripts.Done {
-		t.Errorf("re-entry: %+v, %v", got, err)
+		t.Errorf("reentry: %+v, %v", got, err)
 	}
 	if got := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 1); got[0] != (luascripts.Renewed{Verdict: luascripts.Done}) {
 		t.Errorf("renewal: %+v", got)
@@ -504,7 +504,7 @@ func TestRetainReentrant(t *testing.T) {
 // What each script of a plain lock does at the very end of a lease, and with hashes that are another lock or none.
 func TestReentrant_transcript(t *testing.T) {
 	play(t, `
-		# a plain lock, its re-entry, and what it is for others
+		# a plain lock, its reentry, and what it is for others
 		reentrant_acquire [l] $a:001 1000 '' 0 = @0us
 		wait 400
 		reentrant_acquire [l] $a:001 500 '' 0 2 = 0

@@ -66,8 +66,8 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 		call call
 	}{
 		"plain: a lock that is there already": {[][]string{hash("orders", ours, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, request(1))},
-		"plain: re-entry into nothing":        {nil, acquire(luascripts.AcquireReentrant, keys, request(2))},
-		"plain: re-entry into another's":      {[][]string{hash("orders", other, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, request(2))},
+		"plain: reentry into nothing":         {nil, acquire(luascripts.AcquireReentrant, keys, request(2))},
+		"plain: reentry into another's":       {[][]string{hash("orders", other, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, request(2))},
 		"plain: release":                      {nil, verdict(luascripts.ReleaseReentrant, keys, 0)},
 		"plain: release of another's":         {[][]string{hash("orders", other, "1"), long("orders")}, verdict(luascripts.ReleaseReentrant, keys, 0)},
 		"plain: release in part":              {nil, verdict(luascripts.ReleaseReentrant, keys, 1)},
@@ -85,7 +85,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}},
 
-		"fair: re-entry into nothing":  {nil, acquire(luascripts.AcquireFair, fairKeys, request(2))},
+		"fair: reentry into nothing":   {nil, acquire(luascripts.AcquireFair, fairKeys, request(2))},
 		"fair: release":                {nil, verdict(luascripts.ReleaseFair, fairKeys, 0)},
 		"fair: release in part":        {nil, verdict(luascripts.ReleaseFair, fairKeys, 1)},
 		"fair: release in part, again": {[][]string{hash("orders", ours, "1"), long("orders")}, verdict(luascripts.ReleaseFair, fairKeys, 1)},
@@ -95,15 +95,15 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			return err
 		}},
 
-		"read: re-entry into nothing":  {nil, acquire(luascripts.AcquireRead, rwKeys, request(2))},
-		"read: release":                {nil, verdict(luascripts.ReleaseRead, rwKeys, 0)},
-		"read: release in part":        {nil, verdict(luascripts.ReleaseRead, rwKeys, 1)},
-		"read: renew":                  {nil, renew(luascripts.RenewRead, rwKeys)},
-		"read: renew, long enough":     {[][]string{hash("orders", "mode", "read", ours, "1"), long("orders"), {"SET", "{orders}:" + ours + ":rwlock_timeout:1", "1", "PX", "7200000"}}, renew(luascripts.RenewRead, rwKeys)},
-		"write: re-entry into nothing": {nil, acquire(luascripts.AcquireWrite, rwKeys, request(2))},
-		"write: release":               {nil, verdict(luascripts.ReleaseWrite, rwKeys, 0)},
-		"write: renew":                 {nil, renew(luascripts.RenewWrite, rwKeys)},
-		"read/write: force":            {nil, force(luascripts.ForceRW, rwKeys)},
+		"read: reentry into nothing":  {nil, acquire(luascripts.AcquireRead, rwKeys, request(2))},
+		"read: release":               {nil, verdict(luascripts.ReleaseRead, rwKeys, 0)},
+		"read: release in part":       {nil, verdict(luascripts.ReleaseRead, rwKeys, 1)},
+		"read: renew":                 {nil, renew(luascripts.RenewRead, rwKeys)},
+		"read: renew, long enough":    {[][]string{hash("orders", "mode", "read", ours, "1"), long("orders"), {"SET", "{orders}:" + ours + ":rwlock_timeout:1", "1", "PX", "7200000"}}, renew(luascripts.RenewRead, rwKeys)},
+		"write: reentry into nothing": {nil, acquire(luascripts.AcquireWrite, rwKeys, request(2))},
+		"write: release":              {nil, verdict(luascripts.ReleaseWrite, rwKeys, 0)},
+		"write: renew":                {nil, renew(luascripts.RenewWrite, rwKeys)},
+		"read/write: force":           {nil, force(luascripts.ForceRW, rwKeys)},
 
 		"semaphore: another number":  {[][]string{{"SET", "permits", "3"}}, acquire(luascripts.AcquireSemaphore, with(sem, 1, 2), luascripts.Request{Owner: ownerOf(sem), Lease: lease, Want: 1})},
 		"semaphore: no number":       {nil, acquire(luascripts.AcquireSemaphore, with(sem, 1, 0), luascripts.Request{Owner: ownerOf(sem), Lease: lease, Want: 1})},

@@ -56,7 +56,7 @@ func TestRW_tokensWithACounter(t *testing.T) {
 			}
 			last := l.asksToRead("G1").Token
 			if again := l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Token; again != 0 {
-				t.Errorf("a re-entry has the token %d", again)
+				t.Errorf("a reentry has the token %d", again)
 			}
 			l.stopsReading("G1", luascripts.Done)
 			for range 3 {

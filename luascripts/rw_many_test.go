@@ -252,7 +252,7 @@ func TestRW_workOfManyHolds(t *testing.T) {
 		name string
 		call func()
 	}{
-		{"re-entry", read(holds + 1)},
+		{"reentry", read(holds + 1)},
 		{"a second copy", read(holds + 1)},
 		{"renewal", func() {
 			renewed := luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G1")}}, long, 1)

@@ -266,13 +266,13 @@ func TestAcquireRead(t *testing.T) {
 			{"beside a shorter lease", "read G2=1(1)", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
 			{"beside many", "read G2=3(1,2,3) J4=1(1)", long, "", 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=3(1,2,3) J4=1(1)", lease, long},
 			{"beside the dead", "read G2=1()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1) G2=1()", long, long},
-			{"re-entry", "read G1=1(1)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
-			{"re-entry again", "read G1=2(*)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
-			{"re-entry with less of a lease", "read G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
-			{"re-entry without an end", "read G1=1(1)", persist, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
-			{"re-entry into what is gone", "", 0, "", 2, lease, "", false, luascripts.Gone, 0, "", 0, 0},
-			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G2=1(1)", 0, long},
-			{"re-entry of the dead", "read G1=1()", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G1=1()", 0, long},
+			{"reentry", "read G1=1(1)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"reentry again", "read G1=2(*)", lease, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"reentry with less of a lease", "read G1=1(1)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"reentry without an end", "read G1=1(1)", persist, "", 2, long, "", false, luascripts.Done, 0, "read G1=2(*)", long, long},
+			{"reentry into what is gone", "", 0, "", 2, lease, "", false, luascripts.Gone, 0, "", 0, 0},
+			{"reentry into what others read", "read G2=1(1)", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G2=1(1)", 0, long},
+			{"reentry of the dead", "read G1=1()", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G1=1()", 0, long},
 			{"the dead anew", "read G1=3()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
 			{"a count that is too large", "read G1=3(*)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long}, // the third is deleted
 			{"another writes", "write G2:write=1", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1", 0, long},
@@ -288,7 +288,7 @@ func TestAcquireRead(t *testing.T) {
 			{"behind a writer that came before, dead", "read G1=1() G2=1(1)", long, early, 1, lease, "", false, luascripts.Held, waiterTimeout, "read G1=1() G2=1(1)", 0, long},
 			{"before a writer that came later", "read G2=1(1)", long, late, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
 			{"past a writer, readers first", "read G2=1(1)", long, early, 1, lease, "", true, luascripts.Done, 0, "read G1=1(1) G2=1(1)", lease, long},
-			{"re-entry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(*) G2=1(1)", long, long},
+			{"reentry past a writer", "read G1=1(1) G2=1(1)", long, early, 2, lease, "", false, luascripts.Done, 0, "read G1=2(*) G2=1(1)", long, long},
 			{"the same request again, past a writer", "read G1=1(1) G2=1(1)", long, early, 1, lease, "", false, luascripts.Done, 0, "read G1=1(1) G2=1(1)", long, long},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -355,16 +355,16 @@ func TestAcquireWrite(t *testing.T) {
 			{"free, after waiting", "", 0, "G1 5m", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, ""},
 			{"free, and another waits", "", 0, "G5 10m", 1, lease, waiterTimeout, luascripts.Done, 0, "write G1:write=1", lease, "G5 10m"},
 			{"the same request again", "write G1:write=1", lease, "", 1, long, waiterTimeout, luascripts.Done, 0, "write G1:write=1", long, ""},
-			{"re-entry", "write G1:write=1", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
-			{"re-entry again", "write G1:write=2", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
-			{"re-entry with less of a lease", "write G1:write=1", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
-			{"re-entry without an end", "write G1:write=1", persist, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
-			{"re-entry past a waiting writer", "write G1:write=1", long, "G5 10m", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, "G5 10m"},
-			{"re-entry while reading", "write G1:write=1 G8=1(1)", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2 G8=1(1)", long, ""},
+			{"reentry", "write G1:write=1", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"reentry again", "write G1:write=2", lease, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"reentry with less of a lease", "write G1:write=1", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"reentry without an end", "write G1:write=1", persist, "", 2, long, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
+			{"reentry past a waiting writer", "write G1:write=1", long, "G5 10m", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, "G5 10m"},
+			{"reentry while reading", "write G1:write=1 G8=1(1)", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2 G8=1(1)", long, ""},
 			{"a count that is too large", "write G1:write=3", long, "", 2, lease, 0, luascripts.Done, 0, "write G1:write=2", long, ""},
-			{"re-entry into what is gone", "", 0, "", 2, lease, 0, luascripts.Gone, 0, "", 0, ""},
-			{"re-entry into what another writes", "write G2:write=1", long, "", 2, lease, 0, luascripts.Gone, 0, "write G2:write=1", long, ""},
-			{"re-entry into what others read", "read G2=1(1)", long, "", 2, lease, 0, luascripts.Gone, 0, "read G2=1(1)", long, ""},
+			{"reentry into what is gone", "", 0, "", 2, lease, 0, luascripts.Gone, 0, "", 0, ""},
+			{"reentry into what another writes", "write G2:write=1", long, "", 2, lease, 0, luascripts.Gone, 0, "write G2:write=1", long, ""},
+			{"reentry into what others read", "read G2=1(1)", long, "", 2, lease, 0, luascripts.Gone, 0, "read G2=1(1)", long, ""},
 			{"another writes", "write G2:write=1", long, "", 1, lease, waiterTimeout, luascripts.Held, long, "write G2:write=1", long, "G1 5m"},
 			{"another writes, without waiting", "write G2:write=1", long, "", 1, lease, 0, luascripts.Held, long, "write G2:write=1", long, ""},
 			{"another writes for ever", "write J2:write=1", persist, "", 1, lease, waiterTimeout, luascripts.Held, luascripts.NoExpiry, "write J2:write=1", persist, "G1 5m"},
@@ -947,7 +947,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		about(t, "a newcomer waits for", reply.Left, waiterTimeout)
 		l.expect("a reader that came before", l.asksToRead("G4", func(q *luascripts.Request) { q.Waited = 2 * time.Minute }).Verdict, luascripts.Done)
 
-		l.expect("re-entry", l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Verdict, luascripts.Done) // 3
+		l.expect("reentry", l.asksToRead("G1", func(q *luascripts.Request) { q.Want = 2 }).Verdict, luascripts.Done) // 3
 
 		for _, name := range []string{"G1", "G2", "G4"} { // 4
 			l.expect("the writer", l.asksToWrite("G5", func(q *luascripts.Request) { q.Waited = time.Minute }).Verdict, luascripts.Held)
@@ -1182,7 +1182,7 @@ func TestRW_fullMemory(t *testing.T) {
 	refused("another reader", read("G4", 1))
 	got, err := write("G1", 1)()
 	check(t, "a writer, which leaves no intent", got.Verdict, luascripts.Held, err)
-	granted("re-entry to read", read("G2", 3))
+	granted("reentry to read", read("G2", 3))
 	for _, r := range luascripts.RenewRead(t.Context(), l.rdb, []luascripts.Renewal{{Keys: &l.keys, Owner: owner("G2")}}, long, 1) {
 		check(t, "renewal", r.Verdict, luascripts.Done, r.Err)
 	}
@@ -1195,7 +1195,7 @@ func TestRW_fullMemory(t *testing.T) {
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	l.held("write G1:write=2 G2=1(1)", time.Minute)
 	full(t, s)
-	granted("re-entry to write", write("G1", 3))
+	granted("reentry to write", write("G1", 3))
 	for _, leave := range []int{2, 1, 0} {
 		got, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), leave)
 		check(t, fmt.Sprint("release to ", leave), got, luascripts.Done, err)
@@ -1421,7 +1421,7 @@ func FuzzRWReplies(f *testing.F) {
 // What each script of a read/write lock does at the very end of a lease, an intent or a reservation, and which keys it keeps how long.
 func TestRW_transcript(t *testing.T) {
 	play(t, `
-		# a writer, its re-entry, and who waits
+		# a writer, its reentry, and who waits
 		rw_write_acquire [l w u n] $a:1 1000 2 0 0 b = -2
 		without HDEL
 		rw_write_acquire [l w u n] $a:1 1000 2 0 0 b = !NOPERM

@@ -17,7 +17,7 @@
 //
 // # Differences from Redisson
 //
-//   - A re-entry never shortens the lease, and a partial release does not change it.
+//   - A reentry never shortens the lease, and a partial release does not change it.
 //   - A release deletes the field of the owner, not the key.
 //   - There is no unlock latch, because the count identifies a repeated release.
 //   - A holder is notified when it has lost the lock.

@@ -108,7 +108,7 @@ func (m *model) Write(rt *rapid.T) {
 	switch {
 	case h == nil:
 	case len(mine) > 0 && h.Token() != l.token:
-		rt.Fatalf("a re-entry has token %d, want %d", h.Token(), l.token)
+		rt.Fatalf("a reentry has token %d, want %d", h.Token(), l.token)
 	case len(mine) == 0 && h.Token() <= l.token:
 		rt.Fatalf("token %d after %d", h.Token(), l.token)
 	default:
@@ -236,7 +236,7 @@ func (m *model) lose(rt *rapid.T, l *modelLock, holds []*modelHold) {
 	for _, h := range holds {
 		if h.Err() == nil {
 			if _, err := m.locker(l.name, h.side, h.owner).TryLock(m.owners[h.owner]); !errors.Is(err, lock.ErrLost) {
-				rt.Fatalf("re-entry of owner %d (%s) into %q, which is gone: %v", h.owner, h.side, l.name, err)
+				rt.Fatalf("reentry of owner %d (%s) into %q, which is gone: %v", h.owner, h.side, l.name, err)
 			}
 		}
 		h.lost = true

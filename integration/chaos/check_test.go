@@ -72,7 +72,7 @@ func (w wrong) String() string {
 // past is the history of one place.
 type past struct {
 	place  place
-	holds  []hold  // re-entries excluded
+	holds  []hold  // reentries excluded
 	events []event // that are about it
 	calm   bool
 }

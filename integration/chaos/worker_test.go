@@ -582,7 +582,7 @@ func (w *worker) reenter(t *taker, l lock.Locker, h lock.Hold, outer record) {
 	w.reentries.Add(1)
 	records := w.grant(t, &one, again)
 	if one.Token != outer.Token {
-		w.say("%s: a re-entry has the token %d, and the hold has %d", t.Name, one.Token, outer.Token)
+		w.say("%s: a reentry has the token %d, and the hold has %d", t.Name, one.Token, outer.Token)
 	}
 	w.unlock(records, again, t.Name)
 }

@@ -140,7 +140,7 @@ func lostReplies(t *testing.T, k Kind) {
 			p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 			again, err := try(ctx)
 			if err != nil {
-				t.Fatalf("%s %d, re-entry: %v", name, i, err)
+				t.Fatalf("%s %d, reentry: %v", name, i, err)
 			}
 			k.WantHeld(t, s, "orders", h.Owner(), 2)
 			for left, h := range []lock.Hold{h, again} {
@@ -395,7 +395,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 				_, err := k.New(c, fmt.Sprint("try", i), endless).TryLock(ctx)
 				return err
 			},
-			"re-entry":    func(ctx context.Context) error { _, err := l.Lock(UnderOwner(ctx, h)); return err },
+			"reentry":     func(ctx context.Context) error { _, err := l.Lock(UnderOwner(ctx, h)); return err },
 			"Inspect":     func(ctx context.Context) error { _, err := k.Operator(c, "orders").Inspect(ctx); return err },
 			"ForceUnlock": func(ctx context.Context) error { _, err := k.Operator(c, "third").ForceUnlock(ctx); return err },
 		} {
@@ -554,7 +554,7 @@ func replicaThatMissedTheLock(t *testing.T, k Kind) {
 	replica.ResetStats(t)
 	WaitFor(t, "a renewal comes to the replica", func() bool { return replica.CommandCalls(t, "evalsha") > 0 })
 	if _, err := k.New(c, "orders").TryLock(UnderOwner(t.Context(), h)); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrLost) {
-		t.Errorf("re-entry on a replica: %v", err)
+		t.Errorf("reentry on a replica: %v", err)
 	}
 	if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrLost) {
 		t.Errorf("Unlock on a replica: %v", err)
@@ -584,11 +584,11 @@ func memoryFull(t *testing.T, k Kind) {
 	if err := denied.Err(t); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("Lock of a new lock: %v, want OOM at the end of its wait", err)
 	}
-	other := NewClient(t, s.Client(t), Fast...) // in one script with a re-entry, which may write, a new lock could be written as well
+	other := NewClient(t, s.Client(t), Fast...) // in one script with a reentry, which may write, a new lock could be written as well
 	waits := Go(t.Context(), k.New(other, "waits"))
 	again, err := l.Lock(h.Context())
 	if err != nil {
-		t.Fatalf("re-entry: %v", err)
+		t.Fatalf("reentry: %v", err)
 	}
 	first := h.Until()
 	WaitFor(t, "it is renewed", func() bool { return h.Until().After(first.Add(WatchdogTimeout)) })
@@ -807,9 +807,9 @@ func reentryIntoALostLock(t *testing.T, k Kind) {
 	for _, steal := range [][]string{{"DEL", "orders"}, {"FLUSHALL"}} {
 		s.Do(t, steal...)
 		if err := Go(ctx, l).Err(t); !errors.Is(err, lock.ErrLost) {
-			t.Errorf("re-entry: %v, want ErrLost: it must not take the lock afresh", err)
+			t.Errorf("reentry: %v, want ErrLost: it must not take the lock afresh", err)
 		}
-		Lost(t, h) // told by the failed re-entry, long before the first renewal
+		Lost(t, h) // told by the failed reentry, long before the first renewal
 		WantHash(t, s, "orders", nil)
 		again := MustLockUnder(t, ctx, l) // and now a fresh acquisition
 		if again.Owner() == h.Owner() {

@@ -88,7 +88,7 @@ func (m *model) TryLock(rt *rapid.T) {
 	}
 	switch token := h.Token(); {
 	case len(held) > 0 && token != held[0].Token():
-		rt.Fatalf("a re-entry has token %d, the tenure %d", token, held[0].Token())
+		rt.Fatalf("a reentry has token %d, the tenure %d", token, held[0].Token())
 	case len(held) == 0 && token <= m.tokens[name]:
 		rt.Fatalf("token %d after %d", token, m.tokens[name])
 	}
@@ -154,7 +154,7 @@ func (m *model) Steal(rt *rapid.T) {
 		return
 	}
 	if _, err := m.kind.New(m.client(owner), name).TryLock(m.owners[owner]); !errors.Is(err, lock.ErrLost) {
-		rt.Fatalf("re-entry into %q, which is gone: %v", name, err)
+		rt.Fatalf("reentry into %q, which is gone: %v", name, err)
 	}
 	m.lose(name)
 }

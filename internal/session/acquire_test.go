@@ -155,7 +155,7 @@ func TestReaders_joinNoEndedAcquisition(t *testing.T) {
 	})
 }
 
-// The acquisition of a re-entry has ended: its command is not sent, alone or in a batch.
+// The acquisition of a reentry has ended: its command is not sent, alone or in a batch.
 func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, k := range []*Kind{plain, alone} {
@@ -177,7 +177,7 @@ func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 	})
 }
 
-// A re-entry extends the lease, which counts from the send.
+// A reentry extends the lease, which counts from the send.
 func TestReentry_extendsTheLease(t *testing.T) {
 	for _, k := range []*Kind{plain, alone} {
 		inBubble(t, func(w *world) {
@@ -186,7 +186,7 @@ func TestReentry_extendsTheLease(t *testing.T) {
 			time.Sleep(leaseTime / 4) // no renewal is due yet
 			again := w.take(w.a, k, h.Context())
 			if more := h.Until().Sub(until); more != leaseTime/4 {
-				w.Errorf("a re-entry after %v extends the lease by %v", leaseTime/4, more)
+				w.Errorf("a reentry after %v extends the lease by %v", leaseTime/4, more)
 			}
 			w.unlock(again)
 			w.unlock(h)
@@ -194,7 +194,7 @@ func TestReentry_extendsTheLease(t *testing.T) {
 	}
 }
 
-// A re-entry is executed after its context was canceled. Redis ends up with one hold. If the connection broke, a duplicate
+// A reentry is executed after its context was canceled. Redis ends up with one hold. If the connection broke, a duplicate
 // may be executed later.
 func TestReentry_lateReply(t *testing.T) {
 	for _, broke := range []bool{false, true} {
@@ -238,7 +238,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 		w.slowScripts(100 * time.Millisecond)
 		first, second := w.goRead(w.a, ctxs[0]), w.goRead(w.a, ctxs[1])
 		holds = append(holds, <-first, <-second)
-		if n := w.count(holds[0]); n != 3 { // one for both owners, and one for each re-entry
+		if n := w.count(holds[0]); n != 3 { // one for both owners, and one for each reentry
 			w.Errorf("Redis has %d holds", n)
 		}
 		for _, h := range holds {
@@ -269,7 +269,7 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 	})
 }
 
-// The first copy of a re-entry is executed and its reply is lost. Redis rejects the second copy. The owner has one
+// The first copy of a reentry is executed and its reply is lost. Redis rejects the second copy. The owner has one
 // hold, and soon Redis has one, too.
 func TestReentry_refusedAfterALostReply(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -296,7 +296,7 @@ func TestReentry_refusedAfterALostReply(t *testing.T) {
 	})
 }
 
-// A re-entry that Redis rejects or executes is no longer in flight.
+// A reentry that Redis rejects or executes is no longer in flight.
 func TestReentry_inFlight(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -345,7 +345,7 @@ func TestReaders_reentryDuringTheLastUnlock(t *testing.T) {
 	})
 }
 
-// Close begins while a re-entry waits for its reply. The error is ErrClosed.
+// Close begins while a reentry waits for its reply. The error is ErrClosed.
 func TestReentry_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -471,7 +471,7 @@ func TestTryLock_joinsLate(t *testing.T) {
 	})
 }
 
-// Permits are not re-entrant: an owner that has one gets another one, or none if there is none.
+// Permits are not reentrant: an owner that has one gets another one, or none if there is none.
 func TestTryLock_nonReentrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

@@ -455,8 +455,8 @@ func TestTryLock_noRequestInFlight(t *testing.T) {
 	})
 }
 
-// Another call of the owner has the turn, and its re-entry is in flight. A wait that ends reports Redis as unavailable if the
-// re-entry is overdue, or if a TryLock had no time left.
+// Another call of the owner has the turn, and its reentry is in flight. A wait that ends reports Redis as unavailable if the
+// reentry is overdue, or if a TryLock had no time left.
 func TestUnavailable_duringAReentry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context()).(*hold)
@@ -685,7 +685,7 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
-				w.Errorf("the re-entry: %v", err)
+				w.Errorf("the reentry: %v", err)
 			}
 		})
 		synctest.Wait()
@@ -765,7 +765,7 @@ func TestWithWait(t *testing.T) {
 	})
 }
 
-// The wait limit covers the entire wait: for the owner's turn, for a re-entry, and for the lock.
+// The wait limit covers the entire wait: for the owner's turn, for a reentry, and for the lock.
 func TestWithWait_coversTheWholeCall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
@@ -788,7 +788,7 @@ func TestWithWait_coversTheWholeCall(t *testing.T) {
 
 		h := w.lock(w.a, ctx)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
-		check("a re-entry without a reply", ctx, lock.ErrUnavailable)
+		check("a reentry without a reply", ctx, lock.ErrUnavailable)
 		w.wire.OnRequest(nil)
 		time.Sleep(10 * time.Second)
 		w.unlock(h)

@@ -47,7 +47,7 @@ func TestBatch_callersLeave(t *testing.T) {
 					spec := s.NewSpec(plain, fmt.Sprint("orders-", n), nil)
 					owner := lock.ContextWithNewOwner(t.Context())
 					var holds []lock.Hold
-					for i := range 4 { // the first hold, and re-entries
+					for i := range 4 { // the first hold, and reentries
 						waiterTimeout := rand.N(30 * time.Millisecond)
 						if n%4 == 0 && i == 0 {
 							waiterTimeout = time.Minute

@@ -302,7 +302,7 @@ func TestUnavailable_otherCalls(t *testing.T) {
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		_, err = w.a.Lock(short, spec)
-		w.wantEnd("re-entry", err, []error{context.DeadlineExceeded}, lock.ErrUnavailable, lock.ErrNotAcquired)
+		w.wantEnd("reentry", err, []error{context.DeadlineExceeded}, lock.ErrUnavailable, lock.ErrNotAcquired)
 		_, err = Inspect(w.within(50*time.Millisecond), w.a, spec, luascripts.InspectReentrant)
 		w.wantEnd("Inspect with a deadline", err, []error{context.DeadlineExceeded}, lock.ErrUnavailable)
 		_, err = w.a.Force(w.Context(), w.a.NewSpec(plain, "other", nil), luascripts.ForceReentrant)
@@ -338,7 +338,7 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", late))
 			return inner.Unlock(ctx)
 		},
-		"a re-entry": func(w *world, ctx context.Context, inner lock.Hold) error {
+		"a reentry": func(w *world, ctx context.Context, inner lock.Hold) error {
 			w.wire.OnRequest(redistest.Once("EVALSHA", late))
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err

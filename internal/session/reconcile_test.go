@@ -568,8 +568,8 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 
 // Each test here fails without one guard of the reconciler.
 
-// garbledReentry is the plain kind. A re-entry while breaks is true is not executed, and gets an invalid reply. A
-// re-entry while late is true is executed, and gets its reply when goes is closed.
+// garbledReentry is the plain kind. A reentry while breaks is true is not executed, and gets an invalid reply. A
+// reentry while late is true is executed, and gets its reply when goes is closed.
 func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 	return gated(func(acquire acquireFunc) acquireFunc {
 		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
@@ -585,7 +585,7 @@ func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 	}, nil)
 }
 
-// A re-entry with an unknown outcome is reconciled again while another re-entry is in flight. The reconciler waits for
+// A reentry with an unknown outcome is reconciled again while another reentry is in flight. The reconciler waits for
 // the owner's turn: otherwise Redis would count one hold of two.
 func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -595,7 +595,7 @@ func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Error("the re-entry did not break off")
+			w.Error("the reentry did not break off")
 		}
 		breaks.Store(false)
 		time.Sleep(opTime - time.Millisecond) // just before it is reconciled again
@@ -616,7 +616,7 @@ func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 	})
 }
 
-// A re-entry fails without a reply, and the lock is gone. The reconciler detects that: the holder is notified
+// A reentry fails without a reply, and the lock is gone. The reconciler detects that: the holder is notified
 // immediately, and not at the next renewal.
 func TestReconcile_detectsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -626,7 +626,7 @@ func TestReconcile_detectsALoss(t *testing.T) {
 		w.mini.Del("orders") // publishes no message
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Error("the re-entry did not break off")
+			w.Error("the reentry did not break off")
 		}
 		select { // the reconciler continues soon if the caller has released its turn
 		case <-h.Context().Done():
@@ -945,7 +945,7 @@ func TestReconcile_closeMakesItDue(t *testing.T) {
 	}
 }
 
-// A re-entry without a reply may keep the lock for its own lease, which is longer than the lease of the first hold.
+// A reentry without a reply may keep the lock for its own lease, which is longer than the lease of the first hold.
 func TestReconcile_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

@@ -487,7 +487,7 @@ func TestLoss_releasesTheLock(t *testing.T) {
 	})
 }
 
-// A re-entry without a reply keeps the owner's turn. Other calls wait for the turn no longer than for Redis.
+// A reentry without a reply keeps the owner's turn. Other calls wait for the turn no longer than for Redis.
 func TestTurn_waitIsLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

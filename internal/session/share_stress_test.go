@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Readers and writers of two processes run at random: with canceled contexts, re-entries, several goroutines per owner,
+// Readers and writers of two processes run at random: with canceled contexts, reentries, several goroutines per owner,
 // and writers that read. In half of the rounds the network delays and loses replies. A writer is always alone, and no
 // key is left in Redis.
 func TestShare_everything(t *testing.T) {

@@ -262,7 +262,7 @@ func TestShare_sameTermsOnly(t *testing.T) {
 }
 
 // One of the sharing readers re-enters, and again with its own lease. The others leave, the first reader among them.
-// Redis has one hold for all, and one for each re-entry.
+// Redis has one hold for all, and one for each reentry.
 func TestShare_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner, ctx := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())

@@ -154,7 +154,7 @@ var table = []row{
 		{text: "cd integration && LEASEHOLD_ACQUISITIONS=30000 go test -race -count=1 -timeout 30m -v -run '^TestFigures_unlockAndRenewal$' .", take: `(.*)`, note: "under the race detector"},
 	}, nil},
 	{23, "waits are canceled at the moment of their reply, and the client is closed", "no goroutine, subscription or key is left; goleak checks after each test",
-		[]command{tests("integration", "LEASEHOLD_ACQUISITIONS=100000", "^TestCancel_(withTheAnswer|reentryWithTheAnswer)$", `\d+ calls ended as.*|\d+ of \d+ re-entries.*`, "")}, nil},
+		[]command{tests("integration", "LEASEHOLD_ACQUISITIONS=100000", "^TestCancel_(withTheAnswer|reentryWithTheAnswer)$", `\d+ calls ended as.*|\d+ of \d+ reentries.*`, "")}, nil},
 	{24, "thirty days of renewals on virtual time, with failures and clocks that drift by 1 %", "no false loss, and no missed loss",
 		[]command{tests("watchdog", "", "^TestWatchdog_thirtyDays$", `\d+ looks, .*`, "")}, nil},
 	{25, "arbitrary input to every parser: names, replies, messages, URLs, headers", "no crash", []command{

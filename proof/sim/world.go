@@ -432,7 +432,7 @@ func (w *world) again(who string, l lock.Locker, h lock.Hold) {
 	w.trace("%s: once more", who)
 	time.Sleep(37 * time.Microsecond)
 	if inner.Err() == nil && h.Err() == nil && inner.Token() != h.Token() {
-		w.wrong("%s: token %d for a re-entry, %d before", who, inner.Token(), h.Token())
+		w.wrong("%s: token %d for a reentry, %d before", who, inner.Token(), h.Token())
 	}
 	_ = inner.Unlock(context.Background())
 }

@@ -74,7 +74,7 @@ func (s Claims) Step(o Op) (legal bool, next Claims) {
 	case o.Kind == Acquire && !o.OK:
 		return true, s
 
-	case o.Kind == Acquire && s.count > 0 && mine: // a re-entry keeps its token
+	case o.Kind == Acquire && s.count > 0 && mine: // a reentry keeps its token
 		next = s
 		next.count++
 		next.until = max(s.until, o.Until)

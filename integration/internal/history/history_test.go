@@ -71,16 +71,16 @@ func TestModel(t *testing.T) {
 		{"no token", false, []Op{
 			acq("a", 1, 2, 0, 100),
 		}},
-		{"a re-entry", true, []Op{
+		{"a reentry", true, []Op{
 			acq("a", 1, 2, 10, 100), acq("a", 3, 4, 10, 200), rel("a", 5, 6), rel("a", 7, 8), acq("b", 9, 10, 11, 300),
 		}},
-		{"a re-entry with a token of its own", false, []Op{
+		{"a reentry with a token of its own", false, []Op{
 			acq("a", 1, 2, 10, 100), acq("a", 3, 4, 11, 200), rel("a", 5, 6), rel("a", 7, 8),
 		}},
 		{"granted after the first of two releases", false, []Op{
 			acq("a", 1, 2, 10, 100), acq("a", 3, 4, 10, 200), rel("a", 5, 6), acq("b", 7, 8, 11, 300), rel("a", 9, 10),
 		}},
-		{"a re-entry that shortens what the outer hold was promised", false, []Op{
+		{"a reentry that shortens what the outer hold was promised", false, []Op{
 			acq("a", 1, 2, 10, 100), acq("a", 3, 4, 10, 20), acq("b", 30, 31, 11, 300),
 		}},
 		{"one release too many", false, []Op{

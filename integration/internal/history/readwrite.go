@@ -73,7 +73,7 @@ func (s RWClaims) Step(o Op) (legal bool, next RWClaims) {
 	case o.Kind == Acquire && !o.OK:
 		return true, s
 
-	case o.Kind == Acquire && mine.count > 0: // a re-entry
+	case o.Kind == Acquire && mine.count > 0: // a reentry
 		mine.count++
 		mine.until = max(mine.until, o.Until)
 		return o.Token == 0, s.with(mine)

@@ -68,7 +68,7 @@ func TestModel_readWrite(t *testing.T) {
 		{"a reader after a writer's lease", true, []Op{
 			acq(Write, "w", 1, 2, 10, 50), acq(Read, "a", 3, 51, 0, 100), refused(rel(Write, "w", 52, 53)), rel(Read, "a", 60, 61),
 		}},
-		{"a reader's re-entry holds on", false, []Op{
+		{"a reader's reentry holds on", false, []Op{
 			acq(Read, "a", 1, 2, 0, 100), acq(Read, "a", 3, 4, 0, 100), rel(Read, "a", 5, 6), acq(Write, "w", 7, 8, 10, 100),
 		}},
 		{"one release of a reader too many", false, []Op{

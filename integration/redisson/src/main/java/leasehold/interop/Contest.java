@@ -85,7 +85,7 @@ final class Contest {
         int holds = 1;
         while (random.nextInt(4) == 0) {
             if (!l.tryLock()) {
-                wrong.add("Java: " + p + ": a re-entry was refused");
+                wrong.add("Java: " + p + ": a reentry was refused");
                 break;
             }
             holds++;
