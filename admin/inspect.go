@@ -146,7 +146,7 @@ func unanswered(err error) bool {
 	if errors.Is(err, lock.ErrWrongType) || errors.Is(err, lock.ErrBadName) {
 		return false
 	}
-	return err != nil && retry.FaultOf(err).Passes
+	return err != nil && retry.FaultOf(err).Temporary
 }
 
 // ask reads the lock by the script of a kind.

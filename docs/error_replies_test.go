@@ -46,9 +46,9 @@ func TestErrorReplies(t *testing.T) {
 func cells(f retry.Fault) string {
 	wait, single := "ends", "the reply itself"
 	switch {
-	case f.AtOnce:
+	case f.Lasts:
 		wait, single = "goes on", "at once: "
-	case f.Passes:
+	case f.Temporary:
 		wait, single = "goes on", "retries, then: "
 	case f.Denied:
 		single = "the reply itself, with advice"

@@ -9,9 +9,9 @@
 // # Waiting
 //
 // The first request of a waiter puts it into the queue, in the order in which the requests reach
-// the server. Waiters that come together enter together. An entry is delayed by up to 2 ms while
-// others of the process are queued. A release notifies the process of the next waiter. That process
-// then sends a command and acquires the lock.
+// the server. Waiters that arrive together enter with one command, which is sent up to 2 ms later
+// if others of the process are already queued. A release notifies the process of the next waiter.
+// That process then sends a command and acquires the lock.
 //
 // A process sends one heartbeat for all its waiters of a lock, at least once per second. A waiter
 // whose context is canceled, or whose client is closed, leaves the queue immediately.
@@ -51,12 +51,12 @@ import (
 )
 
 var kind = &session.Kind{
-	Name:        "fair",
-	DisplayName: "a fair lock",
-	Mark:        luascripts.FairMark,
-	Mode:        lock.Exclusive,
-	WaitPolicy:  lockstate.FairQueue,
-	Queues:      true,
+	Name:             "fair",
+	DisplayName:      "a fair lock",
+	Mark:             luascripts.FairMark,
+	Mode:             lock.Exclusive,
+	WaitPolicy:       lockstate.FairQueue,
+	HasWaiterTimeout: true,
 	Scripts: session.Scripts{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,
@@ -105,9 +105,10 @@ func (l *Lock) Name() string { return l.spec.Name }
 // queue position expires after the time of [lock.WithWaiterTimeout]. The errors are those of a
 // plain lock.
 //
-// Lock requires one round trip if the lock is free and the queue is empty. Otherwise it requires
-// one entry, shared by waiters that come together. Each turn of this process requires two round
-// trips and a notification. All waiters of this process share one heartbeat per second.
+// Lock requires one round trip if the lock is free and the queue is empty. Otherwise, entering the
+// queue requires one round trip, shared by waiters that arrive together. Each turn of this process
+// requires two round trips and a notification. All waiters of this process share one heartbeat per
+// second.
 func (l *Lock) Lock(ctx context.Context) (lock.Hold, error) {
 	return l.session.Lock(ctx, l.spec)
 }
@@ -126,10 +127,10 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 // After a hand-off within a process, the waiter that acquired the lock is shown in the queue for
 // about 10 ms more. The owner is the one to which Redis granted the lock.
 //
-// The WaiterTimeout of a waiter is the time that it has left without a heartbeat. Waiters with none
-// left are dead, but not removed yet. Inspect then reads the client entries of the owners, if Redis
-// replies in time (see client.WithName). If the key has the wrong type, the error matches
-// lock.ErrWrongType.
+// The WaiterTimeout of a waiter is the time after which it counts as dead without a further
+// heartbeat. Waiters with no time left are dead, but not removed yet. Inspect then reads the client
+// entries of the owners, if Redis replies in time (see client.WithName). If the key has the wrong
+// type, the error matches lock.ErrWrongType.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
 }

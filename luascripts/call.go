@@ -77,9 +77,9 @@ type Request struct {
 	// is a queue position, a writer intent or a reader reservation. With 0 there is none.
 	WaiterTimeout time.Duration
 
-	Offer time.Duration // plain: the lease with which the lock is granted to an owner in the queue; 0 does not enter it
-	Again time.Duration // plain: the time after which an owner in the queue retries
-	Spare int           // plain, fair: the number of tokens that this owner gets in addition to its own
+	Offer      time.Duration // plain: the lease with which the lock is granted to an owner in the queue; 0 does not enter it
+	RetryAfter time.Duration // plain: the time after which an owner in the queue retries
+	Spare      int           // plain, fair: the number of tokens that this owner gets in addition to its own
 
 	Waited time.Duration // plain, read/write: how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
@@ -99,7 +99,7 @@ type Acquired struct {
 	Token    uint64        // Done on a first hold: the fencing token
 	Left     time.Duration // Held: the remaining lease of the other owner, or NoExpiry
 	NoPubSub bool          // plain, Held: no message reaches the process of the owner
-	Retry    time.Duration // Held: the other client may keep the lock although no owner uses it, and an owner that does not wait retries for so long; 0 if not
+	Kept     time.Duration // Held: the other client may keep the lock although no owner uses it, and an owner that does not wait retries for so long; 0 if not
 	Own      bool          // fair, Held: a message on the owner's own channel may also notify it of its turn
 	Next     string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
 
@@ -149,7 +149,7 @@ func acquiredBy(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
 		case err == nil && len(left) == 2 && left[0] >= -1 && left[1]&^1 == 0:
 			return Acquired{Verdict: Held, Left: remaining(left[0]), Own: left[1] == 1}, nil
 		case err == nil && len(left) == 3 && left[0] >= -1 && left[1]&^1 == 0 && left[2] > 0:
-			return Acquired{Verdict: Held, Left: remaining(left[0]), NoPubSub: s != fairAcquire && left[1] == 1, Own: s == fairAcquire && left[1] == 1, Retry: Millis(left[2])}, nil
+			return Acquired{Verdict: Held, Left: remaining(left[0]), NoPubSub: s != fairAcquire && left[1] == 1, Own: s == fairAcquire && left[1] == 1, Kept: Millis(left[2])}, nil
 		}
 		return Acquired{}, &ReplyError{s.name, msg.String()}
 	}

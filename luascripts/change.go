@@ -122,7 +122,7 @@ func (c *Change) isLike(d *Change) bool {
 	if c.IsRelease || d.IsRelease {
 		return c.IsRelease == d.IsRelease && q.Want == r.Want
 	}
-	sameWaiter := q.Offer == r.Offer && (q.Offer == 0 || q.Again == r.Again && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
+	sameWaiter := q.Offer == r.Offer && (q.Offer == 0 || q.RetryAfter == r.RetryAfter && q.WaiterTimeout == r.WaiterTimeout && q.Waited.Milliseconds() == r.Waited.Milliseconds())
 	return sameWaiter && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.TokenCounter != "") == (d.Keys.TokenCounter != "")
 }
 

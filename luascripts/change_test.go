@@ -121,7 +121,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 				c.Request.Want = 2 + r.IntN(2)
 				batch = append(batch, c)
 			case 1, 2:
-				c.Request.Offer, c.Request.WaiterTimeout, c.Request.Again = 5*time.Hour, 20*time.Hour, time.Hour
+				c.Request.Offer, c.Request.WaiterTimeout, c.Request.RetryAfter = 5*time.Hour, 20*time.Hour, time.Hour
 				c.Request.Waited = time.Duration(waited*7919%997) * time.Hour
 				c.Request.Lease = 10 * time.Hour
 				batch = append(batch, c)

@@ -61,10 +61,10 @@ func TestLinger_wanted(t *testing.T) {
 						q := luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1}
 						message := luascripts.WantedByTry
 						if waits {
-							q.Offer, q.Again, q.WaiterTimeout, message = time.Second, time.Second, time.Minute, luascripts.WantedByWaiter
+							q.Offer, q.RetryAfter, q.WaiterTimeout, message = time.Second, time.Second, time.Minute, luascripts.WantedByWaiter
 						}
 						got, err := c.ask(t.Context(), rdb, c.keys, q)
-						if err != nil || got.Verdict != luascripts.Held || got.Retry != h.retry || got.Left < 15*time.Second {
+						if err != nil || got.Verdict != luascripts.Held || got.Kept != h.retry || got.Left < 15*time.Second {
 							t.Errorf("waits %t: %+v, %v, want to retry for %v", waits, got, err, h.retry)
 						}
 						if got.NoPubSub != (waits && kind == "plain") { // nobody is subscribed to the channel of its client
@@ -101,7 +101,7 @@ func TestLinger_wantedAgain(t *testing.T) {
 			do(t, rdb, "HDEL", keys.Lock, keeperOf(luascripts.PlainMark, "125"))
 			do(t, rdb, "HSET", keys.Lock, keeperOf(luascripts.PlainMark, "125"), "1")
 		}
-		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Offer: time.Second, Again: time.Second, WaiterTimeout: time.Minute})
+		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, Offer: time.Second, RetryAfter: time.Second, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Held || got.NoPubSub {
 			t.Fatalf("request %d: %+v, %v", i, got, err)
 		}
@@ -135,7 +135,7 @@ func TestLinger_readersNotifyOnlyAWriter(t *testing.T) {
 		do(t, rdb, "HSET", rwKeys.Lock, "mode", "read", keeperOf("", "125"), "1")
 		do(t, rdb, "SET", rwKeys.LeasePrefix+":"+keeperOf("", "125")+":rwlock_timeout:1", "1", "PX", "20000")
 		got, err := luascripts.AcquireWrite(t.Context(), rdb, rwKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
-		if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
+		if err != nil || got.Verdict != luascripts.Held || got.Kept != 0 {
 			t.Errorf("%+v, %v", got, err)
 		}
 		e.expect()
@@ -151,7 +151,7 @@ func TestLinger_noWriter(t *testing.T) {
 			"write": luascripts.AcquireWrite, "read": luascripts.AcquireRead,
 		} {
 			got, err := ask(t.Context(), rdb, rwKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1, WaiterTimeout: time.Minute})
-			if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 || got.Left < 10*time.Second {
+			if err != nil || got.Verdict != luascripts.Held || got.Kept != 0 || got.Left < 10*time.Second {
 				t.Errorf("%s: %+v, %v", kind, got, err)
 			}
 		}
@@ -167,7 +167,7 @@ func TestLinger_ownClient(t *testing.T) {
 			do(t, rdb, append([]string{"HSET", c.keys.Lock}, c.seed(keeperOf(c.mark, "125"))...)...)
 			do(t, rdb, "PEXPIRE", c.keys.Lock, "20000")
 			got, err := c.ask(t.Context(), rdb, c.keys, luascripts.Request{Owner: keeperClient + ":" + c.mark + "1833000000000000009125", Lease: lease, Want: 1})
-			if err != nil || got.Verdict != luascripts.Held || got.Retry != 0 {
+			if err != nil || got.Verdict != luascripts.Held || got.Kept != 0 {
 				t.Errorf("%s: %+v, %v", kind, got, err)
 			}
 		}
@@ -191,7 +191,7 @@ func TestLinger_cannotNotify(t *testing.T) {
 			seed(t, s.Client(t), keeperOf(luascripts.PlainMark, mark), 1, 20_000)
 			published, sharded := s.CommandCalls(t, "publish"), s.CommandCalls(t, "spublish")
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: 1})
-			if err != nil || got.Verdict != luascripts.Held || got.Retry != 250*time.Millisecond {
+			if err != nil || got.Verdict != luascripts.Held || got.Kept != 250*time.Millisecond {
 				t.Errorf("%s, %s: %+v, %v", name, mark, got, err)
 			}
 			published, sharded = s.CommandCalls(t, "publish")-published, s.CommandCalls(t, "spublish")-sharded

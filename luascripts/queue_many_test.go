@@ -48,7 +48,7 @@ func TestQueue_table(t *testing.T) {
 			do(t, rdb, "HSET", keys.Lock, holder, "1")
 			round := func() {
 				for _, owner := range owners {
-					q := luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, Again: time.Second, WaiterTimeout: 10 * time.Second}
+					q := luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: 3 * time.Second, RetryAfter: time.Second, WaiterTimeout: 10 * time.Second}
 					if _, err := luascripts.AcquireReentrant(t.Context(), rdb, c.k, q); err != nil {
 						t.Fatal(err)
 					}

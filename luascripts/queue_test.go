@@ -27,7 +27,7 @@ func TestQueue_besideAFairLock(t *testing.T) {
 		}
 		stand := func() {
 			t.Helper()
-			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1, Offer: offer, WaiterTimeout: time.Minute, Again: time.Second})
+			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1, Offer: offer, WaiterTimeout: time.Minute, RetryAfter: time.Second})
 			if err != nil || got.Verdict != luascripts.Held {
 				t.Fatalf("%v, %v", got, err)
 			}
@@ -100,7 +100,7 @@ func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, of
 // waiting for the given time, and asks again in a second.
 func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
 	t.Helper()
-	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, Again: time.Second, WaiterTimeout: time.Minute})
+	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, RetryAfter: time.Second, WaiterTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestQueue_firstComeFirstServed(t *testing.T) {
 	hold(t, rdb, first, second)
 	stand(t, rdb, keys, first, offer) // it asks again, and keeps its place
 	const nextOwner = "00000000-0000-7000-8000-000000000000:2"
-	p := luascripts.Release{Last: 1 << 52, NextOwner: nextOwner, Offer: offer, WaiterTimeout: time.Minute, Again: time.Second}
+	p := luascripts.Release{Last: 1 << 52, NextOwner: nextOwner, Offer: offer, WaiterTimeout: time.Minute, RetryAfter: time.Second}
 	got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, p)
 	if err != nil || got != (luascripts.Released{Verdict: luascripts.Done}) {
 		t.Fatalf("%+v, %v", got, err)
@@ -422,7 +422,7 @@ func TestQueue_withoutSubscribers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			hold(t, rdb)
-			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, WaiterTimeout: time.Minute, Waited: c.waited, Again: c.again}
+			q := luascripts.Request{Owner: first, Lease: lease, Want: 1, Offer: 3 * time.Second, WaiterTimeout: time.Minute, Waited: c.waited, RetryAfter: c.again}
 			got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
 			if err != nil || got.Verdict != luascripts.Held || !got.NoPubSub {
 				t.Fatalf("%+v, %v", got, err)
@@ -450,7 +450,7 @@ func TestQueue_fewWithoutSubscribers(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	hold(t, rdb)
 	for i := range 10 {
-		q := luascripts.Request{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: offer, WaiterTimeout: time.Minute, Again: time.Second}
+		q := luascripts.Request{Owner: fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i), Lease: lease, Want: 1, Offer: offer, WaiterTimeout: time.Minute, RetryAfter: time.Second}
 		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, q)
 		if err != nil || got.Verdict != luascripts.Held || !got.NoPubSub {
 			t.Fatalf("%+v, %v", got, err)
@@ -907,7 +907,7 @@ func TestQueue_ofAnotherProgram(t *testing.T) {
 			t.Errorf("%.40q: the queue has %d bytes after 20 requests of one process", text, n)
 		}
 		const nextOwner = "33333333-3333-7333-8333-333333333333:1"
-		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: nextOwner, Offer: offer, Again: time.Second, WaiterTimeout: time.Minute})
+		got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{NextOwner: nextOwner, Offer: offer, RetryAfter: time.Second, WaiterTimeout: time.Minute})
 		if err != nil || got.Verdict != luascripts.Done {
 			t.Errorf("%.40q: %+v, %v", text, got, err)
 		}

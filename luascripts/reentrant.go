@@ -50,11 +50,11 @@ func (q *Request) waiter() string {
 	if q.Offer == 0 {
 		return ""
 	}
-	durations := [...]time.Duration{q.Offer, q.Waited.Truncate(time.Millisecond), q.Again, q.WaiterTimeout}
+	durations := [...]time.Duration{q.Offer, q.Waited.Truncate(time.Millisecond), q.RetryAfter, q.WaiterTimeout}
 	if latest := latestWaiter.Load(); latest != nil && durations == latest.durations {
 		return latest.text
 	}
-	text := ms(q.Offer) + " " + ms(q.Waited) + " " + ms(q.Again) + " " + ms(q.WaiterTimeout)
+	text := ms(q.Offer) + " " + ms(q.Waited) + " " + ms(q.RetryAfter) + " " + ms(q.WaiterTimeout)
 	if q.Waited < time.Millisecond {
 		latestWaiter.Store(&waiterText{durations, text})
 	}
@@ -98,7 +98,7 @@ type Release struct {
 	// Request.
 	NextOwner     string
 	Offer         time.Duration
-	Again         time.Duration
+	RetryAfter    time.Duration
 	WaiterTimeout time.Duration
 
 	Served []string // fair: the owners to which the lock was handed off, and which leave the queue
@@ -153,7 +153,7 @@ func (w *words) release(k *Keys, owner string, leave int, r *Release) {
 		if k.TokenCounter != "" {
 			w.keys = append(w.keys, k.TokenCounter)
 		}
-		w.add("0", r.NextOwner, settingMs(r.Offer), ms(r.Again), settingMs(r.WaiterTimeout), strconv.FormatUint(r.Last, 10), strconv.Itoa(r.Spare))
+		w.add("0", r.NextOwner, settingMs(r.Offer), ms(r.RetryAfter), settingMs(r.WaiterTimeout), strconv.FormatUint(r.Last, 10), strconv.Itoa(r.Spare))
 	case leave > 0:
 		w.add(strconv.Itoa(leave))
 	}

@@ -295,7 +295,7 @@ func (d *desk) run(g *group) {
 // an error reply after the server executed the call, and rueidis can have sent the call twice.
 func resend(err error, took time.Duration) bool {
 	f := retry.FaultOf(err)
-	return !f.Passes || !f.MayHaveRun() && !command.Resent(took)
+	return !f.Temporary || !f.MayHaveRun() && !command.Resent(took)
 }
 
 // end ends a lane without callers. The mutex is held.

@@ -548,11 +548,11 @@ func TestHandler_replies(t *testing.T) {
 			}
 			want := []string{"503, told", "503, told"}
 			switch {
-			case row.Passes && name == "Closed":
+			case row.Temporary && name == "Closed":
 				want = []string{rejectedWithoutRedis, rejectedWithoutRedis}
-			case row.Passes && name == "Open":
+			case row.Temporary && name == "Open":
 				want = []string{passedWithoutRedis, passedWithoutRedis}
-			case row.Passes:
+			case row.Temporary:
 				want = []string{passedWithoutRedis, "429, Retry-After, RateLimit-Policy"} // its share is used
 			case errors.Is(row.Is, lock.ErrWrongType):
 				want = []string{"503, told: ErrWrongType", "503, told: ErrWrongType"}

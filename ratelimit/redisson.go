@@ -387,7 +387,7 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 		switch {
 		case ctx.Err() != nil && last != nil:
 			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
-		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (retry.FaultOf(err).AtOnce || time.Until(end) <= 0 || w.send.Down(ctx, w.send.Timeout, last, err)):
+		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (retry.FaultOf(err).Lasts || time.Until(end) <= 0 || w.send.Down(ctx, w.send.Timeout, last, err)):
 			return value, err
 		}
 		last = err

@@ -35,12 +35,12 @@ const MaxPermitsPerHold = luascripts.MaxPermitsPerHold
 const MaxPermits = math.MaxInt32
 
 var kind = &session.Kind{
-	Name:         "semaphore",
-	DisplayName:  "a semaphore",
-	Mode:         lock.Permit,
-	WaitPolicy:   lockstate.RedisQueue,
-	Queues:       true,
-	NonReentrant: true,
+	Name:             "semaphore",
+	DisplayName:      "a semaphore",
+	Mode:             lock.Permit,
+	WaitPolicy:       lockstate.RedisQueue,
+	HasWaiterTimeout: true,
+	NonReentrant:     true,
 	Scripts: session.Scripts{
 		Keys:    keys.Semaphore,
 		Acquire: acquire,
@@ -191,7 +191,7 @@ func (p *part) Server(ctx context.Context) (lockimpl.Server, error) {
 func (s *Semaphore) Name() string { return s.one.Name() }
 
 // Lock waits until it has acquired a permit or ctx is canceled. Callers are served in the order in
-// which their requests reach the server, across all processes. There is no re-entry. A Lock under
+// which their requests reach the server, across all processes. There is no reentry. A Lock under
 // the context of a hold acquires another permit. If ctx already carries the owner of a lock, the
 // context of the new hold carries it too.
 //

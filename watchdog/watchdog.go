@@ -53,8 +53,9 @@ type loop struct {
 }
 
 // New returns a watchdog whose renewals grant lease. It calls renew every third of lease, or as
-// often as the [Group] of a lease requires, with up to most leases at a time. It starts no
-// goroutine before the first Watch.
+// often as the [Group] of a lease requires, The argument most limits the leases in one
+// call; if renewals are late, a call has up to 16 times as many. New starts no goroutine before the
+// first Watch.
 func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
 		lease: lease,
@@ -84,7 +85,7 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 	defer w.mu.Unlock()
 	if alive { // otherwise KeepAlive sets it
 		l.lane = w.laneLocked(s.Group())
-		l.renewAt = start.add(min(l.lane.interval, d/3))
+		l.renewAt = start.add(min(l.lane.interval, Interval(d)))
 	}
 	w.loop.watched = true
 	if w.closed {
@@ -99,11 +100,14 @@ func (w *Watchdog) WatchIn(l *Lease, s Subject, sent time.Time, d time.Duration,
 	return l
 }
 
+// Interval returns the time between two renewals of a lease of this length.
+func Interval(lease time.Duration) time.Duration { return lease / 3 }
+
 // laneLocked returns the lane of a group.
 func (w *Watchdog) laneLocked(g Group) *lane {
 	ln := w.lanes[g]
 	if ln == nil {
-		interval := w.lease / 3
+		interval := Interval(w.lease)
 		if g.Within > 0 {
 			interval = min(interval, g.Within)
 		}
@@ -200,7 +204,7 @@ func (w *Watchdog) turn() time.Duration {
 		sleep = min(sleep, max(l.endsLocked().left(n), 0)) // mutant: operand 4: the timer fires immediately either way
 	}
 	if sleep == never && w.loop.watched {
-		sleep = w.lease / 3 // most leases end before their first renewal, so the next Watch need not wake run
+		sleep = Interval(w.lease) // most leases end before their first renewal, so the next Watch need not wake run
 	}
 	if sleep < never { // a timer stops while the machine sleeps, so only the wall clock shows what is due after that
 		sleep = min(sleep, w.lease/12, 5*time.Second)

@@ -147,7 +147,7 @@ func TestDated_slow(t *testing.T) {
 		if !errors.Is(err, errOutdated) || time.Since(start) != 3*time.Second {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
-		if f := retry.FaultOf(err); !f.Passes {
+		if f := retry.FaultOf(err); !f.Temporary {
 			t.Errorf("%+v", f)
 		}
 	})

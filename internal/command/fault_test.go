@@ -306,7 +306,7 @@ func TestForeign_namesTheContent(t *testing.T) {
 		s.Done()
 		s.Shut()
 		s.Wait()
-		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Passes || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Temporary || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q, %v: %v", c.key, c.err, err)
 		}
 		if queried := c.err == foreign && c.ctx != ended; counting.times.Load() > 0 != queried {
@@ -335,7 +335,7 @@ func TestDetectClosed_onePing(t *testing.T) {
 // that callers get.
 func TestExplain_hidesOwners(t *testing.T) {
 	err := New(one, Config{}).Explain(refusal(t, "ERR unknown command 'EVALSHA', with args beginning with: 'owner'"))
-	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || retry.FaultOf(err).Passes {
+	if strings.Contains(err.Error(), "owner") || !strings.Contains(err.Error(), "unknown command 'EVALSHA'") || retry.FaultOf(err).Temporary {
 		t.Errorf("%v is %+v", err, retry.FaultOf(err))
 	}
 }
@@ -394,7 +394,7 @@ func TestDetectClosed(t *testing.T) {
 			} else {
 				err = Send[string](t.Context(), s, timeout, Func[string](get)).Err
 			}
-			want := retry.Fault{Passes: true, Is: lock.ErrUnavailable}
+			want := retry.Fault{Temporary: true, Is: lock.ErrUnavailable}
 			if rdb == closed {
 				want = retry.Fault{Is: lock.ErrClosed}
 			}

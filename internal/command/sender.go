@@ -385,7 +385,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.
 		if within > 0 { // mutant: always, border: no limit either way
 			limit = within - time.Since(began) - d
 		}
-		retries := f.Retries() || within == 0 && f.Passes // a call without a limit also retries if the condition may last
+		retries := f.Retries() || within == 0 && f.Temporary // a call without a limit also retries if the condition may last
 		// mutant: border 2: a nanosecond
 		if !retries || within > 0 && (limit <= 0 || s.Down(ctx, limit, last, o.Err)) || !Sleep(ctx, d) {
 			return o

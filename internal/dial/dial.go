@@ -248,7 +248,7 @@ func (w *Way) replied(addr, text string, err error) error {
 		return fmt.Errorf("the Sentinel at %s has no master named %q: %w", addr, set, err)
 	}
 	err = fmt.Errorf("the server at %s: %w", addr, err)
-	if retry.Passes(text) {
+	if retry.Temporary(text) {
 		err = fmt.Errorf("%w: %w", lock.ErrUnavailable, err)
 	}
 	return err

@@ -111,7 +111,7 @@ func (g *gate) wants(what string, err error) error {
 	text := strings.TrimPrefix(g.Reply, "ERR ")
 	var fine bool
 	switch {
-	case err == nil || errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) != g.Passes:
+	case err == nil || errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) != g.Temporary:
 	case errors.Is(g.Is, lock.ErrWrongType):
 		fine = errors.Is(err, lock.ErrWrongType)
 	default:
@@ -267,7 +267,7 @@ func lockReplies(t *testing.T, tb table) {
 				if err := h.Unlock(t.Context()); err != nil { // its turn comes
 					return err
 				}
-				if g.Passes {
+				if g.Temporary {
 					if err := g.turnedAway(n + 1); err != nil {
 						return err
 					}
@@ -369,7 +369,7 @@ func LaterReplies(t *testing.T, of func(cs []*client.Client, name string) lock.L
 
 // ends opens the gate of a waiter that was refused, and returns an error unless the waiter then gets the lock, or has failed if the reply does not pass.
 func (g *gate) ends(w *Waiter) error {
-	if g.Passes {
+	if g.Temporary {
 		if err := g.turnedAway(2); err != nil {
 			return err
 		}
@@ -412,7 +412,7 @@ func Waits(t *testing.T, of func(t *testing.T, c, sees *client.Client, name stri
 	each(t, replies, 1, []*redistest.Server{s}, func(g *gate) error {
 		for _, what := range []string{"begins", "waits"} {
 			w := of(t, g.client, sees, g.name+what)
-			goesOn := g.Passes && !(w.Once && g.MayHaveRun())
+			goesOn := g.Temporary && !(w.Once && g.MayHaveRun())
 			done := make(chan error, 1)
 			if what == "begins" {
 				g.shut(always)
@@ -469,7 +469,7 @@ func Replies(t *testing.T, of func(t *testing.T, c *client.Client, name string) 
 	s := redistest.Start(t)
 	for _, g := range gates(t, replies, 1, s) {
 		for i, call := range of(t, g.client, g.name) {
-			waits, fails := call.Waits && g.Passes, !g.Retries() || call.Once
+			waits, fails := call.Waits && g.Temporary, !g.Retries() || call.Once
 			if fails && !waits {
 				g.shut(always) // what the call before left to do may be refused, too
 			} else {

@@ -7,7 +7,7 @@ type Phase uint8
 
 const (
 	Asking   Phase = iota // a waiter sends requests in its name
-	Queued                // a queue's waiters send requests in its name, one at a time; Redis has it in the queue of processes
+	Ticket                // a ticket: a queue's waiters send requests in its name, one at a time; once refused, Redis has it in the queue of processes
 	Offered               // it has the lock, and the first waiter of its queue is to take it
 	Kept                  // it has the lock, and the next caller of this process may take it; see linger.go
 	Held                  // an owner holds the lock
@@ -31,7 +31,7 @@ type Acquisition struct {
 	// set once. If it is nil, Owner.Turn is used.
 	Turn chan struct{}
 
-	owner *Owner // the owner whose calls send the requests; nil while Queued or Offered
+	owner *Owner // the owner whose calls send the requests; nil while Ticket or Offered
 	phase Phase
 	alive bool // the watchdog is to renew the lease
 	Late  bool // a renewal, extension or reentry with this owner string may still be executed; the session sets it, too
@@ -368,7 +368,7 @@ func (p *Lock) NoLongerHeld(t *Acquisition) {
 	}
 	s.held = nil
 	for _, l := range s.queues {
-		if !l.when.active && !l.inRedis {
+		if !l.when.active && !l.entersWaiters {
 			l.activate()
 		}
 	}

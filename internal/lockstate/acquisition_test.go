@@ -93,7 +93,7 @@ func TestEnd(t *testing.T) {
 	if left, _ := s.Unlock(first, h, s.now, nil); left != NotThere {
 		t.Error("it is given back after the end")
 	}
-	for _, p := range []Phase{Asking, Queued, Offered, Held} {
+	for _, p := range []Phase{Asking, Ticket, Offered, Held} {
 		if !p.Lives() {
 			t.Errorf("phase %d is over", p)
 		}

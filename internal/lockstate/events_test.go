@@ -443,7 +443,7 @@ func (w *world) checkSide(p *proc, s *side) {
 		if len(l.waiters) == 0 {
 			w.fail("an empty queue")
 		}
-		if t := l.hand.ticket; t != nil && t.phase != Queued {
+		if t := l.hand.ticket; t != nil && t.phase != Ticket {
 			w.fail("a ticket in phase %d", t.phase)
 		}
 		if t := l.hand.offered; t != nil && t.Lives() && (t.phase != Offered || s.held != t) {

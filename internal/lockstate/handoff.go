@@ -46,7 +46,7 @@ func (p *Lock) mayHandOff(t *Acquisition, now time.Time) bool {
 		return false
 	case !p.inherits(t):
 		return false
-	case (handOffs >= MaxHandOffs || held >= MaxHandOffTime) && (l.inRedis || !p.lingers(t, now)):
+	case (handOffs >= MaxHandOffs || held >= MaxHandOffTime) && (l.entersWaiters || !p.lingers(t, now)):
 		return false
 	case held <= time.Duration(handOffs+1)*2*time.Microsecond:
 		return false // otherwise the next token would be ahead of the server's clock
@@ -64,7 +64,7 @@ func (p *Lock) inherits(t *Acquisition) bool {
 
 // nextWaiter returns the waiter that the lock of t may be handed off to, or nil if there is none.
 func (l *Queue) nextWaiter(t *Acquisition) *Waiter {
-	if l.inRedis {
+	if l.entersWaiters {
 		return l.nextInQueue(t)
 	}
 	if w := l.waiters[0]; !w.once && w.Terms.canTake(t) {
@@ -133,7 +133,7 @@ func (p *Lock) HandOffTo(t, next *Acquisition) {
 	switch l := p.Queue(t.Terms); {
 	case l == nil:
 		p.keep(next)
-	case l.inRedis:
+	case l.entersWaiters:
 		p.offerTo(l, next, l.nextInQueue(next))
 	default:
 		p.offer(l, next)
@@ -154,7 +154,7 @@ func (p *Lock) NextOwner(t *Acquisition, offer, waiterTimeout time.Duration, now
 	if l == nil || p.closed || l.hand.offered != nil {
 		return nil, nil
 	}
-	if l.inRedis {
+	if l.entersWaiters {
 		return l.firstQueued(t, offer)
 	}
 	if w = l.waiters[0]; w.once {
@@ -166,8 +166,8 @@ func (p *Lock) NextOwner(t *Acquisition, offer, waiterTimeout time.Duration, now
 	return w, ticket
 }
 
-// Pace returns how long l waits before it retries without a notification.
-func (l *Queue) Pace() time.Duration { return l.when.pace }
+// PollInterval returns how long l waits before it retries without a notification.
+func (l *Queue) PollInterval() time.Duration { return l.when.pollInterval }
 
 // ticket returns the ticket of l for a waiter with these terms, and makes one if necessary. Tokens of
 // another counter require another ticket.
@@ -179,7 +179,7 @@ func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 	}
 	if l.hand.ticket == nil {
 		l.hand.ticket = p.maker.NewAcquisition(c, now)
-		l.hand.ticket.phase = Queued
+		l.hand.ticket.phase = Ticket
 	}
 	return l.hand.ticket
 }
@@ -212,7 +212,7 @@ func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (o
 		l.YieldUntil(i.Aside)
 		l.Notify()
 	case mine && i.Done:
-		l.when.sendAt = now.Add(l.when.pace)
+		l.when.sendAt = now.Add(l.when.pollInterval)
 		l.Subscribe(ticket.Terms, i.Sent) // notifications may be lost until the subscription is confirmed, which triggers a request
 	}
 	if l != nil && !i.Done {
@@ -252,7 +252,7 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 	l := w.queue
 	p := l.side.p
 	t := l.hand.offered
-	if l.inRedis && l.hand.to != w {
+	if l.entersWaiters && l.hand.to != w {
 		return nil
 	}
 	l.hand.offered, l.hand.to = nil, nil
@@ -268,7 +268,7 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 		t.grant.lingering.linger = w.Terms.Linger
 	}
 	w.Owner.hold(t)
-	if l.inRedis {
+	if l.entersWaiters {
 		p.serve(w, t, now)
 	}
 	return t

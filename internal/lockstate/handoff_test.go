@@ -256,7 +256,7 @@ func TestNextOwner(t *testing.T) {
 			if ticket == nil {
 				return
 			}
-			if ticket.phase != Queued || ticket.longest != offerTime || ticket.traceTTL != pollTime || w != s.Queue(&plainTerms).waiters[0] {
+			if ticket.phase != Ticket || ticket.longest != offerTime || ticket.traceTTL != pollTime || w != s.Queue(&plainTerms).waiters[0] {
 				t.Errorf("%+v", ticket)
 			}
 			if s.Fail(ticket); len(s.gives()) != 1 {
@@ -323,7 +323,7 @@ func TestOnRelease(t *testing.T) {
 				w.once = true
 			}
 			w.queue.when.sendAt = s.now.Add(pollTime) // an earlier waiter of the queue was refused
-			if s.OnRelease(ticket, test.i, s.now) || ticket.phase != Queued {
+			if s.OnRelease(ticket, test.i, s.now) || ticket.phase != Ticket {
 				t.Fatal("it is offered")
 			}
 			if len(s.wakes()) != 1 || s.next(w).Do != Send {
@@ -397,7 +397,7 @@ func TestOnRelease(t *testing.T) {
 		s.Queue(&plainTerms).hand.ticket = nil
 		s.Fail(ticket)
 		second := s.Queue(&plainTerms).ticket(&plainTerms, time.Time{})
-		if s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now) || second.phase != Queued || w.queue.hand.offered != nil {
+		if s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200}, s.now) || second.phase != Ticket || w.queue.hand.offered != nil {
 			t.Error("another's grant is offered")
 		}
 	})
@@ -409,7 +409,7 @@ func TestAdopt(t *testing.T) {
 		s := newStage(t)
 		w := s.stand(&plainTerms, 2)
 		ticket := s.asks(w)
-		if ticket.phase != Queued {
+		if ticket.phase != Ticket {
 			t.Fatal("it does not ask in the name of the queue")
 		}
 		return s, ticket, w

@@ -17,18 +17,20 @@
 // Its [Phase] is:
 //
 //	Asking ─────────────────────granted──────────────────▶ Held
-//	Queued ──granted by a release──▶ Offered ──taken─────▶ Held
+//	   └─────granted by a release (fair)──▶ Offered ─────▶ Held
+//	Ticket ──granted by a release──▶ Offered ──taken─────▶ Held
 //	   └─────granted by a reply──────────────────────────▶ Held
 //	Kept ──taken by a caller of this process─────────────▶ Held
 //
-// Each of these phases can end as Released. An acquisition that has the lock can also end as Lost or Closed.
+// The acquisition after a local hand-off begins as Offered or Kept. Each of these phases can end as
+// Released. An acquisition that has the lock can also end as Lost or Closed.
 //
 // A [Waiter] is a call that waits for the lock. The waiters of a process wait in a [Queue], first
 // come, first served. The [WaitPolicy] of the type of lock decides which of them send requests. Redis
 // has a queue, too: for a plain lock, a queue of processes; for a fair lock, a queue of waiters.
 //
-// A ticket is the acquisition of a queue rather than of an owner, in phase Queued. All waiters of the
-// queue send requests in its name, and Redis has it in the queue of processes. When a release grants
+// A ticket is the acquisition of a queue rather than of an owner, in phase Ticket. All waiters of the
+// queue send requests in its name. After a refusal, Redis has it in the queue of processes. When a release grants
 // the lock to a ticket, the ticket is Offered, and the first waiter takes it.
 //
 // A hand-off gives the lock to the next owner without freeing it. A local hand-off, inside the
@@ -60,7 +62,7 @@ type Kind struct {
 
 // Tickets reports whether the waiters of a queue send requests in the name of a ticket, one at a
 // time. Otherwise each waiter has its own acquisition.
-func (k Kind) Tickets() bool { return k.HandsOff && !k.WaitPolicy.inRedis() }
+func (k Kind) Tickets() bool { return k.HandsOff && !k.WaitPolicy.entersWaiters() }
 
 // Terms are what a call requests of a lock.
 type Terms struct {
@@ -71,7 +73,7 @@ type Terms struct {
 	Replicas      bool          // replicas must confirm the first hold
 	TokenCounter  string        // the token counter; "" without fencing
 	Yield         bool          // a reader waits behind a writer that came before it
-	WaiterTimeout time.Duration // how long the waiter's entry lives in Redis if the waiter does not retry; 0 if there is no entry
+	WaiterTimeout time.Duration // how long the waiter's entry lives in Redis if the waiter does not retry; 0 if there is none, or the request of a ticket says it
 	Linger        time.Duration // how long the process keeps the lock after the last release, for the next caller; 0 if it does not
 
 	// QueueKey selects the queue, if a side has several. A waiter of a read/write lock queues only

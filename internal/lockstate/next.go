@@ -24,8 +24,8 @@ type Step struct {
 	Do          Do
 	Due         time.Time     // Wait: wait until then; zero means without limit
 	Acquisition *Acquisition  // Send, Take, Join
-	Queued      bool          // Send: Acquisition is a ticket, and Redis queues it if it refuses the request
-	Again       time.Duration // Send, if Queued: how long the queue waits before it retries
+	Ticket      bool          // Send: Acquisition is a ticket, and Redis queues it if it refuses the request
+	RetryAfter  time.Duration // Send, if Ticket: how long the queue waits before it retries
 	Sibling     *Acquisition  // Send: the owner's acquisition on the other side
 	Hold        *Hold         // Share
 	Left        time.Duration // Refuse: the remaining lease of the current owner
@@ -81,7 +81,7 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
 	if l := w.queue; !w.once && w.Terms.Tickets() {
-		step.Acquisition, step.Queued, step.Again = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pace)
+		step.Acquisition, step.Ticket, step.RetryAfter = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pollInterval)
 	}
 	if sibling != nil {
 		step.Acquisition.writes, sibling.reads = true, true

@@ -30,8 +30,9 @@ type WaitPolicy interface {
 	// tryQueues reports whether a single attempt joins the queue, and fails unless it is the first.
 	tryQueues() bool
 
-	// inRedis reports whether the queue itself enters its waiters in a Redis queue.
-	inRedis() bool
+	// entersWaiters reports whether the queue enters its waiters in the Redis queue, in batches (fair locks). The
+	// waiters of RedisQueue enter by their own requests.
+	entersWaiters() bool
 }
 
 var (
@@ -61,7 +62,7 @@ type onlyFirst struct{}
 func (onlyFirst) sendsAtOnce(*Queue) bool { return false }
 func (onlyFirst) wakesOnUnlock() bool     { return true }
 func (onlyFirst) tryQueues() bool         { return true }
-func (onlyFirst) inRedis() bool           { return false }
+func (onlyFirst) entersWaiters() bool     { return false }
 
 func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	if !w.leads() {
@@ -84,9 +85,9 @@ func (onlyFirst) refused(l *Queue, w *Waiter, r Refusal, now time.Time) {
 	if r.NoPubSub && l.subscribed {
 		l.when.sendAt = now.Add(l.nextPollWithoutPubSub(now))
 	} else {
-		pace := l.when.pace
+		pace := l.when.pollInterval
 		if r.Confirmed && !r.NoPubSub {
-			pace = max(pace, min(now.Sub(l.waiters[0].since)/10, l.when.confirmedPace))
+			pace = max(pace, min(now.Sub(l.waiters[0].since)/10, l.when.longPollInterval))
 		}
 		l.when.sendAt, l.when.pollWithoutPubSub = due(now, r.Left, pace), 0
 	}
@@ -95,7 +96,7 @@ func (onlyFirst) refused(l *Queue, w *Waiter, r Refusal, now time.Time) {
 
 func (onlyFirst) granted(l *Queue, w *Waiter, now time.Time) {
 	if l.subscribed {
-		l.when.sendAt = now.Add(l.when.pace)
+		l.when.sendAt = now.Add(l.when.pollInterval)
 	} else {
 		l.when.sendAt = time.Time{} // the next waiter must send a request, so that the queue subscribes
 	}
@@ -113,7 +114,7 @@ func (p allAtOnce) next(l *Queue, w *Waiter, now time.Time) (ready bool, due tim
 	if w.Acquisition.uncertain && !w.leads() {
 		// A delayed duplicate of its request may be granted. Other owners would wait until that lease
 		// expires.
-		due = w.sentAt.Add(l.when.pace)
+		due = w.sentAt.Add(l.when.pollInterval)
 		return !now.Before(due), due
 	}
 	return p.onlyFirst.next(l, w, now)
@@ -140,7 +141,7 @@ type redisQueue struct{}
 func (redisQueue) sendsAtOnce(*Queue) bool { return true }
 func (redisQueue) wakesOnUnlock() bool     { return false }
 func (redisQueue) tryQueues() bool         { return false }
-func (redisQueue) inRedis() bool           { return false }
+func (redisQueue) entersWaiters() bool     { return false }
 
 func (redisQueue) next(*Queue, *Waiter, time.Time) (bool, time.Time) { return false, time.Time{} }
 
@@ -153,7 +154,7 @@ func (redisQueue) retry(l *Queue, w *Waiter, due time.Time) { w.retryAt = due }
 type fairQueue struct{ redisQueue }
 
 func (fairQueue) sendsAtOnce(l *Queue) bool { return len(l.waiters) == 1 }
-func (fairQueue) inRedis() bool             { return true }
+func (fairQueue) entersWaiters() bool       { return true }
 
 func (fairQueue) next(l *Queue, w *Waiter, _ time.Time) (bool, time.Time) {
 	return l.hand.to == w, time.Time{}
@@ -174,11 +175,11 @@ const (
 func (l *Queue) nextPollWithoutPubSub(now time.Time) time.Duration {
 	w := &l.when
 	pause := cmp.Or(w.pollWithoutPubSub, NoPubSubPause)
-	if now.Sub(l.waiters[0].since) >= NoPubSubPolls*w.pace {
-		w.pollWithoutPubSub = w.pace // after this long a wait, a release grants it the lock for at least one interval
-		return w.pace
+	if now.Sub(l.waiters[0].since) >= NoPubSubPolls*w.pollInterval {
+		w.pollWithoutPubSub = w.pollInterval // after this long a wait, a release grants it the lock for at least one interval
+		return w.pollInterval
 	}
-	if w.pollWithoutPubSub = 2 * pause; w.pollWithoutPubSub > w.pace { // mutant: border: one pause more or less
+	if w.pollWithoutPubSub = 2 * pause; w.pollWithoutPubSub > w.pollInterval { // mutant: border: one pause more or less
 		w.pollWithoutPubSub = NoPubSubPause
 	}
 	return pause

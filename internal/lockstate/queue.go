@@ -18,7 +18,7 @@ type Queue struct {
 	outage        Outage    // since when Redis has not replied to it
 	when          schedule
 	hand          hand
-	inRedis       bool // it enters its waiters in a Redis queue
+	entersWaiters bool // it enters its waiters in a Redis queue
 	heartbeat     heartbeat
 	Subscriptions any // set by the session: its Pub/Sub subscriptions and heartbeat; nil before it needs them
 }
@@ -27,8 +27,8 @@ type Queue struct {
 type schedule struct {
 	active            bool          // the first waiter sends a request when there is a reason; otherwise it waits for this process's owner
 	sendAt            time.Time     // a request or heartbeat is due then even without a notification; zero means now
-	pace              time.Duration // the poll interval
-	confirmedPace     time.Duration // the longest poll interval while notifications arrive, as far as is known
+	pollInterval      time.Duration // the poll interval
+	longPollInterval  time.Duration // the longest poll interval while notifications arrive, as far as is known
 	notified          bool          // there was a notification since the latest request or heartbeat
 	timerRunning      bool          // TimerFired will be called
 	hadTimer          bool          // a timer was started once, so it may refer to the queue
@@ -38,9 +38,9 @@ type schedule struct {
 
 // hand is the state of a queue's hand-offs.
 type hand struct {
-	ticket  *Acquisition // Queued: the waiters send requests in its name; nil if none has sent one
+	ticket  *Acquisition // Ticket: the waiters send requests in its name; nil if none has sent one
 	offered *Acquisition // Offered: for the first waiter to take; nil if there is none
-	to      *Waiter      // if inRedis: the waiter that is to take it
+	to      *Waiter      // if entersWaiters: the waiter that is to take it
 }
 
 // Waiter is a call that waits for a lock, or makes one attempt.
@@ -117,15 +117,15 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 	}
 	if c.WaiterTimeout > 0 {
 		most := c.WaiterTimeout / 3 // so that its entry in Redis does not expire
-		l.when.pace, l.when.confirmedPace = min(l.when.pace, most), min(l.when.confirmedPace, most)
+		l.when.pollInterval, l.when.longPollInterval = min(l.when.pollInterval, most), min(l.when.longPollInterval, most)
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
-	case l.inRedis && len(l.waiters) == 1 && now.Before(l.when.yieldUntil):
+	case l.entersWaiters && len(l.waiters) == 1 && now.Before(l.when.yieldUntil):
 		w.retryAt = l.when.yieldUntil // other processes come first
 	case c.WaitPolicy.sendsAtOnce(l):
 		w.reason = true
-	case l.inRedis:
+	case l.entersWaiters:
 		if first := l.waiters[0]; !first.retryAt.IsZero() && first.sentAt.IsZero() { // it yields, and is not in the Redis queue
 			first.retryAt = time.Time{} // w must not overtake it
 			l.enter(first)
@@ -165,8 +165,8 @@ func (s *side) newQueue(c *Terms) *Queue {
 	if l == nil {
 		l = &Queue{only: *newWaiter()}
 	}
-	l.side, l.key, l.inRedis = s, c.QueueKey, c.WaitPolicy.inRedis()
-	l.when = schedule{active: s.held == nil, pace: s.p.rules.Poll, confirmedPace: confirmedPolls * s.p.rules.Poll, yieldUntil: s.yieldUntil}
+	l.side, l.key, l.entersWaiters = s, c.QueueKey, c.WaitPolicy.entersWaiters()
+	l.when = schedule{active: s.held == nil, pollInterval: s.p.rules.Poll, longPollInterval: confirmedPolls * s.p.rules.Poll, yieldUntil: s.yieldUntil}
 	s.yieldUntil = time.Time{}
 	s.queues = append(s.queues, l)
 	return l
@@ -190,7 +190,7 @@ func (p *Lock) Quit(w *Waiter, now time.Time) {
 	case len(l.waiters) == 0:
 		l.end()
 		return
-	case l.inRedis:
+	case l.entersWaiters:
 		l.skip(w)
 		return
 	case i > 0:
@@ -221,7 +221,7 @@ func (l *Queue) end() {
 		l.refuse()
 	}
 	// A request in flight and the session's subscriptions may refer to the queue and its waiter.
-	known := l.subscribed || l.when.hadTimer || l.inRedis || l.Subscriptions != nil || s.p.inFlight > 0
+	known := l.subscribed || l.when.hadTimer || l.entersWaiters || l.Subscriptions != nil || s.p.inFlight > 0
 	*l = Queue{waiters: l.waiters, only: Waiter{Wake: l.only.Wake, Of: l.only.Of}, Subscriptions: l.Subscriptions}
 	if !known {
 		s.p.rules.queues.Put(l)
@@ -255,9 +255,9 @@ func (l *Queue) activate() {
 // the first waiter sends nothing. After that it must send a request, because the lock may be lost
 // without a notification.
 func (l *Queue) startTimer(now time.Time) {
-	if !l.when.timerRunning && !l.inRedis {
+	if !l.when.timerRunning && !l.entersWaiters {
 		l.when.timerRunning, l.when.hadTimer = true, true
-		l.side.p.emit(Effect{Kind: StartTimer, Queue: l, Due: now.Add(l.when.pace)})
+		l.side.p.emit(Effect{Kind: StartTimer, Queue: l, Due: now.Add(l.when.pollInterval)})
 	}
 }
 

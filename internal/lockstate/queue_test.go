@@ -136,7 +136,7 @@ func TestEnd_reusesTheQueue(t *testing.T) {
 			s := newStage(t)
 			w := s.stand(test.c, 1)
 			l := w.queue
-			l.when.notified, l.when.pace = true, 1
+			l.when.notified, l.when.pollInterval = true, 1
 			test.change(s, w)
 			s.done()
 			s.Quit(w, s.now)
@@ -152,7 +152,7 @@ func TestEnd_reusesTheQueue(t *testing.T) {
 			}
 			w = s.Join(test.c, s.owner(test.c, 2), s.now)
 			again = w == &l.only
-			if (w.queue == l) != again || w.queue.when.pace != s.rules.Poll || w.queue.when.notified || w.queued.as != nil {
+			if (w.queue == l) != again || w.queue.when.pollInterval != s.rules.Poll || w.queue.when.notified || w.queued.as != nil {
 				t.Errorf("%+v", w.queue)
 			}
 			return again
@@ -323,8 +323,8 @@ func TestRefused_withoutPubSub(t *testing.T) {
 		t.Errorf("it asks again after %d ms, not %d", pauses, want)
 	}
 	w.queue.Notify()
-	if step := s.next(w); step.Again != 40*time.Millisecond {
-		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	if step := s.next(w); step.RetryAfter != 40*time.Millisecond {
+		t.Errorf("Redis hears that it asks again after %v", step.RetryAfter)
 	}
 	r.NoPubSub = false
 	asks()
@@ -345,17 +345,17 @@ func TestRefused_withoutPubSub(t *testing.T) {
 		}
 	}
 	w.queue.Notify()
-	if step := s.next(w); step.Again != pollTime {
-		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	if step := s.next(w); step.RetryAfter != pollTime {
+		t.Errorf("Redis hears that it asks again after %v", step.RetryAfter)
 	}
 	r.NoPubSub = false
 	asks()
 	w.queue.Notify()
-	if step := s.next(w); step.Again != pollTime {
-		t.Errorf("Redis hears that it asks again after %v", step.Again)
+	if step := s.next(w); step.RetryAfter != pollTime {
+		t.Errorf("Redis hears that it asks again after %v", step.RetryAfter)
 	}
-	if w.queue.Pace() != pollTime {
-		t.Error(w.queue.Pace())
+	if w.queue.PollInterval() != pollTime {
+		t.Error(w.queue.PollInterval())
 	}
 }
 

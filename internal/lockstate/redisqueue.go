@@ -63,7 +63,7 @@ type Round struct {
 // enqueued records that Redis queued w.
 func (l *Queue) enqueued(w *Waiter, r Refusal, now time.Time) {
 	p := l.side.p
-	if due := due(now, r.Left, l.when.pace); l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
+	if due := due(now, r.Left, l.when.pollInterval); l.when.sendAt.IsZero() || due.Before(l.when.sendAt) {
 		l.when.sendAt = due // a new waiter can make the next heartbeat earlier, never later
 		l.wakeHeartbeat(w.Terms)
 	}
@@ -136,7 +136,7 @@ func (l *Queue) OnTurn(name string) {
 func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	r.Sent = now
 	ready := !now.Before(l.when.sendAt)
-	retryBefore := now.Add(-l.when.pace) // an earlier entry without a reply is sent again
+	retryBefore := now.Add(-l.when.pollInterval) // an earlier entry without a reply is sent again
 	if l.when.notified {
 		l.when.notified = false
 		l.heartbeat.handled++
@@ -146,7 +146,7 @@ func (l *Queue) NextHeartbeat(now time.Time) (due time.Time, r Round) {
 	var enter []*Waiter
 	switch {
 	case ready:
-		l.when.sendAt = now.Add(l.when.pace)
+		l.when.sendAt = now.Add(l.when.pollInterval)
 		for _, w := range l.waiters {
 			switch {
 			case w.queued.as != nil:
@@ -242,7 +242,7 @@ func (w *Waiter) Queued() *Acquisition { return w.queued.as }
 // negative, that is a poll interval. The reply to an entry can make the next heartbeat earlier, never
 // later.
 func (l *Queue) HeartbeatIn(r Round, now time.Time, left time.Duration) {
-	if due := due(now, left, l.when.pace); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
+	if due := due(now, left, l.when.pollInterval); l.side != nil && (r.keeps || due.Before(l.when.sendAt)) {
 		l.when.sendAt = due
 		l.side.p.emit(Effect{Kind: Heartbeat, Queue: l})
 	}

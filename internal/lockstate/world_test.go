@@ -622,10 +622,10 @@ func (w *world) ask(c *call, step Step) {
 		w.fail("a request for an acquisition that is over")
 	}
 	c.t = t
-	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Queued, came: t.Came, sent: w.now}
+	k := &command{p: c.p, c: c, w: c.w, t: t, name: t.Name, terms: c.terms, queued: step.Ticket, came: t.Came, sent: w.now}
 	lease := c.terms.Lease
 	switch {
-	case step.Queued:
+	case step.Ticket:
 		lease, k.waiterTimeout = max(lease, offerTime), 10*pollTime
 	case c.how == lock:
 		k.waiterTimeout = c.terms.WaiterTimeout

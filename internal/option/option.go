@@ -37,7 +37,7 @@ type Config struct {
 	// for locks whose waiters are known in Redis.
 	WaiterTimeout time.Duration
 
-	// Fencing says that tokens come from a register that outlives the lock.
+	// Fencing says that tokens come from a token counter, which outlives the lock.
 	Fencing bool
 
 	// Replicas is how many replicas must confirm an acquisition within

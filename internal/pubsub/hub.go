@@ -59,9 +59,9 @@ type Hub struct {
 	owners      map[uint16]string      // sharded: the last known node of each slot
 }
 
-// Linger is how long a channel stays subscribed after the CloseSoon of its last listener. A process
+// CloseDelay is how long a channel stays subscribed after the CloseSoon of its last listener. A process
 // that waits for a lock often waits again soon.
-const Linger = 5 * time.Second
+const CloseDelay = 5 * time.Second
 
 // longestPause is the longest pause before the next attempt to subscribe a channel. While servers accept no connection, it is
 // longestPauseAway: when a server is back, its clients then come back over some seconds. Their waiters poll sooner.
@@ -147,8 +147,8 @@ func (h *Hub) Subscribe(name string, onMessage func(message string), confirmed f
 	return s, c.isConfirmed()
 }
 
-// Lingers reports whether name is subscribed or about to be, with or without a listener.
-func (h *Hub) Lingers(name string) bool {
+// Subscribed reports whether name is subscribed or about to be, with or without a listener.
+func (h *Hub) Subscribed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.channels[name] != nil
@@ -171,11 +171,11 @@ func (h *Hub) Channels() int {
 // Close ends the subscription. The last one of a channel unsubscribes the channel.
 func (s *Subscription) Close() { s.end(0) }
 
-// CloseSoon is Close, but the channel stays subscribed for Linger after its last listener.
-func (s *Subscription) CloseSoon() { s.end(Linger) }
+// CloseSoon is Close, but the channel stays subscribed for CloseDelay after its last listener.
+func (s *Subscription) CloseSoon() { s.end(CloseDelay) }
 
-// CloseAfter is CloseSoon, but the channel stays subscribed for d, at least for Linger.
-func (s *Subscription) CloseAfter(d time.Duration) { s.end(max(d, Linger)) }
+// CloseAfter is CloseSoon, but the channel stays subscribed for d, at least for CloseDelay.
+func (s *Subscription) CloseAfter(d time.Duration) { s.end(max(d, CloseDelay)) }
 
 func (s *Subscription) end(after time.Duration) {
 	h := s.hub

@@ -78,7 +78,7 @@ func TestClose_theLastListener(t *testing.T) {
 		is(t, "the second listener receives", second.receives(), "confirmed, hello")
 		second.Close()
 		is(t, "channels", w.Channels(), 1)
-		is(t, "it lingers", w.Lingers("x"), false)
+		is(t, "it lingers", w.Subscribed("x"), false)
 		is(t, "commands", n.commands(), "UNSUBSCRIBE x")
 		w.listens("z")
 		is(t, "commands", n.commands(), "SUBSCRIBE z")
@@ -87,17 +87,17 @@ func TestClose_theLastListener(t *testing.T) {
 	})
 }
 
-// A new listener keeps a lingering channel, for itself and for Linger after it. The role is not
+// A new listener keeps a lingering channel, for itself and for CloseDelay after it. The role is not
 // queried without listeners, so it may be due.
 func TestCloseSoon_comesBack(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x").CloseSoon()
-		time.Sleep(Linger * 3 / 5)
+		time.Sleep(CloseDelay * 3 / 5)
 		x := w.listens("x")
 		synctest.Wait()
 		x.CloseSoon()
-		time.Sleep(Linger * 3 / 5)
-		is(t, "it lingers", w.Lingers("x"), true)
+		time.Sleep(CloseDelay * 3 / 5)
+		is(t, "it lingers", w.Subscribed("x"), true)
 		x = w.listens("x")
 		n.commands()
 		time.Sleep(10 * look)
@@ -106,7 +106,7 @@ func TestCloseSoon_comesBack(t *testing.T) {
 		is(t, "role queries", n.count("ROLE"), 10)
 
 		x.CloseSoon()
-		time.Sleep(Linger - 1)
+		time.Sleep(CloseDelay - 1)
 		is(t, "commands", n.commands(), "")
 		time.Sleep(time.Nanosecond)
 		is(t, "commands", n.commands(), "UNSUBSCRIBE x")
@@ -119,10 +119,10 @@ func TestCloseSoon_queriesTheRoleAgain(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
 		synctest.Wait()
-		time.Sleep(look - Linger/2)
+		time.Sleep(look - CloseDelay/2)
 		x.CloseSoon()
 		n.commands()
-		time.Sleep(Linger * 3 / 4)
+		time.Sleep(CloseDelay * 3 / 4)
 		is(t, "commands", n.commands(), "")
 		w.listens("x")
 		is(t, "commands", n.commands(), "ROLE")
@@ -136,10 +136,10 @@ func TestCloseSoon_theLastMoment(t *testing.T) {
 			x := w.listens("x")
 			synctest.Wait()
 			x.CloseSoon()
-			time.Sleep(Linger)
+			time.Sleep(CloseDelay)
 			x = w.listens("x")
 			synctest.Wait()
-			if !w.Lingers("x") {
+			if !w.Subscribed("x") {
 				t.Fatalf("round %d: the channel has a listener, and is not subscribed", i)
 			}
 			x.Close()
@@ -147,10 +147,10 @@ func TestCloseSoon_theLastMoment(t *testing.T) {
 	})
 }
 
-// CloseAfter keeps a channel subscribed for the given time, and for Linger at least.
+// CloseAfter keeps a channel subscribed for the given time, and for CloseDelay at least.
 func TestCloseAfter(t *testing.T) {
 	plain(t, func(w *world, n *node) {
-		for after, want := range map[time.Duration]time.Duration{time.Second: Linger, 3 * Linger: 3 * Linger} {
+		for after, want := range map[time.Duration]time.Duration{time.Second: CloseDelay, 3 * CloseDelay: 3 * CloseDelay} {
 			x := w.listens("x")
 			synctest.Wait()
 			n.commands()
@@ -172,7 +172,7 @@ func TestCheck_withoutAConnection(t *testing.T) {
 		n.commands()
 		w.Check("x")
 		w.Check("no such channel")
-		time.Sleep(Linger)
+		time.Sleep(CloseDelay)
 		is(t, "commands", n.commands(), "ROLE, SUBSCRIBE x")
 	})
 }
@@ -183,11 +183,11 @@ func TestCloseSoon_breaks(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x").CloseSoon()
 		n.cut(false)
-		is(t, "it lingers", w.Lingers("x"), false)
-		time.Sleep(Linger / 2)
+		is(t, "it lingers", w.Subscribed("x"), false)
+		time.Sleep(CloseDelay / 2)
 		is(t, "connections", n.dialled(), 0)
 		x := w.listens("x")
-		time.Sleep(2 * Linger)
+		time.Sleep(2 * CloseDelay)
 		n.push("message", "x", "hello")
 		is(t, "the listener receives", x.receives(), "confirmed, hello")
 	})

@@ -45,7 +45,7 @@ func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bo
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
-		if reply, refused := rueidis.IsRedisErr(err); err == nil || refused && !retry.Passes(reply.Error()) {
+		if reply, refused := rueidis.IsRedisErr(err); err == nil || refused && !retry.Temporary(reply.Error()) {
 			return err == nil, nil
 		}
 	}

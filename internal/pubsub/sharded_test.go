@@ -101,7 +101,7 @@ func TestSharded_temporaryError(t *testing.T) {
 			wire.OnRequest(refuse)
 			wire.CutAll()
 		}
-		if _, err := Sharded(t.Context(), rdb, 30*time.Second); err == nil || !retry.FaultOf(err).Passes {
+		if _, err := Sharded(t.Context(), rdb, 30*time.Second); err == nil || !retry.FaultOf(err).Temporary {
 			t.Errorf("%s, from all nodes: %v", text, err)
 		}
 	}

@@ -191,7 +191,7 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	defer h.mu.Unlock()
 	f.served = true
 	if refused {
-		f.denied = !retry.Passes(refusal.Error())
+		f.denied = !retry.Temporary(refusal.Error())
 		return true
 	}
 	words, _ := reply.ToArray() // role, master host, master port, link state, offset
@@ -278,7 +278,7 @@ func (f *subscriber) send(conn rueidis.DedicatedClient, channels []string, comma
 // refused handles an error reply to the subscription of a channel.
 func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	h := f.hub
-	if !retry.Passes(err.Error()) && h.Denied != nil {
+	if !retry.Temporary(err.Error()) && h.Denied != nil {
 		defer h.Denied(name, err) // call it without the mutex
 	}
 	h.mu.Lock()
@@ -296,7 +296,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 		c.pause.Next() // that node may reply MOVED, too, until all nodes know the new owner
 		delete(f.have, name)
 		h.route(c, "")
-	case retry.Passes(err.Error()):
+	case retry.Temporary(err.Error()):
 		delete(f.have, name)
 		h.later("", c)
 	}

@@ -210,5 +210,5 @@ func (f *failing) said(now time.Time, err error) bool {
 // no table has may be a proxy's, about one command.
 func refused(err error) bool {
 	f := retry.FaultOf(err)
-	return !f.Passes && !f.MayHaveRun()
+	return !f.Temporary && !f.MayHaveRun()
 }

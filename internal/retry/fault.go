@@ -12,11 +12,11 @@ import (
 // Fault is what an error means for the command that failed. FaultOf is the only function that decides
 // it, for every package that sends commands.
 type Fault struct {
-	Executed Executed // whether the server may have executed the command
-	Passes   bool     // the same command may succeed later, so a call that waits retries
-	AtOnce   bool     // the condition is temporary but lasts, so a call that does not wait fails without a retry
-	Denied   bool     // the server does not accept the user, or the user lacks a permission
-	Is       error    // what the error of a single attempt matches; nil for the error itself
+	Executed  Executed // whether the server may have executed the command
+	Temporary bool     // the same command may succeed later, so a call that waits retries
+	Lasts     bool     // the condition is temporary but lasts, so a call that does not wait fails without a retry
+	Denied    bool     // the server does not accept the user, or the user lacks a permission
+	Is        error    // what the error of a single attempt matches; nil for the error itself
 }
 
 // Executed says whether the server may have executed a command.
@@ -36,7 +36,7 @@ func (e Executed) String() string { return [...]string{"unknown", "no", "yes"}[e
 func (f Fault) MayHaveRun() bool { return f.Executed != No }
 
 // Retries reports whether a call that does not wait retries while it has time.
-func (f Fault) Retries() bool { return f.Passes && !f.AtOnce }
+func (f Fault) Retries() bool { return f.Temporary && !f.Lasts }
 
 // Row is a row of the table of error replies.
 type Row struct {
@@ -55,13 +55,13 @@ type Row struct {
 
 // The faults of most rows.
 var (
-	passes       = Fault{Executed: No, Passes: true, Is: lock.ErrUnavailable}
-	passesUnsure = Fault{Executed: Unknown, Passes: true, Is: lock.ErrUnavailable}
-	passesLate   = Fault{Executed: No, Passes: true, AtOnce: true, Is: lock.ErrUnavailable}
-	denied       = Fault{Executed: No, Denied: true}
-	foreign      = Fault{Executed: No, Is: lock.ErrWrongType}
-	final        = Fault{Executed: No}
-	finalUnsure  = Fault{Executed: Unknown}
+	temporary       = Fault{Executed: No, Temporary: true, Is: lock.ErrUnavailable}
+	temporaryUnsure = Fault{Executed: Unknown, Temporary: true, Is: lock.ErrUnavailable}
+	lasting         = Fault{Executed: No, Temporary: true, Lasts: true, Is: lock.ErrUnavailable}
+	denied          = Fault{Executed: No, Denied: true}
+	foreign         = Fault{Executed: No, Is: lock.ErrWrongType}
+	final           = Fault{Executed: No}
+	finalUnsure     = Fault{Executed: Unknown}
 )
 
 // Replies are the error replies of Redis and Valkey. The last row stands for every reply without its
@@ -72,30 +72,30 @@ var (
 // deleted a key of a slot that is being migrated.
 var Replies = []Row{
 	// The server cannot serve now.
-	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server starts, or a replica loads the data of its primary", passes},
-	{"BUSY", "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "another script, function or module command runs for too long", passes},
-	{"NOREPLICAS", "NOREPLICAS Not enough good replicas to write.", "fewer replicas than `min-replicas-to-write` are connected, as for a moment after each failover", passes},
-	{"READONLY", "READONLY You can't write against a read only replica.", "the server has become a replica", passes},
-	{"MASTERDOWN", "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "the server is a replica that has lost its primary", passes},
-	{"stale replica", "ERR Can not execute the command on a stale replica script: 1b936e, on @user_script:1.", "the same, from a script", passes},
-	{"REDIRECT", "REDIRECT 127.0.0.1:6379", "Valkey: the server has become a replica", passes},
-	{"UNBLOCKED", "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", "the server became a replica while WAIT counted replicas", passes},
-	{"WAIT cannot be used with replica", "ERR WAIT cannot be used with replica instances.", "the server became a replica before WAIT", passes},
-	{"NOSCRIPT", "NOSCRIPT No matching script. Please use EVAL.", "the script cache was emptied; the script is sent again by its text", passes},
-	{"Script killed by user", "ERR Error running script: Script killed by user with SCRIPT KILL...", "an operator ended a script that had not written", passes},
-	{"max number of clients", "ERR max number of clients reached", "`maxclients`: the server closes the new connection", passes},
-	{"OOM", "OOM command not allowed when used memory > 'maxmemory'.", "the memory is full, and no key may be evicted", passesLate},
-	{"MISCONF", "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", "the server cannot write to its disk", passesLate},
+	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server starts, or a replica loads the data of its primary", temporary},
+	{"BUSY", "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "another script, function or module command runs for too long", temporary},
+	{"NOREPLICAS", "NOREPLICAS Not enough good replicas to write.", "fewer replicas than `min-replicas-to-write` are connected, as for a moment after each failover", temporary},
+	{"READONLY", "READONLY You can't write against a read only replica.", "the server has become a replica", temporary},
+	{"MASTERDOWN", "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "the server is a replica that has lost its primary", temporary},
+	{"stale replica", "ERR Can not execute the command on a stale replica script: 1b936e, on @user_script:1.", "the same, from a script", temporary},
+	{"REDIRECT", "REDIRECT 127.0.0.1:6379", "Valkey: the server has become a replica", temporary},
+	{"UNBLOCKED", "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", "the server became a replica while WAIT counted replicas", temporary},
+	{"WAIT cannot be used with replica", "ERR WAIT cannot be used with replica instances.", "the server became a replica before WAIT", temporary},
+	{"NOSCRIPT", "NOSCRIPT No matching script. Please use EVAL.", "the script cache was emptied; the script is sent again by its text", temporary},
+	{"Script killed by user", "ERR Error running script: Script killed by user with SCRIPT KILL...", "an operator ended a script that had not written", temporary},
+	{"max number of clients", "ERR max number of clients reached", "`maxclients`: the server closes the new connection", temporary},
+	{"OOM", "OOM command not allowed when used memory > 'maxmemory'.", "the memory is full, and no key may be evicted", lasting},
+	{"MISCONF", "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", "the server cannot write to its disk", lasting},
 
 	// The cluster cannot serve now.
-	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a client of the cluster follows", passes},
-	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a client of the cluster follows", passes},
-	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and the node lacks some of the keys", passes},
-	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", passes},
-	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", passes},
-	{"access a slot not served", "ERR Script attempted to access a slot not served", "the same, from a script", passes},
-	{"access a non local key", "ERR Script attempted to access a non local key in a cluster node", "the slot is being migrated, and the key is gone from this node", passesUnsure},
-	{"during rehashing of the slot", "ERR Unable to execute command 'hset' in script because undeclared keys were accessed during rehashing of the slot", "the slot is being migrated, and a key is gone from this node", passesUnsure},
+	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a client of the cluster follows", temporary},
+	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a client of the cluster follows", temporary},
+	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and the node lacks some of the keys", temporary},
+	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", temporary},
+	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", temporary},
+	{"access a slot not served", "ERR Script attempted to access a slot not served", "the same, from a script", temporary},
+	{"access a non local key", "ERR Script attempted to access a non local key in a cluster node", "the slot is being migrated, and the key is gone from this node", temporaryUnsure},
+	{"during rehashing of the slot", "ERR Unable to execute command 'hset' in script because undeclared keys were accessed during rehashing of the slot", "the slot is being migrated, and a key is gone from this node", temporaryUnsure},
 
 	// Only an operator can change it.
 	{"NOAUTH", "NOAUTH Authentication required.", "the server requires a password", denied},
@@ -132,14 +132,14 @@ var Replies = []Row{
 // ProxyReplies are the error replies that proxies send instead of a server's reply, as in their
 // sources.
 var ProxyReplies = []Row{
-	{"upstream failure", "upstream failure", "Envoy: the connection to the server broke, or the server did not reply in time", passesUnsure},
-	{"no upstream host", "no upstream host", "Envoy: no server is available", passes},
-	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors (Twemproxy): the server did not reply", passesUnsure},
-	{"Connection reset by peer", "ERR Connection reset by peer", "the same: the connection to the server broke", passesUnsure},
-	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", passesUnsure},
-	{"server connection close", "ERR server connection close", "Predixy: the connection to the server broke", passesUnsure},
-	{"no server", "ERR no server connection avaliable", "Predixy: no server is available", passes},
-	{"backend conn", "ERR handle response, backend conn reset", "Codis: the connection to the server broke", passesUnsure},
+	{"upstream failure", "upstream failure", "Envoy: the connection to the server broke, or the server did not reply in time", temporaryUnsure},
+	{"no upstream host", "no upstream host", "Envoy: no server is available", temporary},
+	{"Connection timed out", "ERR Connection timed out", "a proxy that reports system errors (Twemproxy): the server did not reply", temporaryUnsure},
+	{"Connection reset by peer", "ERR Connection reset by peer", "the same: the connection to the server broke", temporaryUnsure},
+	{"Connection refused", "ERR Connection refused", "the same: the server cannot be reached", temporaryUnsure},
+	{"server connection close", "ERR server connection close", "Predixy: the connection to the server broke", temporaryUnsure},
+	{"no server", "ERR no server connection avaliable", "Predixy: no server is available", temporary},
+	{"backend conn", "ERR handle response, backend conn reset", "Codis: the connection to the server broke", temporaryUnsure},
 }
 
 // codes has the rows that are matched by code, messages those matched by text.
@@ -185,8 +185,8 @@ func Reply(text string) Row {
 	return *codes["ERR"]
 }
 
-// Passes reports whether a server that sent this error reply may accept the same command later.
-func Passes(text string) bool { return Reply(text).Passes }
+// Temporary reports whether a server that sent this error reply may accept the same command later.
+func Temporary(text string) bool { return Reply(text).Temporary }
 
 // Kind is a row of the table of errors that are not replies.
 type Kind struct {
@@ -206,9 +206,9 @@ var Kinds = []Kind{
 	{"the server or a proxy does not know EVALSHA or EVAL", final, as[*luascripts.UnknownError]},
 	{"a reply that is none of the script's", Fault{Executed: Yes}, as[*luascripts.ReplyError]},
 	{"an error of this module's own", final, func(err error) bool { var own interface{ Final() }; return errors.As(err, &own) }},
-	{"no connection could be made, so nothing was sent", passes, as[Undialled]},
-	{"no node of the cluster has the slot, so nothing was sent", passes, func(err error) bool { return errors.Is(err, rueidis.ErrNoSlot) }},
-	{"the connection broke, or no reply came within the operation timeout", passesUnsure, func(error) bool { return true }},
+	{"no connection could be made, so nothing was sent", temporary, as[Undialled]},
+	{"no node of the cluster has the slot, so nothing was sent", temporary, func(err error) bool { return errors.Is(err, rueidis.ErrNoSlot) }},
+	{"the connection broke, or no reply came within the operation timeout", temporaryUnsure, func(error) bool { return true }},
 }
 
 // FaultOf returns what err means for the command that failed with it.
@@ -220,7 +220,7 @@ func FaultOf(err error) Fault {
 	var wait *luascripts.WaitError
 	if errors.As(err, &wait) { // the script before WAIT was executed
 		f := Reply(wait.Reply).Fault
-		if !f.Passes {
+		if !f.Temporary {
 			f = Fault{Is: lock.ErrReplicas}
 		}
 		f.Executed = Yes

@@ -52,7 +52,7 @@ func TestReplies(t *testing.T) {
 		if !strings.Contains(r.Reply, r.Match) || r.When == "" {
 			t.Errorf("%s: an incomplete row: %+v", r.Match, r)
 		}
-		if r.Passes != (r.Is == lock.ErrUnavailable) || r.AtOnce && !r.Passes || r.Denied && r.Is != nil {
+		if r.Temporary != (r.Is == lock.ErrUnavailable) || r.Lasts && !r.Temporary || r.Denied && r.Is != nil {
 			t.Errorf("%s: a row that contradicts itself: %+v", r.Match, r.Fault)
 		}
 		for _, text := range []string{
@@ -68,8 +68,8 @@ func TestReplies(t *testing.T) {
 			if got := FaultOf(fmt.Errorf("wrapped: %w", err)); got != r.Fault {
 				t.Errorf("%q, wrapped: %+v, want %+v", text, got, r.Fault)
 			}
-			if Passes(text) != r.Passes {
-				t.Errorf("%q: %t", text, !r.Passes)
+			if Temporary(text) != r.Temporary {
+				t.Errorf("%q: %t", text, !r.Temporary)
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func TestRetries(t *testing.T) {
 func TestFaultOf(t *testing.T) {
 	t.Parallel()
 	reply := refused(t)
-	unreplied, unsent, final := Fault{Passes: true, Is: lock.ErrUnavailable}, Fault{Executed: No, Passes: true, Is: lock.ErrUnavailable}, Fault{Executed: No}
+	unreplied, unsent, final := Fault{Temporary: true, Is: lock.ErrUnavailable}, Fault{Executed: No, Temporary: true, Is: lock.ErrUnavailable}, Fault{Executed: No}
 	over, garbled := Fault{Executed: No, Is: lock.ErrClosed}, Fault{Executed: Yes}
 	for _, c := range []struct {
 		err  error
@@ -140,8 +140,8 @@ func TestFaultOf(t *testing.T) {
 		{Undialled{reply("upstream failure")}, unsent},
 		{&luascripts.ReplyError{Script: "x", Reply: "y"}, garbled},
 		{&luascripts.WaitError{Reply: "ERR unknown command 'WAIT'"}, Fault{Executed: Yes, Is: lock.ErrReplicas}},
-		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock from blocking operation"}, Fault{Executed: Yes, Passes: true, Is: lock.ErrUnavailable}},
-		{&luascripts.WaitError{Reply: "ERR WAIT cannot be used with replica instances."}, Fault{Executed: Yes, Passes: true, Is: lock.ErrUnavailable}},
+		{&luascripts.WaitError{Reply: "UNBLOCKED force unblock from blocking operation"}, Fault{Executed: Yes, Temporary: true, Is: lock.ErrUnavailable}},
+		{&luascripts.WaitError{Reply: "ERR WAIT cannot be used with replica instances."}, Fault{Executed: Yes, Temporary: true, Is: lock.ErrUnavailable}},
 		{rueidis.ErrClosing, unreplied},
 		{rueidis.ErrNoSlot, unsent},
 		{Closed{rueidis.ErrClosing}, Fault{Is: lock.ErrClosed}},

@@ -123,7 +123,7 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 	}
 	a := attempts.Get().(*attempt)
 	defer func() { // mutant: removed: speed
-		*a = attempt{}  // mutant: removed: memory
+		*a = attempt{}
 		attempts.Put(a) // mutant: removed: speed
 	}()
 	a.s, a.spec, a.at, a.caller, a.waiting, a.timing = s, spec, at, by, waiting, startNow(0)
@@ -237,14 +237,14 @@ func (a *attempt) join() (first bool) {
 	if a.at.keeper != nil && a.takeKept() { // mutant: operand 1: speed
 		return true
 	}
-	if a.limit > 0 {
+	if a.isTry() {
 		a.w, first = p.Try(terms, a.owner, a.now)
 		a.w.Deadline = a.began.Add(a.limit)
 	} else {
 		a.w = p.Join(terms, a.owner, a.now)
 	}
-	a.w.Tells = a.call != nil            // mutant: always: speed
-	if a.limit > 0 || !terms.Tickets() { // mutant: always, border: speed
+	a.w.Tells = a.call != nil          // mutant: always: speed
+	if a.isTry() || !terms.Tickets() { // mutant: always: speed
 		a.ownAcquisition()
 	}
 	if len(a.at.releasing) > 0 { // mutant: always, border: speed

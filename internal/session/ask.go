@@ -36,16 +36,16 @@ func (a *attempt) prepare(step *lockstate.Step) {
 		q.Writer = step.Sibling.Name
 	}
 	switch {
-	case step.Queued:
-		q.Offer, q.WaiterTimeout, q.Again = s.offer(spec), s.queueTTL(), step.Again
-	case a.limit == 0:
+	case step.Ticket:
+		q.Offer, q.WaiterTimeout, q.RetryAfter = s.offer(spec), s.queueTTL(), step.RetryAfter
+	case !a.isTry():
 		q.WaiterTimeout = spec.terms.WaiterTimeout
 	}
 	a.at.state.WillSend(&a.t.Acquisition, q.Lease, q.WaiterTimeout)
 	if spec.terms.Linger > 0 {
 		a.at.willLinger(a.t, spec)
 	}
-	if a.limit == 0 {
+	if !a.isTry() {
 		a.at.subscribeEarly(a.w.Queue(), spec)
 	}
 }
@@ -97,7 +97,7 @@ func (q acquireRequest) resent(now time.Time) bool {
 func (a *attempt) send() error {
 	s, q := a.s, &a.request
 	limit := a.s.OpTimeout
-	if a.limit > 0 {
+	if a.isTry() {
 		limit = a.timeLeft()
 	}
 	o := command.Send[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, *q)
@@ -128,12 +128,12 @@ func (a *attempt) send() error {
 		s.hub.Check(a.spec.Keys.Channel)
 	}
 	a.at.lock()
-	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0, Kept: reply.Retry}, a.now)
+	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0, Kept: reply.Kept}, a.now)
 	a.at.unlock()
 	if q.Writer != "" {
 		return errRefused // a writer that is refused to read has lost the lock
 	}
-	return a.refused(reply.Retry)
+	return a.refused(reply.Kept)
 }
 
 // isSubscribed reports whether the subscriptions that notify the waiters by this spec are confirmed.

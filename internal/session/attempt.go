@@ -18,7 +18,8 @@ import (
 // attempt is the wait loop of one call for the first hold of a lock.
 //
 // It sends a request first, after a notification, when the other owner's lease expires, and when a poll interval ends.
-// The state decides when, and for which waiter. A lost notification delays the waiter by at most one poll interval.
+// The state decides when, and for which waiter. A lost notification delays the waiter by at most one poll interval, or
+// two after a long wait.
 //
 // An attempt is used by one goroutine. Other goroutines use only its waiter, which the mutex of the state guards.
 type attempt struct {
@@ -55,7 +56,7 @@ func newCaller(ctx context.Context, number uint64, c *call) caller {
 
 // timing is when an attempt began, and how long it may last. Only the goroutine of the attempt uses it.
 type timing struct {
-	limit     time.Duration // the time limit of a TryLock; 0 for a Lock
+	limit     time.Duration // the time limit of a TryLock, or of a Lock with WithWait(0); 0 for a Lock that waits
 	began     time.Time
 	now       time.Time // the current time, updated after each sleep and each reply
 	keptSince time.Time // TryLock: when it was first refused with keptElsewhere; zero if it was not
@@ -67,9 +68,12 @@ func startNow(limit time.Duration) timing {
 	return timing{limit: limit, began: now, now: now}
 }
 
+// isTry reports whether the attempt does not wait for other owners.
+func (t *timing) isTry() bool { return t.limit > 0 }
+
 // timeLeft returns how much time a TryLock has left; 0 for a Lock.
 func (t *timing) timeLeft() time.Duration {
-	if t.limit == 0 {
+	if !t.isTry() {
 		return 0
 	}
 	return max(t.limit-t.now.Sub(t.began), time.Millisecond)
@@ -81,7 +85,7 @@ func (t *timing) endsWithin(d time.Duration) bool { return t.limit-t.now.Sub(t.b
 // steps executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal.
 func (a *attempt) steps() error {
 	pause := retry.Backoff{Most: a.s.Poll}
-	if a.limit > 0 {
+	if a.isTry() {
 		pause.Most = a.s.OpTimeout / 4
 	}
 	late := 0
@@ -91,7 +95,7 @@ func (a *attempt) steps() error {
 		switch {
 		case err == nil:
 			return nil
-		case a.limit > 0:
+		case a.isTry():
 			again, before := a.again(err, last, pause.Next())
 			if !again {
 				return before
@@ -109,7 +113,7 @@ func (a *attempt) steps() error {
 			// Slow replies happen. After three of them the lease is too short for this server.
 			late++
 			a.restart(true)
-		case !retry.FaultOf(err).Passes:
+		case !retry.FaultOf(err).Temporary:
 			return err
 		default:
 			a.unanswered(err, pause.Next())

@@ -390,11 +390,11 @@ func TestForceMessages_subscribesLater(t *testing.T) {
 				time.Sleep(later)
 				h := w.take(s, plain, w.Context())
 				time.Sleep(hearAfter/2 + time.Millisecond)
-				if s.hub.Lingers(keys.Client(s.id)) {
+				if s.hub.Subscribed(keys.Client(s.id)) {
 					w.Error("the session is subscribed for a young hold")
 				}
 				time.Sleep(hearAfter * 3 / 2)
-				if !s.hub.Lingers(keys.Client(s.id)) {
+				if !s.hub.Subscribed(keys.Client(s.id)) {
 					w.Error("the session is not subscribed")
 				}
 				w.unlock(h)

@@ -949,7 +949,7 @@ func TestGuard_pollsWithoutPubSub(t *testing.T) {
 				mu.Lock()
 				first := before.IsZero()
 				requests, before = append(requests, time.Since(before)), time.Now()
-				again = append(again, q.Again)
+				again = append(again, q.RetryAfter)
 				mu.Unlock()
 				a, err := acquire(ctx, rdb, k, q)
 				a.NoPubSub = a.Verdict == luascripts.Held && (noPubSub.Load() || first) // the first waiter is not subscribed yet
@@ -988,9 +988,9 @@ func TestGuard_pollsWithoutPubSub(t *testing.T) {
 }
 
 // A release gets an invalid reply and was not executed. It is repeated in the background, and then a waiter of the
-// process has the lock. This includes a re-entry with an unknown outcome that waits to be reconciled again.
+// process has the lock. This includes a reentry with an unknown outcome that waits to be reconciled again.
 func TestGuard_failedRelease(t *testing.T) {
-	for _, before := range []string{"nothing", "a re-entry"} {
+	for _, before := range []string{"nothing", "a reentry"} {
 		t.Run(before+" broke off", func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var handedOff atomic.Int32
@@ -1011,9 +1011,9 @@ func TestGuard_failedRelease(t *testing.T) {
 				})
 				spec := w.a.NewSpec(k, "orders", nil)
 				h := w.take(w.a, k, w.Context())
-				if before == "a re-entry" {
+				if before == "a reentry" {
 					if _, err := w.a.Lock(h.Context(), spec); err == nil {
-						w.Error("the re-entry did not break off")
+						w.Error("the reentry did not break off")
 					}
 				}
 				next := w.waitingFor(w.a, w.Context(), spec)
@@ -1155,7 +1155,7 @@ func TestGuard_notHandedOffToAWaiterWithReplicas(t *testing.T) {
 	})
 }
 
-// A re-entry has an unknown outcome. The session reconciles it again when the lock has been handed off and no waiter
+// A reentry has an unknown outcome. The session reconciles it again when the lock has been handed off and no waiter
 // has claimed it yet. The lock stays with the process.
 func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1182,13 +1182,13 @@ func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 		h = w.next(waiters[0])
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), spec); err == nil {
-			w.Fatal("the re-entry did not break off")
+			w.Fatal("the reentry did not break off")
 		}
 		w.unlock(w.take(w.a, k, h.Context())) // resolves the count
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		w.unlock(h) // hands off the lock
 		owner := h.Owner()
-		time.Sleep(opTime + 10*time.Millisecond) // the re-entry is reconciled again
+		time.Sleep(opTime + 10*time.Millisecond) // the reentry is reconciled again
 		if w.mini.HGet("orders", owner) != "1" {
 			w.Error("the lock was released")
 		}
@@ -1659,7 +1659,7 @@ func TestHandOff_withARequestInFlight(t *testing.T) {
 	})
 }
 
-// A re-entry has an unknown outcome and is reconciled twice; the second time is after the lock has been handed off.
+// A reentry has an unknown outcome and is reconciled twice; the second time is after the lock has been handed off.
 func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
@@ -1680,7 +1680,7 @@ func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 		synctest.Wait()
 		breaks.Store(true)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Fatal("the re-entry did not break off")
+			w.Fatal("the reentry did not break off")
 		}
 		again, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil))
 		if err != nil {
@@ -1926,7 +1926,7 @@ func TestGuard_repeatedRelease(t *testing.T) {
 	}
 }
 
-// A release waits for a renewal in flight. A re-entry with an unknown outcome is reconciled in the meantime, which
+// A release waits for a renewal in flight. A reentry with an unknown outcome is reconciled in the meantime, which
 // frees the lock. The release finds it gone: it was released, and not lost.
 func TestGuard_releaseAfterReconciling(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -1949,7 +1949,7 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 		const checks = (1 + 2) * opTime // the third command is sent after this time
 		time.Sleep(leaseTime/3 + 10*ms - checks)
 		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Error("the re-entry did not break off")
+			w.Error("the reentry did not break off")
 		}
 		time.Sleep(time.Until(start.Add(leaseTime/3 + 5*ms))) // it is being renewed
 		unlocked := make(chan error, 1)
@@ -2042,7 +2042,7 @@ func TestGuard_limitWakesTheNext(t *testing.T) {
 	})
 }
 
-// A re-entry is executed but gets no reply; reconciling it fails. The lock is not handed off with a count that may be
+// A reentry is executed but gets no reply; reconciling it fails. The lock is not handed off with a count that may be
 // wrong.
 func TestGuard_notHandedOffAfterAReentryWithoutAReply(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -2061,7 +2061,7 @@ func TestGuard_notHandedOffAfterAReentryWithoutAReply(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.take(w.a, k, w.Context())
 		if _, err := w.a.Lock(h.Context(), spec); err == nil {
-			w.Error("the re-entry did not break off")
+			w.Error("the reentry did not break off")
 		}
 		next := w.waitingFor(w.a, w.Context(), spec)
 		time.Sleep(time.Millisecond)

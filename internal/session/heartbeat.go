@@ -68,7 +68,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	mayHaveRun := fault.MayHaveRun() || resent || len(queued) > luascripts.KeepAtOnce
 	var left []*acquisition // entered the queue after their waiters had left, or may enter it again
 	e.at.lock()
-	if fault.Passes {
+	if fault.Temporary {
 		e.queue.HeartbeatDone(round, err)
 	} else {
 		e.queue.HeartbeatDone(round, nil)
@@ -83,7 +83,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 			left = append(left, acquisitionOf(q.As))
 		}
 		// mutant: operand 5: the fault of no error passes
-		if err == nil && kept.MustRetry[i] || err != nil && !fault.Passes {
+		if err == nil && kept.MustRetry[i] || err != nil && !fault.Temporary {
 			e.at.state.Wakeup(q.Waiter) // after a permanent error, the waiter's own request keeps its position or returns the error
 		}
 	}

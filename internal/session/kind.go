@@ -22,16 +22,17 @@ type Kind struct {
 	DisplayName string // in errors: "a plain lock"
 	Scripts
 
-	// Batches is true if Acquire, Release and Pass are the scripts of plain locks. Commands of several calls can then
-	// be sent as one batch (luascripts.ChangeReentrant).
+	// Batches is true if Acquire and Release are the scripts of plain locks. Requests, and releases without a next
+	// owner, are then sent in batches (luascripts.ChangeReentrant).
 	Batches bool
 
 	// WaitPolicy is how waiters wait.
 	WaitPolicy lockstate.WaitPolicy
 
-	// Queues is true if a waiter leaves a trace in Redis: a position in a fair queue, a writer intent or a reader
-	// reservation. It expires after the waiter timeout. A Release of all holds removes it.
-	Queues bool
+	// HasWaiterTimeout is true if a waiter leaves a queue position, a writer intent or a reader reservation in Redis,
+	// which expires after the waiter timeout. A Release of all holds removes it. The queue of processes that wait for a
+	// plain lock has a fixed time instead (queueTTL).
+	HasWaiterTimeout bool
 
 	// Mode is how an owner holds the lock. Several owners can hold it in mode Read at once.
 	Mode lock.Mode
@@ -74,7 +75,7 @@ type Scripts struct {
 // knows returns the options that the kind supports.
 func (k *Kind) knows() lockimpl.Options {
 	known := lockimpl.FixedLease | lockimpl.Wait | lockimpl.Fencing | lockimpl.Replicas | lockimpl.MaxHold | lockimpl.Grace | lockimpl.AsyncUnlock
-	if k.Queues {
+	if k.HasWaiterTimeout {
 		known |= lockimpl.WaiterTimeout
 	}
 	if k.Retain != nil {
@@ -184,7 +185,7 @@ func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 		TokenCounter: spec.Keys.TokenCounter,
 		Yield:        !spec.Config.ReaderPreference,
 	}
-	if spec.Queues && (terms.Yield || terms.Reads) { // with reader preference, a writer leaves no intent
+	if spec.HasWaiterTimeout && (terms.Yield || terms.Reads) { // with reader preference, a writer leaves no intent
 		terms.WaiterTimeout = spec.Config.WaiterTimeout
 	}
 	if !terms.Yield {

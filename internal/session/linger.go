@@ -151,7 +151,7 @@ func (e keptElsewhere) Is(target error) bool { return target == lock.ErrNotAcqui
 
 // refused returns the result of a step that was refused. kept is as in lockstate.Refusal.
 func (a *attempt) refused(kept time.Duration) error {
-	if a.limit > 0 && kept > 0 {
+	if a.isTry() && kept > 0 {
 		return keptElsewhere{kept}
 	}
 	return errRefused

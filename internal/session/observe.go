@@ -82,7 +82,7 @@ func (a *attempt) tellWaiting() {
 // sent no request, so it gets no refusal. In a fair queue, tellBehind waits until the attempt has its queue position.
 func (a *attempt) tellBehind() {
 	// mutant: operand 1: speed: a TryLock waits only for another reader's request
-	if a.limit > 0 || a.spec.WaitPolicy == lockstate.RedisQueue {
+	if a.isTry() || a.spec.WaitPolicy == lockstate.RedisQueue {
 		return
 	}
 	a.at.lock()

@@ -370,7 +370,7 @@ func TestObserver_handOff(t *testing.T) {
 	})
 }
 
-// Each re-entry is a separate hold, and their lease is renewed once for all.
+// Each reentry is a separate hold, and their lease is renewed once for all.
 func TestObserver_reentry(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
@@ -507,7 +507,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				wantFree(w, "orders")
 			}
 		},
-		"a re-entry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"a reentry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			h := w.lock(w.a, w.Context())
 			o.Acquired = end
 			w.endGoroutine(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
@@ -626,10 +626,10 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 
 // permits is a semaphore kind: each waiter sends a request immediately, which queues it in Redis.
 var permits = &Kind{
-	WaitPolicy:   lockstate.RedisQueue,
-	Mode:         lock.Permit,
-	Queues:       true,
-	NonReentrant: true,
+	WaitPolicy:       lockstate.RedisQueue,
+	Mode:             lock.Permit,
+	HasWaiterTimeout: true,
+	NonReentrant:     true,
 	Scripts: Scripts{
 		Keys:    keys.Semaphore,
 		Acquire: luascripts.AcquireSemaphore,

@@ -21,9 +21,9 @@ import (
 // Which waiters send requests, and when, for kinds with special wait policies.
 
 var fair = &Kind{
-	WaitPolicy: lockstate.FairQueue,
-	Mode:       lock.Exclusive,
-	Queues:     true,
+	WaitPolicy:       lockstate.FairQueue,
+	Mode:             lock.Exclusive,
+	HasWaiterTimeout: true,
 	Scripts: Scripts{
 		Keys:    keys.Fair,
 		Acquire: luascripts.AcquireFair,
@@ -36,8 +36,8 @@ var fair = &Kind{
 }
 
 var reading, writing = func() (r, w *Kind) {
-	r = &Kind{Mode: lock.Read, WaitPolicy: lockstate.AllAtOnce, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}}
-	w = &Kind{Mode: lock.Write, WaitPolicy: lockstate.OnlyFirst, Queues: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite}}
+	r = &Kind{Mode: lock.Read, WaitPolicy: lockstate.AllAtOnce, HasWaiterTimeout: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireRead, Release: luascripts.ReleaseRead, Renew: luascripts.RenewRead}}
+	w = &Kind{Mode: lock.Write, WaitPolicy: lockstate.OnlyFirst, HasWaiterTimeout: true, Scripts: Scripts{Keys: keys.ReadWrite, Acquire: luascripts.AcquireWrite, Release: luascripts.ReleaseWrite, Renew: luascripts.RenewWrite}}
 	r.Sibling, w.Sibling = w, r
 	return r, w
 }()

@@ -31,7 +31,7 @@ func (s *Session) sliced() bool { return s.nodes.sliced }
 // node returns the node of a slot of a cluster. It does not block. At most once per renewal interval, it starts a goroutine
 // that refreshes the table.
 func (s *Session) node(slot uint16) uint16 {
-	if s.nodes.slots.Due(s.Lease / 3) {
+	if s.nodes.slots.Due(watchdog.Interval(s.Lease)) {
 		s.sender.Go(func() {
 			_ = command.Send[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
 				return struct{}{}, s.nodes.slots.Refresh(ctx, s.rdb)

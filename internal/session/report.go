@@ -123,9 +123,9 @@ func (s *Session) silent(spec *Spec, quiet time.Duration, err error) {
 	s.report.warn("redis unavailable, will retry", spec.Name, "lock", spec.Name, "for", command.Brief(quiet), "err", err)
 }
 
-// unhinted warns that the server denies the subscription to a channel. The warning omits the owner string at the end of
-// some channel names.
-func (s *Session) unhinted(channel string, err error) {
+// subscriptionDenied warns that the server denies the subscription to a channel. The warning omits the owner string at
+// the end of some channel names.
+func (s *Session) subscriptionDenied(channel string, err error) {
 	effect := "polling once per second"
 	if channel == keys.Client(s.id) {
 		effect = "force-unlocks are detected at the next renewal"

@@ -87,7 +87,7 @@ func TestReport_nothingWithoutFaults(t *testing.T) {
 			w.unlock(h)
 
 			ctx, cancel := context.WithCancel(lock.ContextWithNewOwner(w.Context()))
-			outer, inner := w.take(w.a, kind, ctx), w.take(w.a, kind, ctx) // a re-entry
+			outer, inner := w.take(w.a, kind, ctx), w.take(w.a, kind, ctx) // a reentry
 			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(rival, "orders", nil)); kind != reading && !errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("TryLock: %v", err)
 			}
@@ -281,8 +281,8 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 // The warning about a denied subscription names its effect, and no owner string.
 func TestReport_deniedSubscriptions(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
-		w.a.unhinted(keys.Client(w.a.id), errors.New("NOPERM"))
-		w.a.unhinted(keys.OfClient("leasehold_channel:{orders}", w.a.id), errors.New("NOPERM"))
+		w.a.subscriptionDenied(keys.Client(w.a.id), errors.New("NOPERM"))
+		w.a.subscriptionDenied(keys.OfClient("leasehold_channel:{orders}", w.a.id), errors.New("NOPERM"))
 		lines := log.lines("subscription denied")
 		if len(lines) != 2 || !strings.Contains(lines[0], "force-unlocks are detected at the next renewal") || !strings.Contains(lines[1], "polling once per second") {
 			t.Errorf("%q", lines)

@@ -64,6 +64,6 @@ func New(rdb rueidis.Client, c Config) *Session {
 	s.table.init(s)
 	s.dog = watchdog.New(c.Lease, batchSize, s.renew)
 	s.report.given = c.Logger
-	s.hub = pubsub.New(rdb, pubsub.Config{Timeout: c.OpTimeout, Look: lookPolls * c.Poll, Sharded: c.Sharded, Denied: s.unhinted})
+	s.hub = pubsub.New(rdb, pubsub.Config{Timeout: c.OpTimeout, Look: lookPolls * c.Poll, Sharded: c.Sharded, Denied: s.subscriptionDenied})
 	return s
 }

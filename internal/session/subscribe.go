@@ -17,7 +17,7 @@ type subscriptions struct {
 	queue *lockstate.Queue     // set once
 	lock  *pubsub.Subscription // the lock's channel; for a fair lock, the channel of this client's turns
 
-	// Only for kinds with a Pass; a semaphore has own, too.
+	// Only of plain locks; a semaphore has own, too.
 	own           *pubsub.Subscription // the channel of this process; for a semaphore, the channel of Redisson
 	all           *pubsub.Subscription // the channel of all clients with the queue
 	confirmations [2]int               // how often lock and own were confirmed
@@ -39,7 +39,7 @@ func (at *entry) subscriptions(l *lockstate.Queue) *subscriptions {
 // subscribeEarly subscribes before the first request is sent if the hub still has the subscription. Messages
 // published before the reply are then received. The caller holds the mutex of the state.
 func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
-	if !l.Subscribed() && at.s.hub.Lingers(spec.channel) { // mutant: operand 1: speed
+	if !l.Subscribed() && at.s.hub.Subscribed(spec.channel) { // mutant: operand 1: speed
 		l.Subscribe(&spec.terms, time.Time{})
 	}
 }

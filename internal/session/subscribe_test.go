@@ -37,7 +37,7 @@ func TestSubscription_sharedWhileItLingers(t *testing.T) {
 					}
 					w.unlock(h)
 					w.unlock(<-waiter)
-					time.Sleep(pubsub.Linger / 2)
+					time.Sleep(pubsub.CloseDelay / 2)
 				}
 			})
 		})
@@ -47,9 +47,9 @@ func TestSubscription_sharedWhileItLingers(t *testing.T) {
 // withPermitsChannel is a kind whose waiters also subscribe to Redisson's channel for free permits, like those of a
 // semaphore.
 var withPermitsChannel = &Kind{
-	WaitPolicy: lockstate.RedisQueue,
-	Mode:       lock.Exclusive,
-	Queues:     true,
+	WaitPolicy:       lockstate.RedisQueue,
+	Mode:             lock.Exclusive,
+	HasWaiterTimeout: true,
 	Scripts: Scripts{
 		Keys: func(name string) luascripts.Keys {
 			k := keys.Fair(name)
@@ -206,7 +206,7 @@ func TestHub_lingers(t *testing.T) {
 			}
 			w.unlock(h)
 			<-done
-			time.Sleep(pubsub.Linger / 2)
+			time.Sleep(pubsub.CloseDelay / 2)
 		}
 	})
 }
@@ -218,7 +218,7 @@ func TestHub_receivesWhileItLingers(t *testing.T) {
 		waiter := w.waiting(w.a, w.Context())
 		w.unlock(h)
 		w.unlock(w.next(waiter)) // the subscription lingers
-		time.Sleep(pubsub.Linger / 2)
+		time.Sleep(pubsub.CloseDelay / 2)
 		h = w.lock(w.b, w.Context())
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
 		start := time.Now()
@@ -249,7 +249,7 @@ func TestHub_subscribesWhileACallWaits(t *testing.T) {
 			}
 			cancel()
 			wg.Wait()
-			time.Sleep(pubsub.Linger - time.Second)
+			time.Sleep(pubsub.CloseDelay - time.Second)
 			if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
 				w.Errorf("%d subscriptions, and a caller waited a moment ago", n)
 			}

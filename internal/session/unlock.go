@@ -301,7 +301,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	}
 	spec := specOf(w.Terms)
 	f.next = acquisitionOf(nextOwner)
-	f.release.NextOwner, f.release.Offer, f.release.Again, f.release.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().Pace(), s.queueTTL()
+	f.release.NextOwner, f.release.Offer, f.release.RetryAfter, f.release.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().PollInterval(), s.queueTTL()
 	f.tokenCounter, f.release.Spare = spec.Keys.TokenCounter, lockstate.MaxHandOffs
 	t.at.subscribeEarly(w.Queue(), spec)
 	return f, false

@@ -81,7 +81,7 @@ func TestForceMessages_clockWasSetBack(t *testing.T) {
 		s.number.Store(uint64(time.Now().Add(time.Hour).UnixMicro()) << 10)
 		h := w.lock(s, w.Context())
 		time.Sleep(2*hearAfter + time.Millisecond)
-		if !s.hub.Lingers(keys.Client(s.id)) {
+		if !s.hub.Subscribed(keys.Client(s.id)) {
 			w.Error("the session is not subscribed")
 		}
 		w.unlock(h)
