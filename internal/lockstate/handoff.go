@@ -230,8 +230,8 @@ func (p *Lock) OnRelease(ticket *Acquisition, i ReleaseResult, now time.Time) (o
 func (p *Lock) onRelease(l *Queue, i ReleaseResult, now time.Time) bool {
 	t, first := l.hand.ticket, l.waiters[0]
 	if first.once || !first.Terms.canTake(t) || i.Late {
-		l.when.sendAt = time.Time{}
-		l.activate()
+		l.when.sendAt, l.when.active = time.Time{}, true
+		l.Notify() // the reply to a request in flight changes sendAt, but not this
 		return false
 	}
 	l.hand.ticket = nil

@@ -330,6 +330,19 @@ func TestOnRelease(t *testing.T) {
 				t.Error("the first does not ask")
 			}
 		})
+		t.Run(name+", and its request is refused after that", func(t *testing.T) {
+			s, ticket, w := scene(t, test.c)
+			w.queue.TimerFired()
+			if s.asks(w) != ticket {
+				t.Fatal("it asks for another acquisition")
+			}
+			w.once = test.swap
+			s.OnRelease(ticket, test.i, s.now)
+			s.Refused(w, ticket, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
+			if step := s.next(w); step.Do != Send {
+				t.Errorf("the lock is idle: %+v", step)
+			}
+		})
 	}
 	t.Run("others come first", func(t *testing.T) {
 		s, ticket, w := scene(t, &plainTerms)
