@@ -192,8 +192,8 @@ type Lock struct {
 	RedissonLimit *RedissonLimitState // for the Kind RedissonRateLimit
 	Filter        *FilterState        // for the Kind Bloom
 
-	// Ambiguous says why a rate limiter or a filter may be something else. It is "" if there is no
-	// such reason.
+	// Ambiguous says why a semaphore without holders, a rate limiter or a filter may be something
+	// else. It is "" if there is no such reason.
 	Ambiguous string
 
 	// ForceUnlock is the audit record of the latest force-unlock in the last week, or nil. Only

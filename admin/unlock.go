@@ -42,11 +42,12 @@ type ForceUnlockResult struct {
 // it. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and
 // ErrBadReason if the reason is not valid.
 //
-// A message notifies the client of each holder immediately, and the hold is lost. The cause matches
-// lock.ErrLost and lock.ErrForceUnlocked, and names the operator. A client is subscribed once it
-// has held a lock for one second. A younger hold is notified then. A client that cannot subscribe
-// detects the loss with its next renewal, within a third of the lease, or with its Unlock. The
-// cause is the same, because the client reads the audit record.
+// A message notifies the client of each holder, and the hold is lost. The cause matches
+// lock.ErrLost and lock.ErrForceUnlocked, and names the operator. A client subscribes to these
+// messages once it has held a lock for one second. A client that is not subscribed yet detects the
+// loss when it subscribes. A client that cannot subscribe detects the loss with its next renewal,
+// within a third of the lease, or with its Unlock. The cause is the same, because the client reads
+// the audit record.
 //
 // A client of Redisson detects the loss when it unlocks. Until then, both the old and the new
 // holder may act as the holder, and only fencing tokens protect the data.

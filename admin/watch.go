@@ -21,7 +21,7 @@ const (
 	Seen          EventType = "seen"           // first look: Owner holds the lock, or it is free
 	Acquired      EventType = "acquired"       // Owner acquired the lock
 	Released      EventType = "released"       // Owner released the lock
-	Expired       EventType = "expired"        // the lease of Owner expired, or Owner released the lock less than a tenth of a second before
+	Expired       EventType = "expired"        // the lease of Owner expired, or Owner released the lock at most 100 ms before that
 	ForceUnlocked EventType = "force_unlocked" // an operator force-unlocked the lock of Owner: see Lock.ForceUnlock
 	Renewed       EventType = "renewed"        // a holder renewed its lease
 	Queued        EventType = "queued"         // Owner began to wait

@@ -129,9 +129,9 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 // well. It has no effect on a released latch. If there is no latch, the error matches
 // [ErrNotInitialized].
 //
-// Calls of one client travel together: calls that come while commands of the latch are in flight
-// wait for the next command, which counts all of them. If ctx is canceled before that command is
-// sent, the call does not count.
+// Calls of one client are batched. Calls that arrive while commands of the latch are in flight wait
+// for the next command, which counts all of them. If ctx is canceled before that command is sent,
+// the call does not count.
 //
 // If no reply comes within the operation timeout of the client, or ctx is canceled or the client is
 // closed first, it is not known whether the call counted. The call is not undone. To repeat calls,

@@ -61,7 +61,8 @@ user keeps its passwords; a new user has none, and needs one to connect. For a c
 doctor writes one key, whose name begins with --prefix and "leasehold-doctor:". It deletes
 the key, or lets it expire if the user lacks permission for DEL. It changes nothing else.
 
-Permissions: none required; what doctor is not allowed to check is reported as unknown.
+Permissions: none required. What doctor is not allowed to check is reported as unknown. An
+unknown eviction policy, and a denied subscription, are warnings.
 
 Exit codes, as for monitoring plugins:
   0  ok, or unknown because of a missing permission

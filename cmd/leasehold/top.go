@@ -61,7 +61,7 @@ Keys:
   up, down, PgUp, PgDn   select a lock, or scroll the details
   Enter, Esc             show the details; go back
   s                      sort by the next column
-  /                      filter by name, holder, host or label
+  /                      filter by name, holder, host, label or client ID
   u                      force-unlock, after a reason and a confirmation
   p, q, Ctrl-Z           pause; quit; suspend
 
