@@ -34,7 +34,7 @@ type Keys struct {
 	Queue    string // fair, semaphore: the list of waiting owners
 	Timeouts string // fair, semaphore: the zset of their deadlines
 
-	Never string // fair, read/write, semaphore, latch, wait group: a key that never exists
+	Never string // fair, read/write, semaphore, latch: a key that never exists
 
 	TokenCounter string // the latest fencing token, or "" without fencing
 

@@ -48,7 +48,8 @@
 //	           leasehold_rwlock_wish:{<name>}       string  the intent of a waiting writer: later readers wait behind it
 //	           leasehold_rwlock_turn:{<name>}       string  the reservation of a waiting reader, and the batch of readers
 //	any        redisson_lock_token:{<name>}     string  the latest fencing token, with lock.WithFencing
-//	any        leasehold_forced:{<name>}        string  the audit record of the last force-unlock, for a week (written by package admin)
+//	any        leasehold_forced:{<name>}        string  the audit record of the last force-unlock,
+//	                                                    for a week; no script writes it
 //	client     leasehold_client:<uuid>           hash    the registry entry of a client
 //	limit      <name>:<key>  string  the usage of each limit (include_limit)
 //	window     <name>             hash    rate, interval, type, keepAliveTime
@@ -56,6 +57,11 @@
 //	           {<name>}:permits   zset    entry of a call (include_window) -> when it took permits, in the server's ms
 //	bloom      <name>             string  the bits
 //	           {<name>}:config    hash    size, hashIterations, expectedInsertions, falseProbability
+//	semaphore  <name>             string  the number of free permits
+//	           {<name>}:timeout   zset    held permit -> when its lease expires
+//	           leasehold_semaphore_queue:{<name>}   list  waiting owners, in the order of arrival
+//	           leasehold_semaphore_alive:{<name>}   zset  waiting owner -> until when it is alive
+//	           leasehold_semaphore_slots:{<name>}   hash  slot number -> "<token> <permit>"
 //	latch      <name>             string  the count
 //	           leasehold_latch:{<name>}          hash    round, open, gone (include_latch)
 //	           leasehold_latch_calls:{<name>}    zset    counted call -> server's time in ms until which it is remembered

@@ -10,7 +10,7 @@
 -- of those will subtract that much. Foreign means not of leasehold: Redisson's.
 --
 -- No script has work that grows with the queue. A script first checks the first owner, the last one and
--- deadlines. Only if these show a foreign owner, it reads the first 100 owners. An owner among those
+-- deadlines. It reads the first 100 owners only if these show a foreign owner. An owner among those
 -- counts the foreign owners before it. An owner further back derives their number from its own
 -- deadline, or from that of the owner before it: the part of a deadline beyond the owner's timeout is
 -- 300 s for each foreign owner that has not acquired the lock yet.

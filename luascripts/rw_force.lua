@@ -13,7 +13,7 @@
 -- Returns -4 if the key is not a read/write lock; nothing was changed.
 --
 -- Sent only once, because a second copy would remove an owner that acquired the lock in between. The calls
--- after -3 can do that, too, but only to a reader that entered beside those that are left.
+-- after -3 can do that, too, but only to a reader that entered while others were left.
 local lock, never = KEYS[1], KEYS[2]
 local prefix, channel, publish, readers = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

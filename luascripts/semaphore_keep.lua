@@ -16,9 +16,9 @@
 --
 -- Returns a list. Its first number is the time in ms after which to call the script again if no message arrives
 -- before: until the first lease expires (-1 never); 0 if a key has the wrong type.
--- Then there is one number for each owner. 1: send a request now, because it is the owner's turn, or waiting is
--- in vain (there is no semaphore, or its total is different). 0: wait on. -2: the owner is not in the queue, and
--- must send a request to join again.
+-- Then there is one number for each owner. 1: send a request now, because it is the owner's turn, or because
+-- the request fails (there is no semaphore, or its total is different). 0: wait on. -2: the owner is not in the
+-- queue, and must send a request to join again.
 --
 -- Safe to repeat: it adds no owner to the queue.
 local free, leases, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

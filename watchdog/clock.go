@@ -23,8 +23,8 @@ var epoch = time.Now()
 // now reads both clocks.
 func now() instant { return of(time.Now()) }
 
-// of is at, for a t from after the latest change of a clock. It is a variable so that tests can let
-// the clocks differ.
+// of returns the moment of t, as at does. No clock may have been changed since t was read. It is a
+// variable so that tests can let the clocks differ.
 var of = at
 
 // at returns the moment of t, which must come from time.Now.

@@ -53,9 +53,9 @@ type loop struct {
 }
 
 // New returns a watchdog whose renewals grant lease. It calls renew every third of lease, or as
-// often as the [Group] of a lease requires, The argument most limits the leases in one
-// call; if renewals are late, a call has up to 16 times as many. New starts no goroutine before the
-// first Watch.
+// often as the [Group] of a lease requires. The argument most limits the leases in one call. If
+// renewals are late, a call has up to 16 times as many. New starts no goroutine before the first
+// Watch.
 func New(lease time.Duration, most int, renew Renew) *Watchdog {
 	w := &Watchdog{
 		lease: lease,

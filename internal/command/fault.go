@@ -129,7 +129,7 @@ func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 }
 
 // MayPass reports whether a call with little time should retry a command that failed with err. A
-// read-only replica is worth a retry only if Sentinel or a cluster can name the new master.
+// read-only replica is worth a retry only if Sentinel or a cluster can name the new primary.
 func (s *Sender) MayPass(err error) bool {
 	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.Redis.Mode() == rueidis.ClientModeStandalone)
 }

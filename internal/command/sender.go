@@ -310,7 +310,7 @@ func (w *waiter) answer() bool {
 	return true
 }
 
-// Idlers is the Idle of a sender that is shut in the end. Waking an idle goroutine, with its stack
+// Idlers is the Config.Idle of a sender whose owner calls Shut. Waking an idle goroutine, with its stack
 // grown, costs half as much as starting a new one. Without them, one caller with a server nearby
 // acquires a fifth fewer locks.
 const Idlers = 8

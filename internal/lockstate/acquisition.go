@@ -31,7 +31,7 @@ type Acquisition struct {
 	// set once. If it is nil, Owner.Turn is used.
 	Turn chan struct{}
 
-	owner *Owner // the owner whose calls send the requests; nil while Ticket or Offered
+	owner *Owner // the owner of the first hold; nil before t is Held
 	phase Phase
 	alive bool // the watchdog is to renew the lease
 	Late  bool // a renewal, extension or reentry with this owner string may still be executed; the session sets it, too
@@ -287,8 +287,8 @@ const (
 )
 
 // Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
-// locally, Unlock first calls handOff. It makes the next acquisition, calls HandOffTo, and reports whether
-// it did. If handedOff is false, the caller releases t.
+// locally or kept, Unlock first calls handOff, which makes the next acquisition, calls HandOffTo, and
+// reports whether it did. If handedOff is false, the caller releases t.
 func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acquisition) bool) (remains Remains, handedOff bool) {
 	if !p.remove(t, h) {
 		return NotThere, false

@@ -24,7 +24,8 @@ import "time"
 // that many fencing tokens.
 const MaxHandOffs = 64
 
-// MaxHandOffTime is how long a lock is handed off in a process before it is released.
+// MaxHandOffTime is how long a lock is handed off in a process before it is released. A plain lock that
+// lingers has neither limit until another client is known to want it, or its keep time has passed.
 const MaxHandOffTime = 10 * time.Millisecond
 
 // canTake reports whether a waiter with these terms can take t, which a release or a local hand-off

@@ -20,7 +20,7 @@ import "time"
 //   - There was no notification since then. Each notification counts, and each confirmation of a
 //     subscription, because messages may have been lost before it.
 //
-// A notification can be lost nevertheless, and Redisson sends none. The keep time bounds their wait.
+// A notification can still be lost, and Redisson sends none. The keep time bounds the wait of such clients.
 
 // MinKeepTime is how long a process has a lock before it releases it for other clients, even if none
 // notified it, unless the time of the option is longer.

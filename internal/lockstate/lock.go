@@ -27,7 +27,8 @@
 //
 // A [Waiter] is a call that waits for the lock. The waiters of a process wait in a [Queue], first
 // come, first served. The [WaitPolicy] of the type of lock decides which of them send requests. Redis
-// has a queue, too: for a plain lock, a queue of processes; for a fair lock, a queue of waiters.
+// has a queue, too: for a plain lock, a queue of processes; for a fair lock or a semaphore, a queue of
+// waiters.
 //
 // A ticket is the acquisition of a queue rather than of an owner, in phase Ticket. All waiters of the
 // queue send requests in its name. After a refusal, Redis has it in the queue of processes. When a release grants
@@ -73,7 +74,7 @@ type Terms struct {
 	Replicas      bool          // replicas must confirm the first hold
 	TokenCounter  string        // the token counter; "" without fencing
 	Yield         bool          // a reader waits behind a writer that came before it
-	WaiterTimeout time.Duration // how long the waiter's entry lives in Redis if the waiter does not retry; 0 if there is none, or the request of a ticket says it
+	WaiterTimeout time.Duration // how long a waiter's entry lives without a retry; 0 if none, or set by the session
 	Linger        time.Duration // how long the process keeps the lock after the last release, for the next caller; 0 if it does not
 
 	// QueueKey selects the queue, if a side has several. A waiter of a read/write lock queues only

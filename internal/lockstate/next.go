@@ -152,7 +152,7 @@ func (p *Lock) RolledBack(w *Waiter, t *Acquisition, confirmed bool, err error) 
 }
 
 // Abandoned records that the call of w no longer waits for the reply to its request for t. LateReply
-// receives the reply. Readers that joined the request send their own.
+// receives the reply. The first reader that joined the request sends another one, which the others join.
 func (p *Lock) Abandoned(w *Waiter, t *Acquisition) {
 	if t.Terms.Reads { // mutant: always: another acquisition has no such request
 		p.finishRequest(w, t, sharedResult{})

@@ -159,7 +159,7 @@ func newWaiter() *Waiter { return &Waiter{Wake: make(chan struct{}, 1)} }
 // than an offer lasts, so that a lost message does not waste the offer.
 const confirmedPolls = 2
 
-// newQueue returns a queue for waiters with these terms. Its first waiter is its field only.
+// newQueue returns a queue for waiters with these terms. The memory of its first waiter is Queue.only.
 func (s *side) newQueue(c *Terms) *Queue {
 	l, _ := s.p.rules.queues.Get().(*Queue)
 	if l == nil {

@@ -5,7 +5,7 @@
 //
 //	sub, already := hub.Subscribe("redisson_lock__channel:{orders}",
 //		func(message string) { … }, // this was published
-//		func() { … })               // the server confirmed the subscription: ask once
+//		func() { … })               // the server confirmed the subscription: send a request
 //	…
 //	sub.CloseSoon()
 //

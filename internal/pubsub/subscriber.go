@@ -27,8 +27,8 @@ import (
 // A listener must be subscribed where the scripts run, because they count listeners on their own
 // server. The subscriber therefore queries the role of its server: before the first subscription,
 // after the server ended a subscription, when a script counted no listener, and periodically while
-// there are listeners. If the server is a replica of a connected master, the subscriber ends. A replica without its master may become the
-// next master, so the subscriber stays.
+// there are listeners. If the server is a replica of a connected primary, the subscriber ends. A
+// replica without its primary may become the next primary, so the subscriber stays.
 type subscriber struct {
 	hub     *Hub          // set once
 	addr    string        // set once: of the node, or "" for any

@@ -229,7 +229,7 @@ func (a *attempt) sleep(due time.Time) {
 }
 
 // again reports whether a TryLock takes another step after err, and waits for d before it. last is the error of the
-// previous step. again returns the last for the next step, or the error of the TryLock.
+// previous step. The error that again returns is the last of the next step or, without one, the error of the TryLock.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var over waitOver
 	var kept keptElsewhere

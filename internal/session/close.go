@@ -155,7 +155,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return errors.Join(late, unconfirmed)
 }
 
-// close closes all states. The first call returns the acquisitions that are Held.
+// close closes all states. The first call returns the acquisitions that are Held or Kept.
 func (all *lockTable) close() (held []*acquisition, first bool) {
 	all.mu.Lock()
 	first, all.closed = !all.closed, true

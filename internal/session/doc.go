@@ -43,7 +43,8 @@
 //	unknown, and the acquisition lives          remember it (Acquisition.MarkUncertain), and reconcile when it ends
 //
 // Reconciling repeats until the server confirms, or until the longest requested lease has expired. A waiter may leave
-// a queue position or a writer intent in Redis. Both belong to the acquisition and are removed with it.
+// a queue position, a writer intent or a reader reservation in Redis. It belongs to the acquisition and is removed with
+// it.
 //
 // # Waiting
 //

@@ -106,7 +106,7 @@ func (a *attempt) takeKept() bool {
 	t := state.Kept()
 	for ; t != nil && a.now.Before(t.TokenDue()); t = state.Kept() {
 		a.at.unlock()
-		time.Sleep(t.TokenDue().Sub(a.now)) // a microsecond at most
+		time.Sleep(t.TokenDue().Sub(a.now)) // about a microsecond
 		a.now = time.Now()
 		a.at.lock()
 	}

@@ -92,8 +92,8 @@ func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lo
 // the log report what Unlock would have returned.
 //
 // If the next acquisition in this process is in the queue before the release is sent, the release can grant it the lock.
-// Otherwise its request comes after the release: see attempt.follow. If it overtakes the release nevertheless, it is
-// refused only after the outcome of the release: see attempt.overtook.
+// Otherwise its request comes after the release: see attempt.follow. If its request overtakes the release anyway,
+// a refusal counts only after the outcome of the release is known: see attempt.overtook.
 func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains lockstate.Remains) {
 	ctx = context.WithoutCancel(ctx)
 	r := newReleasing()
