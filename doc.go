@@ -15,7 +15,7 @@
 //
 // # Choosing a lock
 //
-//	plain (reentrant) lock: one owner at a time      client.Client.NewLock
+//	plain (reentrant) lock: one owner at a time       client.Client.NewLock
 //	fair lock: first-come, first-served               client.Client.NewFairLock
 //	semaphore: at most N holders at a time            client.Client.NewSemaphore
 //	read/write lock: many readers or one writer       client.Client.NewRWLock
@@ -54,8 +54,8 @@
 //
 // Handle two errors. [lock.ErrNotAcquired] means that another owner has the lock.
 // [lock.ErrUnavailable] means that Redis is unavailable, so the state of the lock is unknown. No
-// error matches both. If a hold is lost, its context is canceled with a cause that matches
-// [lock.ErrLost].
+// error of a call on a lock matches both. If a hold is lost, its context is canceled with a cause
+// that matches [lock.ErrLost].
 //
 // Lock re-enters only under the context of a hold. A second Lock under a plain context waits, even
 // in the same goroutine. To re-enter, pass on the context of the hold.

@@ -77,7 +77,7 @@
 //	force                                      fault ForceUnlock, TestReadWrite_force, TestJava_force
 //	a client that disappears                   TestCrash_holder, TestJava_killed, TestJava_weAreKilled
 //	unlock by another owner, or twice          rule "unlock twice"; a Hold is the proof
-//	reentry; and none by accident             rules "reentry", "no accidental reentry"
+//	reentry; and none by accident              rules "reentry", "no accidental reentry"
 //	contention, one client and many            TestExclusion, TestExclusion_readWrite, rule "many"
 //	many names                                 TestMany
 //	clusters, failover                         TestConformance_cluster, TestCluster_failovers
@@ -89,12 +89,12 @@
 //	fair: the server rejects writes            TestFairQueue_writesRejected
 //	read/write: leases of several readers      TestReadWrite_longestReadLease, _readersBehindALease, _writerBehindALease
 //	read/write: fifty readers are renewed      TestReadWrite_allReadersAreRenewed
-//	read/write: reentry and the lease         TestReadWrite_reentryKeepsTheLease, TestReadWrite_leaseIsRenewed
+//	read/write: reentry and the lease          TestReadWrite_reentryKeepsTheLease, TestReadWrite_leaseIsRenewed
 //	read/write: a writer reads, and downgrades TestReadWrite_writerReads, rule "downgrade"
 //	read/write: twenty readers behind a writer TestReaders
 //	read/write: a dead client's reader         TestCrash_reader, TestJavaRW_deadReader
 //	renewal of a name that was lost before     TestRenewal_sameNameAfterALoss
-//	renewal and reentry                       TestRenewal_reentry
+//	renewal and reentry                        TestRenewal_reentry
 //	renewal while others come and go           TestRenewal_amongShortLocks
 //	multi-lock                                 TestMultiLock, TestQuorum…, rules in package multilock
 //	fenced: tokens grow                        TestFencing_tokenCounter, TestJava_fencing

@@ -9,8 +9,8 @@ var (
 	// ErrNotAcquired is returned when another owner has the lock. The latest reply of Redis
 	// reported that owner, and no later command failed or exceeded the operation timeout.
 	// ErrNotAcquired is also returned when another caller of this process is ahead in the queue for
-	// the lock. Retry later, or report that the lock is busy. No error matches both ErrNotAcquired and
-	// [ErrUnavailable].
+	// the lock. Retry later, or report that the lock is busy. No error of a call on a lock matches both
+	// ErrNotAcquired and [ErrUnavailable]. The joined error of [Do] can, if its function returned one.
 	ErrNotAcquired = errors.New("not acquired")
 
 	// ErrUnavailable is returned when a call ended without a usable reply from Redis. The server does

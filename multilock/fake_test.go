@@ -370,7 +370,7 @@ func (s *site) leaveLocked(name, owner string) (was bool) {
 	return true
 }
 
-// live renews the lease, and ends the tenure when that fails.
+// live renews the lease, and ends the hold when that fails.
 func (t *fakeAcquisition) live() {
 	next := time.Now().Add(t.f.lease / 3)
 	for {

@@ -23,7 +23,7 @@ type model struct {
 	t       *testing.T
 	clients []*client.Client
 	owners  []context.Context
-	holds   map[string][]*modelHold // by name; in one tenure all have one owner
+	holds   map[string][]*modelHold // by name; between two releases all have one owner
 	stale   []*modelHold            // unlocked or lost; their Unlock must do nothing
 	tokens  map[string]uint64
 }
@@ -88,7 +88,7 @@ func (m *model) TryLock(rt *rapid.T) {
 	}
 	switch token := h.Token(); {
 	case len(held) > 0 && token != held[0].Token():
-		rt.Fatalf("a reentry has token %d, the tenure %d", token, held[0].Token())
+		rt.Fatalf("a reentry has token %d, the outer hold %d", token, held[0].Token())
 	case len(held) == 0 && token <= m.tokens[name]:
 		rt.Fatalf("token %d after %d", token, m.tokens[name])
 	}

@@ -324,7 +324,7 @@ func TestRefused_withoutPubSub(t *testing.T) {
 	}
 	w.queue.Notify()
 	if step := s.next(w); step.RetryAfter != 40*time.Millisecond {
-		t.Errorf("Redis hears that it asks again after %v", step.RetryAfter)
+		t.Errorf("the request says that it is retried after %v", step.RetryAfter)
 	}
 	r.NoPubSub = false
 	asks()
@@ -346,13 +346,13 @@ func TestRefused_withoutPubSub(t *testing.T) {
 	}
 	w.queue.Notify()
 	if step := s.next(w); step.RetryAfter != pollTime {
-		t.Errorf("Redis hears that it asks again after %v", step.RetryAfter)
+		t.Errorf("the request says that it is retried after %v", step.RetryAfter)
 	}
 	r.NoPubSub = false
 	asks()
 	w.queue.Notify()
 	if step := s.next(w); step.RetryAfter != pollTime {
-		t.Errorf("Redis hears that it asks again after %v", step.RetryAfter)
+		t.Errorf("the request says that it is retried after %v", step.RetryAfter)
 	}
 	if w.queue.PollInterval() != pollTime {
 		t.Error(w.queue.PollInterval())
