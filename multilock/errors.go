@@ -35,7 +35,7 @@ func classOf(reason error) class {
 		return voted
 	case reason == errNotNeeded:
 		return open
-	case isLate && late.said != nil && classOf(late.said) == refused:
+	case isLate && classOf(late.said) == refused: // mutant: operand 1: otherwise late is empty
 		return refused
 	case isLate:
 		return unavailable
@@ -65,7 +65,7 @@ type majorityError struct {
 }
 
 // setVerdict sets the verdict on an acquisition from the reasons. known reports whether the reasons are
-// enough for a verdict, which they are not if too many servers are open. final reports whether the
+// enough for a verdict, which they are not if too many servers are open. final reports whether a known
 // verdict stays the same whatever the open servers reply, so that it need not wait for them.
 //
 // The verdict is ErrNotAcquired if so many servers named another owner that the rest is no majority.
@@ -82,12 +82,12 @@ func (e *majorityError) setVerdict() (known, final bool) {
 	case n[refused] > spare:
 		e.verdict = lock.ErrNotAcquired
 		return true, true
-	case n[broken] > 0 && rejected > spare:
-		e.verdict = nil
+	case rejected > spare:
 		return true, false // an operator needs the errors of the other servers, too
 	default:
 		e.verdict = lock.ErrUnavailable
-		return rejected+n[unavailable] > spare, rejected+n[unavailable] > spare && rejected+n[open] <= spare
+		known = rejected+n[unavailable] > spare
+		return known, rejected+n[open] <= spare
 	}
 }
 
@@ -140,7 +140,7 @@ func (e *majorityError) Error() string {
 // Unwrap returns the verdict and the reasons that led to it. The other reasons are only in the text,
 // so that the error matches only one of the sentinel errors.
 func (e *majorityError) Unwrap() (all []error) {
-	if e.verdict != nil {
+	if e.verdict != nil { // mutant: always: errors.Is and errors.As skip nil
 		all = append(all, e.verdict)
 	}
 	for _, reason := range e.reasons {

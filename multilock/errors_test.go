@@ -473,9 +473,10 @@ func TestBallot(t *testing.T) {
 		}
 	}
 	want(t, multilock.Judged(nil, unavailable, unavailable), down)
-	loss := multilock.Loss(nil, busy, multilock.NoVote(time.Second, nil), lost, denied)
+	other := errors.New("another owner")
+	loss := multilock.Loss(nil, fmt.Errorf("%w: %w", lock.ErrNotAcquired, other), multilock.NoVote(time.Second, nil), lost, denied)
 	want(t, loss, lock.ErrLost, lock.ErrExpired, denied)
-	wantNot(t, loss, lock.ErrNotAcquired, lock.ErrUnavailable, context.Canceled)
+	wantNot(t, loss, other, lock.ErrNotAcquired, lock.ErrUnavailable, context.Canceled)
 }
 
 // A server did not vote in time. The error includes what its Locker returned when it was canceled.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -31,30 +32,24 @@ import (
 // Two simultaneous calls of one owner could both act as the first. Their decisions are therefore
 // made one after the other.
 
+// deciding has the owners with an attempt that decides on its token: a holder, and a channel that is
+// closed when it has decided.
+var deciding sync.Map
+
 // beginDecision waits until no other attempt of this owner decides on its token, and prevents others
 // from deciding until done is called. It reports false if ctx was canceled first.
 func (h *quorumHold) beginDecision(ctx context.Context) (done func(), ok bool) {
 	of, mine := holderOf(h.base, h.q), make(chan struct{})
 	for {
-		holders.Lock()
-		other := holders.deciding[of]
-		if other == nil {
-			if holders.deciding == nil {
-				holders.deciding = make(map[holder]chan struct{})
-			}
-			holders.deciding[of] = mine
-		}
-		holders.Unlock()
-		if other == nil {
+		other, taken := deciding.LoadOrStore(of, mine)
+		if !taken {
 			return func() {
-				holders.Lock()
-				delete(holders.deciding, of)
-				holders.Unlock()
+				deciding.Delete(of)
 				close(mine)
 			}, true
 		}
 		select {
-		case <-other:
+		case <-other.(chan struct{}):
 		case <-ctx.Done():
 			return nil, false
 		}
@@ -78,7 +73,7 @@ func (h *quorumHold) fence(ctx context.Context) error {
 func (h *quorumHold) voters() []serverState {
 	servers := slices.Clone(h.snapshot())
 	for i, reason := range h.majorityError(nil, servers).reasons {
-		if reason == errNotNeeded {
+		if reason == errNotNeeded { // mutant: never: text
 			reason = noVote{within: time.Since(h.began)}
 		}
 		if reason != nil {
@@ -92,15 +87,13 @@ func (h *quorumHold) voters() []serverState {
 // is a hold of this owner which shares an owner string with h on one of the servers. Two majorities
 // of the same servers share a server. A quorum of other servers with the same name shares none.
 func (h *quorumHold) useOuterToken(servers []serverState) bool {
-	if countVotes(servers) < h.q.majority {
-		return false
-	}
 	for _, other := range h.q.held(h.base) {
 		knows := func(one lock.Hold) bool {
 			return slices.ContainsFunc(other.snapshot(), func(s serverState) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
 		}
 		raised := slices.DeleteFunc(holdsOf(servers), func(one lock.Hold) bool { return one == nil || !knows(one) })
-		if len(raised) > 0 && other.token != 0 && other.notHeld() == nil { // checked after the votes were counted: the voters keep the lock from then on
+		if len(raised) > 0 && other.token != 0 && other.notHeld() == nil {
+			// fence counts the votes after this check, so at this moment both have a majority.
 			h.mu.Lock()
 			h.token, h.raised = other.token, raised // win raises the counters of the other servers
 			h.mu.Unlock()
@@ -113,14 +106,10 @@ func (h *quorumHold) useOuterToken(servers []serverState) bool {
 // agreeOnToken sets the token to the largest one of the voters, and raises their counters to it. It
 // fails if no majority confirms that within the timeout of one server, or if ctx is canceled.
 func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) error {
-	h.token = 0
 	for _, s := range servers {
-		if s.hold == nil {
-			continue
-		}
-		h.token = max(h.token, s.hold.Token())
-		if raised := s.hold.(lockimpl.Fenced).Raised(); raised > 0 {
-			h.token = max(h.token, raised+1) // an earlier hold of this owner may have had that token
+		if s.hold != nil {
+			raised := s.hold.(lockimpl.Fenced).Raised() // an earlier hold of this owner may have had that token
+			h.token = max(h.token, s.hold.Token(), raised+1)
 		}
 	}
 	type reply struct {
@@ -130,7 +119,6 @@ func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) er
 	e := h.majorityError(nil, servers)
 	replies := make(chan reply, len(servers))
 	h.mu.Lock()
-	h.raised = nil
 	for i, s := range servers {
 		if s.hold != nil {
 			h.raised = append(h.raised, s.hold)
@@ -161,9 +149,9 @@ func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) er
 // raise makes the server of one raise its counter to token.
 func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 	ctx, cancel := context.WithTimeout(h.base, h.q.timeout)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	err := one.(lockimpl.Fenced).RaiseToken(ctx, token)
-	if err != nil && ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil { // mutant: never: text
 		return noVote{h.q.timeout, nil} // the deadline is not the caller's
 	}
 	return err
@@ -172,14 +160,14 @@ func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 // raiseOthersLocked raises the counters of the servers that voted in the meantime, so that the token
 // survives the loss of more counters.
 func (h *quorumHold) raiseOthersLocked() {
-	if !h.q.fenced || h.ended {
+	if !h.q.fenced {
 		return
 	}
 	raised := make(map[lock.Hold]bool)
 	for _, one := range h.raised {
 		raised[one] = true
 	}
-	h.raised = nil
+	h.raised = nil // mutant: removed: memory
 	for _, s := range h.servers {
 		if s.hold != nil && !raised[s.hold] {
 			h.startLocked(func() { _ = h.raise(s.hold, h.token) })

@@ -3,6 +3,7 @@ package multilock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -314,6 +315,57 @@ func TestQuorum_concurrentCallsOfOneOwner(t *testing.T) {
 			w.Errorf("one holder has tokens %d and %d", holds[0].Token(), holds[1].Token())
 		}
 		w.unlock(holds[:]...)
+	})
+}
+
+// unfenced is a lock with fencing that does not say so.
+type unfenced struct{ raising }
+
+func (l unfenced) Config() lockimpl.Config { return lockimpl.Config{} }
+
+// A hold without a token is re-entered by a quorum with fencing, whose hold has one.
+func TestQuorum_outerHoldWithoutAToken(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks, _ := w.ofSome("one", nil)
+		var plain []lock.Locker
+		for _, l := range locks {
+			plain = append(plain, unfenced{l.(raising)})
+		}
+		ctx := lock.ContextWithNewOwner(w.Context())
+		outer := w.lockUnder(ctx, multilock.NewQuorum(plain, with(nil)...))
+		inner := w.lockUnder(ctx, multilock.NewQuorum(locks, with(nil)...))
+		if outer.Token() != 0 || inner.Token() == 0 {
+			w.Errorf("got tokens %d and %d, want one for the second only", outer.Token(), inner.Token())
+		}
+		w.unlock(inner, outer)
+	})
+}
+
+// A call is canceled while it waits for another call of its owner to decide on the token.
+func TestQuorum_canceledWhileAnotherDecides(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks, _ := w.ofSome("one", nil)
+		slow := slices.Clone(locks)
+		for i, l := range slow {
+			slow[i] = raising{l.(raising).fake, hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold {
+				return &raised{h, func() { time.Sleep(3 * rtt) }}
+			}}}
+		}
+		owner := lock.ContextWithNewOwner(w.Context())
+		first := make(chan lock.Hold)
+		go func() { first <- must(w.T)(multilock.NewQuorum(slow, with(nil)...).TryLock(owner)) }()
+		time.Sleep(rtt * 3 / 2) // the first call has the locks, and decides from half a round trip later on
+		ctx, cancel := context.WithTimeout(owner, 3*rtt)
+		defer cancel()
+		start := time.Now()
+		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(ctx)
+		want(t, err, context.DeadlineExceeded)
+		if took := time.Since(start); took != 3*rtt {
+			w.Errorf("it took %v", took)
+		}
+		w.unlock(<-first)
+		time.Sleep(lease)
+		w.wantHeld("")
 	})
 }
 

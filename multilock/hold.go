@@ -98,7 +98,7 @@ func (c termContext) Err() error {
 
 // Value calls check, too, because context.Cause calls no other method before Go 1.26.
 func (c termContext) Value(key any) any {
-	c.t.check()
+	c.t.check() // mutant: removed: Go 1.26 calls Err
 	return c.t.inner.Value(key)
 }
 
@@ -128,7 +128,7 @@ func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 // check calls Err of all members, which compares their leases with the clock. The cancellation of
 // the caller's context does not end the hold: the members are kept until Unlock.
 func (h *hold) check() {
-	if h.term.endCause() != nil {
+	if h.term.endCause() != nil { // mutant: never: speed
 		return
 	}
 	for _, one := range h.members {
@@ -136,7 +136,7 @@ func (h *hold) check() {
 		if cause == nil {
 			continue
 		}
-		if canceled := context.Cause(h.caller); canceled == nil || !errors.Is(cause, canceled) { // read after Err, because it may be canceled in between
+		if canceled := context.Cause(h.caller); !errors.Is(cause, canceled) { // read after Err, because it may be canceled in between
 			h.term.end(cause)
 			return
 		}
@@ -275,7 +275,7 @@ func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) e
 // is unconfirmed, because the context of the caller was not canceled.
 func unlockWithin(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []error {
 	within, cancel := context.WithTimeoutCause(ctx, grace, unconfirmed{})
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	errs := unlockAll(within, locks, holds)
 	for i, err := range errs {
 		if err != nil && context.Cause(within) == error(unconfirmed{}) && !errors.Is(err, lock.ErrNotHeld) {

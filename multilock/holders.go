@@ -16,11 +16,10 @@ type holder struct {
 // holders has the holds of all quorums of this process. An owner that holds a quorum re-enters it,
 // even through another Quorum of the same name. It must not wait in a queue behind callers that
 // wait for it.
-var holders struct {
+var holders = struct {
 	sync.Mutex
-	of       map[holder]map[*quorumHold]bool
-	deciding map[holder]chan struct{} // the owners with an attempt that decides on its token; closed when it has decided
-}
+	of map[holder]map[*quorumHold]bool
+}{of: make(map[holder]map[*quorumHold]bool)}
 
 // holderOf returns the owner that ctx carries as a holder of q. The caller must not hold the mutex
 // of holders: ctx may be the context of a hold, which then checks itself and calls unregister if it
@@ -35,9 +34,6 @@ func (h *quorumHold) register() {
 	of := holderOf(h.base, h.q)
 	holders.Lock()
 	defer holders.Unlock()
-	if holders.of == nil {
-		holders.of = make(map[holder]map[*quorumHold]bool)
-	}
 	if holders.of[of] == nil {
 		holders.of[of] = make(map[*quorumHold]bool)
 	}

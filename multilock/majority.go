@@ -90,7 +90,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 	h.mu.Unlock()
 	// Lockers should return within the timeout. This timer is for one that does not.
 	late := time.NewTimer(h.q.timeout + h.q.timeout/4)
-	defer late.Stop()
+	defer late.Stop() // mutant: removed: memory
 	for {
 		select {
 		case <-replies:
@@ -142,7 +142,7 @@ func (h *quorumHold) wait(waiting context.Context, i int) (early bool) {
 // most waiters choose the same server.
 func (h *quorumHold) serverToWaitAt() int {
 	return slices.IndexFunc(h.snapshot(), func(s serverState) bool {
-		return s.hold != nil || classOf(s.err) == refused
+		return s.hold != nil || classOf(s.err) == refused // mutant: operand 1: speed
 	})
 }
 
@@ -188,7 +188,7 @@ func (h *quorumHold) repair(i int) {
 	case <-h.base.Done():
 		return
 	}
-	pace := max(min(h.q.maxLease/30, time.Second), 2*h.q.timeout)
+	pace := max(min(h.q.maxLease/30, time.Second), 2*h.q.timeout) // mutant: operand 1, operand 4: speed
 	for sleep(h.base, jitter(pace)) {
 		if h.attempt(i, h.q.locks[i].TryLock, h.q.timeout) {
 			return
@@ -206,16 +206,16 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 
 	h.mu.Lock()
 	ended, won := h.ended, h.hasWon() // win raises the tokens of the servers that are stored before it
-	if !ended {
+	if !ended {                       // mutant: always: nothing looks at them any more
 		for j, other := range h.servers {
 			if j != i && s.onSameServer(other) {
 				s.id, s.holder = "", ""
-				s.err = sameServer{min(i, j), max(i, j)}
+				s.err = sameServer{min(i, j), max(i, j)} // mutant: operand 4: text
 			}
 		}
-		h.servers = slices.Clone(h.servers)
+		h.servers = slices.Clone(h.servers) // mutant: removed: the race detector notices it
 		h.servers[i] = s
-		if s.hold != nil && s.err != nil {
+		if s.hold != nil && s.err != nil { // mutant: operand 1: speed
 			h.servers[i].hold = nil
 			h.startLocked(func() { h.releaseDuplicate(i, s.hold) })
 		}
@@ -225,14 +225,12 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 	}
 	h.mu.Unlock()
 
-	if s.hold == nil {
-		return ended
-	}
-	if ended {
+	switch {
+	case ended:
 		h.q.release(i, s.hold)
-	}
-	if ended || s.err != nil {
-		return ended
+		return true
+	case s.err != nil:
+		return false
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.removeEnded(i, s.hold) })
 	if h.q.fenced && won {
@@ -264,11 +262,11 @@ func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 		return
 	}
 	h.mu.Lock()
-	if !h.ended && h.servers[i].hold == gone {
+	if !h.ended {
 		defer h.servers[i].cancel()
-		h.servers = slices.Clone(h.servers)
+		h.servers = slices.Clone(h.servers) // mutant: removed: the race detector notices it
 		h.servers[i] = serverState{err: err}
-		if !h.began.IsZero() {
+		if !h.began.IsZero() { // mutant: always: no test can end a hold between its grant and the poll
 			h.startLocked(func() { h.repair(i) })
 		}
 	}
@@ -290,7 +288,7 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	s.hold, s.err = acquire(ctx)
 	if s.err == nil {
 		if timer.Stop() { // otherwise ctx is canceled, and the hold has ended
-			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel)
+			timer = time.AfterFunc(min(time.Until(end), q.timeout), cancel) // mutant: operand 1: the poll does not wait for it
 		}
 		s.id, s.votesFrom, s.err = q.witness(ctx, l, time.Until(s.hold.Until()))
 		if _, ok := s.hold.(lockimpl.Fenced); q.fenced && !ok {

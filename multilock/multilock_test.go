@@ -118,11 +118,11 @@ func TestMultiLock_unlockNilContext(t *testing.T) {
 func TestMultiLock_hold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		m := multilock.New(c, b, a)
+		m := multilock.New(c, a, b)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		h := must(t)(m.Lock(ctx))
 		// The first lock was acquired first, so its lease ends first.
-		if want := multilock.Holds(h)[2].Until(); h.Until() != want {
+		if want := multilock.Holds(h)[1].Until(); h.Until() != want {
 			t.Errorf("Until is %v after the start, want the earliest, %v", time.Until(h.Until()), time.Until(want))
 		}
 		if h.Token() != 0 || h.Owner() != "" {
@@ -158,9 +158,10 @@ func TestMultiLock_hold(t *testing.T) {
 			t.Errorf("Unlock with a canceled context: %v", err)
 		}
 		free(t, []*site{s}, "a", "b", "c")
+		want(t, h.Err(), why)
 		err := h.Unlock(t.Context())
 		want(t, err, lock.ErrNotHeld)
-		wantNot(t, err, lock.ErrLost)
+		wantNot(t, err, lock.ErrLost, lock.ErrUnlocked)
 	})
 }
 
@@ -800,13 +801,38 @@ func TestMultiLock_togetherReleasesTheFirstLast(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		want(t, h.Unlock(ctx), context.DeadlineExceeded)
+		err := h.Unlock(ctx)
+		want(t, err, context.DeadlineExceeded)
 		if took := time.Since(start); took > 500*time.Millisecond {
 			t.Errorf("it took %v", took)
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			if !strings.Contains(err.Error(), fmt.Sprintf("unlock %q", name)) {
+				t.Errorf("%v does not name %q", err, name)
+			}
 		}
 		s.resume()
 		time.Sleep(10 * rtt)
 		free(t, []*site{s}, "a", "b", "c")
+	})
+}
+
+// Unlock waits for the first lock of a batch, too, if the others were released in time.
+func TestMultiLock_togetherUnlockWaitsForTheFirst(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		s := w.sites[0]
+		a := hookedLock{Locker: s.lock("one", "a", lease), after: func(h lock.Hold) lock.Hold {
+			return &controlledHold{Hold: h, unlock: func(ctx context.Context) error {
+				select {
+				case <-time.After(lease / 2):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}}
+		}}
+		w.unlock(must(w.T)(oneBatch(a, s.lock("one", "b", lease)).Lock(w.Context())))
+		free(w.T, w.sites, "a", "b")
 	})
 }
 
@@ -1193,7 +1219,7 @@ func (l checkedHold) Err() error {
 }
 
 // A call that does not get all locks names those it could not release, and why. If that failed, it is the failure, and the
-// text includes the refusal.
+// text includes the refusal. A lock that was lost by then needs no release.
 func TestMultiLock_reportsFailedReleases(t *testing.T) {
 	reset := errors.New("connection reset")
 	for name, test := range map[string]struct {
@@ -1208,9 +1234,12 @@ func TestMultiLock_reportsFailedReleases(t *testing.T) {
 			inWorld(t, 1, func(w *world) {
 				s := w.sites[0]
 				busy := must(w.T)(s.lock("two", "c", lease).Lock(w.Context()))
+				lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
+				a := hookedLock{Locker: s.lock("one", "a", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: lost} }}
 				b := hookedLock{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: test.unlock} }}
-				_, err := multilock.New(s.lock("one", "a", lease), b, s.lock("one", "c", lease)).TryLock(w.Context())
+				_, err := multilock.New(a, b, s.lock("one", "c", lease)).TryLock(w.Context())
 				want(w.T, err, test.is)
+				wantNot(w.T, err, lock.ErrNotHeld, lock.ErrLost)
 				if got := errors.Is(err, lock.ErrNotAcquired); got != (test.is == lock.ErrNotAcquired) {
 					w.Errorf("%v: wrong match of ErrNotAcquired", err)
 				}

@@ -344,9 +344,13 @@ func TestQuorum_until(t *testing.T) {
 		for _, s := range w.sites {
 			s.set(func() { s.down = false })
 		}
+		ended := time.Now()
 		time.Sleep(lease / 10)
 		w.wantHeld("") // also the lease with more time left
 		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+		if until := h.Until(); !until.Equal(ended) {
+			w.Errorf("Until moves by %v after the end", until.Sub(ended))
+		}
 	})
 }
 
@@ -1663,6 +1667,36 @@ func TestQuorum_tokenNotConfirmed(t *testing.T) {
 	}
 }
 
+// A server that started recently may have lost the lock of another owner, so it has no vote. It cannot confirm the token in
+// place of a server with a vote that does not respond.
+func TestQuorum_tokenConfirmedWithoutAVote(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].restart()
+		locks := w.locks("one")
+		for i, l := range locks {
+			f := l.(*fake).forFenced()
+			locks[i] = raising{f, hookedLock{Locker: f, before: func(context.Context, string) error {
+				if i == 0 {
+					time.Sleep(rtt) // the others have replied when it does
+				}
+				return nil
+			}, after: func(h lock.Hold) lock.Hold {
+				return &raised{h, func() {
+					if i == 0 {
+						w.sites[0].pause()
+					}
+				}}
+			}}}
+		}
+		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, lock.ErrNotAcquired)
+		w.sites[0].resume()
+		time.Sleep(2 * lease)
+		w.wantHeld("")
+	})
+}
+
 // raising is a fake with a separate TryLock.
 type raising struct {
 	*fake
@@ -2275,6 +2309,77 @@ func TestQuorum_canceledAfterTheFirstGrant(t *testing.T) {
 		}
 		w.sites[0].resume()
 		time.Sleep(lease / 10)
+		w.wantHeld("")
+	})
+}
+
+// lateContext is a context that is canceled when its Err is called after it was armed.
+type lateContext struct {
+	context.Context
+	cancel context.CancelFunc
+	armed  atomic.Bool
+}
+
+func (c *lateContext) Err() error {
+	if c.armed.Load() {
+		c.cancel()
+	}
+	return c.Context.Err()
+}
+
+// The context of a call is canceled while its last vote is counted. There is no hold, and a refusal is still part of the
+// error.
+func TestQuorum_canceledDuringTheCount(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		inWorld(t, 3, func(w *world) {
+			w.sites[2].wire = 3 * rtt // the second server decides
+			ctx := new(lateContext)
+			ctx.Context, ctx.cancel = context.WithCancel(w.Context())
+			defer ctx.cancel()
+			locks := w.locks("one")
+			for i, l := range locks[:2] {
+				locks[i] = witness{hookedLock{Locker: l, before: func(context.Context, string) error {
+					time.Sleep(time.Duration(i) * rtt * 5 / 2)
+					if !refused {
+						return nil
+					}
+					ctx.armed.Store(i == 1)
+					return lock.ErrNotAcquired
+				}, after: func(h lock.Hold) lock.Hold {
+					ctx.armed.Store(i == 1)
+					return h
+				}}, l.(lockimpl.Witness)}
+			}
+			_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(ctx)
+			want(t, err, context.Canceled)
+			if errors.Is(err, lock.ErrNotAcquired) != refused {
+				w.Errorf("refused %v: %v", refused, err)
+			}
+			time.Sleep(lease)
+			w.wantHeld("")
+		})
+	}
+}
+
+// A hold is unlocked while it is about to replace a vote that was lost.
+func TestQuorum_lossDuringUnlock(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		first, check := locks[0].(*fake), func() {}
+		locks[0] = witness{hookedLock{Locker: first, after: func(h lock.Hold) lock.Hold {
+			return checkedHold{&controlledHold{Hold: h}, &check}
+		}}, first}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		synctest.Wait()
+		check = func() {
+			check = func() {}
+			w.unlock(h)
+		}
+		for _, acquisition := range first.acquisitions {
+			acquisition.end(lock.ErrLost)
+		}
+		time.Sleep(lease)
+		want(t, h.Err(), lock.ErrUnlocked)
 		w.wantHeld("")
 	})
 }
