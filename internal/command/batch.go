@@ -13,11 +13,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Up to batchesNear batches are in flight without a delay. If replies take longer, one more batch
-// follows after a pause. A request then waits only for a fraction of a round trip before it is sent,
-// and a lost reply delays only its own batch.
+// Up to batchesNear batches are in flight without a delay, or batchesFar if the round trip is longer
+// than paceNear. If replies take longer, one more batch follows after a pause. A request then waits
+// only for a fraction of a round trip before it is sent, and a lost reply delays only its own batch.
+//
+// A pause can be a millisecond too long, because a process without other work wakes up that late.
+// With a few distant batches in flight, that would be a whole round trip.
 const (
 	batchesNear = 2
+	batchesFar  = 8
 	batchesMost = 32
 	paceNear    = 500 * time.Microsecond // the pause if the round trip is at most this long
 	paceParts   = 16                     // otherwise the pause is this fraction of the round trip
@@ -114,14 +118,13 @@ func (b *Batcher[R]) mayLocked() bool {
 	if len(b.queue) == 0 {
 		return false
 	}
-	if b.workers >= batchesNear {
-		p := &b.pause
+	p, atOnce, pace := &b.pause, batchesNear, paceNear
+	if p.trip > paceNear { // mutant: border: speed
+		atOnce, pace = batchesFar, p.trip/paceParts
+	}
+	if b.workers >= atOnce {
 		if b.workers == batchesMost || p.runs {
 			return false
-		}
-		pace := paceNear
-		if p.trip > paceNear { // mutant: border: speed
-			pace = p.trip / paceParts
 		}
 		if wait := pace - time.Since(p.latest); wait > 0 {
 			p.runs = true

@@ -170,7 +170,7 @@ func TestBatch_waitIsShort(t *testing.T) {
 					if got := time.Duration(longest.Load()); got > trip+trip/2 {
 						t.Errorf("a change waits for %v, with a round trip of %v", got, trip)
 					}
-					if f.most > 2+2*paceParts {
+					if f.most > batchesFar+2*paceParts {
 						t.Errorf("%d batches at a time", f.most)
 					}
 				})
@@ -535,24 +535,29 @@ func TestBatch_replyAsTheCallerLeaves(t *testing.T) {
 	})
 }
 
-// Few batches are in flight: the next one follows a pace after the latest. It is not sent earlier
+// batchesFar batches are in flight: the next one follows a pace after the latest. It is not sent earlier
 // because of a reply, or because a batch was sent after the pacer was set.
 func TestBatch_pace(t *testing.T) {
 	const trip, pace, ms = 80 * time.Millisecond, 80 * time.Millisecond / paceParts, time.Millisecond
 	type change struct{ comes, sent time.Duration }
+	atOnce := func(from time.Duration, n int) (changes []change) {
+		for i := range time.Duration(n) {
+			changes = append(changes, change{from + i*ms, from + i*ms})
+		}
+		return changes
+	}
 	for what, changes := range map[string][]change{
-		"one has a reply": {
-			{0, 0}, {1, 1}, // up to the maximum in flight at any time
-			{2, 1 + pace},
+		"one has a reply": append(atOnce(0, batchesFar), []change{
+			{8 * ms, 7*ms + pace},
 			{77 * ms, 77 * ms},
 			{79 * ms, 77*ms + pace}, // not at the first reply, after 80 ms
-		},
-		"one is sent before the pacer checks": {
+		}...),
+		"one is sent before the pacer checks": append(atOnce(20*ms, batchesFar-2), []change{
 			{0, 0}, {1, 1},
 			{78 * ms, 78 * ms},
-			{79 * ms, 80*ms + 1}, // only one is in flight now
+			{79 * ms, 80*ms + 1}, // one more has a reply now
 			{81 * ms, 80*ms + 1 + pace},
-		},
+		}...),
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
