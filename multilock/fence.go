@@ -151,7 +151,7 @@ func (h *quorumHold) raise(one lock.Hold, token uint64) error {
 	ctx, cancel := context.WithTimeout(h.base, h.q.timeout)
 	defer cancel() // mutant: removed: memory
 	err := one.(lockimpl.Fenced).RaiseToken(ctx, token)
-	if err != nil && ctx.Err() != nil { // mutant: never: text
+	if err != nil && ctx.Err() != nil { // mutant: never, operand 1: text, unless the reply came at the same time
 		return noVote{h.q.timeout, nil} // the deadline is not the caller's
 	}
 	return err

@@ -210,7 +210,7 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 		for j, other := range h.servers {
 			if j != i && s.onSameServer(other) {
 				s.id, s.holder = "", ""
-				s.err = sameServer{min(i, j), max(i, j)} // mutant: operand 4: text
+				s.err = sameServer{min(i, j), max(i, j)} // mutant: operand 1, operand 4: text
 			}
 		}
 		h.servers = slices.Clone(h.servers) // mutant: removed: the race detector notices it
