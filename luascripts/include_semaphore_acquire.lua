@@ -75,6 +75,13 @@ local function acquire_permits(free, leases, queue, timeouts, owner, ids, lease,
     notify_waiters(channel, publish, others, value, 0)
     notify_redisson(redisson_channel, publish, value)
   end
+  if acquires and more then -- another waiter is among the first 100 now, which no release has notified
+    local entering, needed = redis.call('LRANGE', queue, 99, 99)[1], 0
+    for _, waiter in ipairs(waiters) do
+      if waiter ~= owner then needed = needed + wanted_permits(waiter) end
+    end
+    if entering and value >= needed + wanted_permits(entering) then notify_waiter(channel, publish, entering) end
+  end
   if acquires then return '0' end
 
   local left = next_expiry(leases, now)

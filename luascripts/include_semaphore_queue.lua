@@ -11,13 +11,14 @@ local function reclaim_expired(free, leases, now)
   return #dead
 end
 
--- living_waiters returns the living ones of the first 100 waiters, in order, and how many dead ones it removed;
--- with removes false it removes none. If all of the first 100 are dead, it reads the next 100, up to ten times.
--- The third result is true if the queue may have more waiters than it read.
+-- living_waiters removes dead waiters until the first 100 are alive, or it has read 1000. It returns the living ones of the
+-- first 100, in order, and how many dead ones it removed; with removes false it removes none. The third result is true
+-- if the queue may have more waiters than it read.
 local function living_waiters(queue, timeouts, now, removes)
   local living, removed = {}, 0
   for _ = 1, 10 do
     local waiters, dead = redis.call('LRANGE', queue, 0, 99), {}
+    living = {}
     if #waiters == 0 then return living, removed, false end
     local deadlines = redis.call('ZMSCORE', timeouts, unpack(waiters))
     for i, member in ipairs(waiters) do
@@ -32,7 +33,7 @@ local function living_waiters(queue, timeouts, now, removes)
       for _, member in ipairs(dead) do redis.call('LREM', queue, 1, member) end
       removed = removed + #dead
     end
-    if #living > 0 or not removes then return living, removed, #waiters == 100 end -- mutant: operand 2: speed
+    if #dead == 0 or not removes then return living, removed, #waiters == 100 end -- mutant: operand 2: speed
   end
   return living, removed, true
 end

@@ -291,6 +291,68 @@ func TestSemaphore_manyWait(t *testing.T) {
 	})
 }
 
+// A release notifies the first hundred waiters. Each of them that acquires its permit notifies the next waiter, if enough
+// permits are free for it and those before it.
+func TestSemaphore_hundredthWaiter(t *testing.T) {
+	const first = 1000
+	for what, c := range map[string]struct {
+		waiters int
+		wants   int // how many permits the 101st waiter needs
+		free    int
+		dead    int // the number of a dead waiter; 0 for none
+		want    []int
+	}{
+		"enough for the next":      {150, 3, 103, 0, []int{100}},
+		"too few for the next":     {150, 3, 102, 0, nil},
+		"no more":                  {100, 0, 103, 0, nil},
+		"one of them is dead":      {150, 1, 102, 5, []int{100, 101}},
+		"one is dead, and no more": {101, 1, 102, 5, []int{100}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+				k := semaphoreKeys(500)
+				holder := taker(1, c.free)
+				for _, owner := range []string{holder, taker(2, 500-c.free)} {
+					if v := take(t, rdb, k, owner, 0); v != luascripts.Done {
+						t.Fatal(v)
+					}
+				}
+				waiter := func(i int) string {
+					if i == 100 {
+						return taker(first+i, c.wants)
+					}
+					return taker(first+i, 1)
+				}
+				late := strconv.FormatInt(now(t, rdb)+3_600_000, 10)
+				for i := range c.waiters {
+					do(t, rdb, "RPUSH", k.Queue, waiter(i))
+					do(t, rdb, "ZADD", k.Timeouts, late, waiter(i))
+				}
+				give(t, rdb, k, holder)
+				e := listen(t, rdb)
+				if c.dead > 0 {
+					do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", waiter(c.dead))
+				}
+				if v := take(t, rdb, k, waiter(50), time.Minute); v != luascripts.Done {
+					t.Fatal(v)
+				}
+				var got []int
+				for _, message := range e.heard() {
+					for i := 100; i < c.waiters; i++ {
+						client, number, _ := strings.Cut(waiter(i), ":")
+						if message == k.Channel+":"+client+":fair "+number {
+							got = append(got, i)
+						}
+					}
+				}
+				if !slices.Equal(got, c.want) {
+					t.Errorf("notified waiters %v, want %v", got, c.want)
+				}
+			})
+		})
+	}
+}
+
 // The ids of permits are made of their owner alone, and say whose they are.
 func TestPermits(t *testing.T) {
 	client := owners.NewClient()
