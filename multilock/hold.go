@@ -132,11 +132,9 @@ func (h *hold) check() {
 		return
 	}
 	for _, one := range h.members {
-		cause := one.Err()
-		if cause == nil {
-			continue
-		}
-		if canceled := context.Cause(h.caller); !errors.Is(cause, canceled) { // read after Err, because it may be canceled in between
+		// The cause is read after Err, because the context may be canceled in between.
+		// mutant: operand 1: without a cancellation, nil matches the cause
+		if cause := one.Err(); cause != nil && !errors.Is(cause, context.Cause(h.caller)) {
 			h.term.end(cause)
 			return
 		}
