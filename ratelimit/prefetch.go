@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -53,12 +52,10 @@ func (s *stock) check(most int64) error {
 	return nil
 }
 
-// take is Take from the stock. One caller of a key asks Redis at a time, and the others wait for the units
-// that it gets.
+// take is Take from the stock. One caller of a key fetches units at a time, and the others wait for them. Those
+// that get none ask for their own, so that the desk sends their requests in one command.
 func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (answer, error) {
-	timer := time.NewTimer(l.policy.after)
-	defer timer.Stop()
-	for {
+	for waited := false; ; waited = true {
 		s.mu.Lock()
 		g := s.of(id)
 		now := time.Now()
@@ -81,12 +78,13 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 			return s.fetch(ctx, l, id, g, n, had, until, before)
 		}
 		s.mu.Unlock()
+		if waited {
+			return l.desk.ask(ctx, l, id, luascripts.LimitRequest{Units: n, Times: 1, Least: n})
+		}
 		select {
-		case <-under:
+		case <-under: // at the latest when the policy decides for its caller, who came first
 		case <-ctx.Done():
 			return answer{}, ctx.Err()
-		case <-timer.C:
-			return answer{}, fmt.Errorf("%w within %v", lock.ErrUnavailable, l.policy.after)
 		}
 	}
 }
@@ -108,6 +106,9 @@ func (s *stock) fetch(ctx context.Context, l *Limiter, id bucketID, g *grant, n,
 	}
 	g.left, g.until, g.r = r.Taken-need, r.sent.Add(s.within), r
 	r.Taken, r.Remaining = n, r.Remaining+g.left
+	if had > 0 {
+		r.at = before.at // a refund counts from the time at which the oldest units were taken
+	}
 	return r, nil
 }
 

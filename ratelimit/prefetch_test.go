@@ -140,6 +140,49 @@ func TestPrefetch_crowd(t *testing.T) {
 	})
 }
 
+// Callers that get none of the units that another one fetches ask together, and not one after the other.
+func TestPrefetch_crowdBeyondTheStock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb, scripts := counted(t, redistest.NewMini(t))
+		l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1000, Per: time.Hour}).Prefetch(10, time.Minute)
+		peek(t, l, "k")
+		before := scripts.Load()
+		var wg sync.WaitGroup
+		for range 200 {
+			wg.Go(func() {
+				if d := take(t, l, "k", 1); !d.OK {
+					t.Errorf("%+v", d)
+				}
+			})
+		}
+		wg.Wait()
+		if n := scripts.Load() - before; n > 4 {
+			t.Errorf("%d commands for 200 callers", n)
+		}
+	})
+}
+
+// A refund of units from the stock returns no more than is still used of the oldest of them.
+func TestPrefetch_refund(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rdb, _ := counted(t, redistest.NewMini(t))
+		plain := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 100})
+		l := plain.Prefetch(50, time.Second)
+		take(t, l, "k", 1) // uses 51
+		time.Sleep(900 * time.Millisecond)
+		d := take(t, l, "k", 51) // 50 of the stock, and uses 51 more
+		if left := peek(t, plain, "k").Remaining; left != 7 {
+			t.Errorf("%d are left, want 7", left)
+		}
+		if err := l.Refund(t.Context(), "k", d); err != nil {
+			t.Error(err)
+		}
+		if left := peek(t, plain, "k").Remaining; left != 49 {
+			t.Errorf("%d are left after the refund of 51, of which 9 have been refilled, want 49", left)
+		}
+	})
+}
+
 func TestPrefetch_silence(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l, wire := silent(t, ratelimit.FailClosed())
