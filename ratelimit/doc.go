@@ -21,11 +21,12 @@
 // unknown outcome uses its permits at most once, and they are refilled over time. The permits of a
 // call that is canceled are refunded before the next call of the same limiter takes any.
 //
-// The guarantee has four exceptions. Redis replicates asynchronously, so a failover can lose the
+// The guarantee has five exceptions. Redis replicates asynchronously, so a failover can lose the
 // latest calls and admit one more burst. A server whose clock jumps forward forgets used quota.
 // With the policies [FailOpen] and [FailLocal] more permits are admitted while Redis is
 // unavailable. An aligned limit ([Limit].Aligned) admits up to twice its rate around the start of a
-// window.
+// window. If the rueidis client has a ConnLifetime, and a reply takes longer than a second,
+// rueidis can send a command twice, and a refund then counts twice.
 //
 // # Commands
 //

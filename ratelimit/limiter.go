@@ -143,8 +143,8 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 }
 
 // Reset restores the full quota of key, under any limits. Queued callers keep their turns. This
-// process immediately drops the rejections that it has cached for key. Other processes do so within
-// a second. Permits that were taken before are refunded as if they still counted. A later Refund,
+// limiter, and those of With and Prefetch that share its origin, immediately drop the rejections
+// that they have cached for key. Other limiters, of this process too, do so within a second. Permits that were taken before are refunded as if they still counted. A later Refund,
 // Cancel or canceled Wait can therefore admit that many more permits.
 //
 // If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and
