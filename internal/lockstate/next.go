@@ -68,13 +68,18 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 		}
 	}
 	if ready {
-		w.retryAt, w.sentAt = time.Time{}, now
-		if l := w.queue; l != nil {
-			w.handled = l.heartbeat.handled
-			l.outage.sent(now)
-		}
+		w.sendsAt(now)
 	}
 	return ready, due
+}
+
+// sendsAt records that w sends a request now, or joins one.
+func (w *Waiter) sendsAt(now time.Time) {
+	w.retryAt, w.sentAt = time.Time{}, now
+	if l := w.queue; l != nil {
+		w.handled = l.heartbeat.handled
+		l.outage.sent(now)
+	}
 }
 
 // sendStep returns the Step of a waiter that sends its request now.

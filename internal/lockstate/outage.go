@@ -16,9 +16,12 @@ type Outage struct {
 	err       error     // the error of a later request; nil if there is none
 }
 
-// sent records that a request is sent.
+// sent records that a request is sent. Callers read the clock before they take the mutex, so an earlier
+// time can follow a later one.
 func (q *Outage) sent(sent time.Time) {
-	q.latest = sent
+	if sent.After(q.latest) {
+		q.latest = sent
+	}
 	if q.from.IsZero() {
 		q.from = sent
 	}

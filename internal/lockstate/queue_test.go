@@ -735,6 +735,7 @@ func TestOutage(t *testing.T) {
 		"the next is in flight":                {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 309, 0, nil, true},
 		"the next is overdue":                  {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 310, overdue, nil, true},
 		"an answer to the one before the last": {func(q *Outage, at clock) { q.sent(at(0)); q.sent(at(10)); q.replied(at(0)) }, 310, overdue, nil, true},
+		"an earlier request is recorded late":  {func(q *Outage, at clock) { q.sent(at(10)); q.sent(at(5)); q.replied(at(5)) }, 310, overdue, nil, true},
 		"an error":                             {func(q *Outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 5, 5 * time.Millisecond, no, false},
 		"an error just now":                    {func(q *Outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 0, 1, no, false},
 		"errors, since the first": {func(q *Outage, at clock) {

@@ -127,6 +127,7 @@ func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, now time.Time) Step {
 		if step := p.joinedStep(w, sibling, now); step.Do != Send {
 			return step
 		}
+		w.sendsAt(now)
 	} else if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}

@@ -499,12 +499,22 @@ func TestSharedRequest_cameEarlier(t *testing.T) {
 	s := newStage(t)
 	first, w, third := s.reader(hastyTerms, 1), s.reader(hastyTerms, 2), s.reader(hastyTerms, 3)
 	w.Acquisition.Came, third.alone = s.now.Add(-time.Second), true
+	s.pass(time.Second)
 	asked := s.asks(first)
+	s.pass(-time.Millisecond) // its goroutine read the clock first
 	s.next(w)
+	s.pass(time.Millisecond)
 	s.asks(third)
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	s.pass(time.Second)
 	if step := s.next(w); step.Do != Send {
 		t.Errorf("%+v", step)
+	}
+	if d, _ := w.queue.Outage().Lasts(s.now.Add(opTime), opTime); d != opTime {
+		t.Errorf("its request has had no reply for %v, want %v", d, opTime)
+	}
+	if w.Failed(errBroke); w.queue.outage.err != errBroke {
+		t.Error("its failure counts as that of an earlier request")
 	}
 }
 

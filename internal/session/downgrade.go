@@ -77,12 +77,17 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if c != nil {
 		c.tellGranted(read)
 	}
+	held, returned := read, false
+	defer func() {
+		if !returned { // even because the observer or the logger panicked or called runtime.Goexit
+			_ = s.unlock(context.WithoutCancel(ctx), held, true)
+		}
+	}()
 	if err := s.unlock(ctx, h, true); errors.Is(err, lock.ErrNotHeld) {
-		// The write hold was lost, perhaps before the read side was acquired: another owner may have written.
-		_ = s.unlock(ctx, read, true)
-		return nil, nil, err
+		return nil, nil, err // the write hold was lost, perhaps before the read side was acquired: another owner may have written
 	}
-	return read, nil, nil // even if the reconciler still has to release the write side
+	returned = true // even if the reconciler still has to release the write side
+	return read, nil, nil
 }
 
 // over returns the error that an Unlock of h would return; nil if h has not ended.

@@ -527,6 +527,19 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			w.unlock(h)
 			wantFree(w, "orders")
 		},
+		"a downgrade that releases": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			h := w.take(w.a, writing, w.Context())
+			o.Released = end
+			w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
+			wantFree(w, "orders")
+		},
+		"a downgrade that loses": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+			h := w.take(w.a, writing, w.Context())
+			o.Acquired = func(context.Context, lock.Event) { w.mini.FlushAll() }
+			o.Lost = end
+			w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
+			wantFree(w, "orders")
+		},
 		"waiting": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
 			for _, kind := range allKinds {
 				rival := kind

@@ -57,7 +57,7 @@ func (t *acquisition) retains() bool { return t.keepUntil != nil && time.Now().B
 func (t *acquisition) unrenewed() {
 	t.at.lock()
 	defer t.at.unlock()
-	t.Late = true
+	t.Latest().Late = true // t may have been handed off in the meantime
 }
 
 // unsure reports whether a command for t may still be executed and keep the lock after t has ended. A delayed renewal,

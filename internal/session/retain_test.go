@@ -21,6 +21,23 @@ import (
 
 const minute = time.Minute // longer than a lease
 
+// The lock is handed off just before a failed renewal of the previous hold is recorded. It may be executed later, and
+// belongs to the next hold then.
+func TestUnrenewed_afterAHandOff(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		waiter := w.waiting(w.a, w.Context())
+		time.Sleep(time.Millisecond) // tokens need the clock to move
+		w.unlock(h)
+		second := w.next(waiter)
+		h.(*hold).acquisition().unrenewed()
+		if a := second.(*hold).acquisition(); !locked(a.at, func() bool { return a.Late }) {
+			w.Error("the next hold expects no delayed renewal")
+		}
+		w.unlock(second)
+	})
+}
+
 // A lock that is unlocked early stays locked for its minimum hold time, and no longer.
 func TestMinHold(t *testing.T) {
 	for name, k := range map[string]*Kind{"plain": plain, "fair": fair} {
