@@ -276,7 +276,7 @@ func unlockWithin(ctx context.Context, locks []lock.Locker, holds []lock.Hold) [
 	defer cancel() // mutant: removed: memory
 	errs := unlockAll(within, locks, holds)
 	for i, err := range errs {
-		if err != nil && context.Cause(within) == error(unconfirmed{}) && !errors.Is(err, lock.ErrNotHeld) {
+		if context.Cause(within) == error(unconfirmed{}) && errors.Is(err, within.Err()) {
 			errs[i] = withName("unlock", locks[i], unconfirmed{})
 		}
 	}

@@ -1222,21 +1222,24 @@ func (l checkedHold) Err() error {
 // text includes the refusal. A lock that was lost by then needs no release.
 func TestMultiLock_reportsFailedReleases(t *testing.T) {
 	reset := errors.New("connection reset")
+	broken := func(context.Context) error { return reset }
+	silent := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
 	for name, test := range map[string]struct {
-		unlock    func(context.Context) error
+		a, b      func(context.Context) error // how the releases end
 		text, not string
 		is        error
 	}{
-		"an error": {func(context.Context) error { return reset }, `trylock "c": not acquired` + "\n" + `leasehold: unlock "b": connection reset`, "not confirmed", reset},
-		"no reply": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, `unlock "b": not confirmed within 200ms`, `unlock "a"`, lock.ErrNotAcquired},
+		"an error":                 {lost, broken, `trylock "c": not acquired` + "\n" + `leasehold: unlock "b": connection reset`, "not confirmed", reset},
+		"an error beside no reply": {broken, silent, `unlock "a": connection reset` + "\n" + `leasehold: unlock "b": not confirmed within 200ms`, "unlock \"a\": not confirmed", reset},
+		"no reply":                 {lost, silent, `unlock "b": not confirmed within 200ms`, `unlock "a"`, lock.ErrNotAcquired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, func(w *world) {
 				s := w.sites[0]
 				busy := must(w.T)(s.lock("two", "c", lease).Lock(w.Context()))
-				lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
-				a := hookedLock{Locker: s.lock("one", "a", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: lost} }}
-				b := hookedLock{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: test.unlock} }}
+				a := hookedLock{Locker: s.lock("one", "a", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: test.a} }}
+				b := hookedLock{Locker: s.lock("one", "b", lease), after: func(h lock.Hold) lock.Hold { return &controlledHold{Hold: h, unlock: test.b} }}
 				_, err := multilock.New(a, b, s.lock("one", "c", lease)).TryLock(w.Context())
 				want(w.T, err, test.is)
 				wantNot(w.T, err, lock.ErrNotHeld, lock.ErrLost)
