@@ -148,6 +148,18 @@ func TestLocks_waitGroupWithTheNameOfALock(t *testing.T) {
 		if got := strings.Join(s.list(admin.Query{}), "|"); got != "import plain 1 0|import waitgroup 1 0" {
 			s.Errorf("the list has %s", got)
 		}
+		survey := s.admin.Survey(admin.Query{})
+		for range 2 { // the second time it reads what it has found
+			seen, err := survey.Look(s.Context(), time.Minute)
+			s.must(err)
+			var got []string
+			for _, l := range seen.Locks {
+				got = append(got, fmt.Sprint(l.Name, " ", l.Kind))
+			}
+			if all := strings.Join(got, "|"); all != "import plain|import waitgroup" {
+				s.Errorf("the survey has %s", all)
+			}
+		}
 	})
 }
 

@@ -99,14 +99,10 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 				a.progress(page.Scanned)
 			}
 			for _, l := range page.Locks {
-				key := l.Name
-				if l.Kind == WaitGroup { // a lock can have the same name
-					key = keys.WaitGroup(l.Name).Lock
-				}
-				if seen[key] {
+				if seen[l.key()] {
 					continue
 				}
-				seen[key] = true
+				seen[l.key()] = true
 				if !yield(l, nil) {
 					return
 				}
@@ -117,6 +113,14 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 			yield(Lock{}, a.failed(ctx, "list", "", &lacks))
 		}
 	}
+}
+
+// key returns a string that no other lock has. A wait group can have the name of a lock.
+func (l *Lock) key() string {
+	if l.Kind == WaitGroup {
+		return keys.WaitGroup(l.Name).Lock
+	}
+	return l.Name
 }
 
 func (a *Admin) page(ctx context.Context, q Query, cursor string) (page Page, err error) {

@@ -23,7 +23,7 @@ type Survey struct {
 	query   Query
 	cursor  string
 	pass    int // the passes over all keys that are complete
-	locks   map[string]*surveyed
+	locks   map[string]*surveyed // by key
 	clients map[string]int // the pass in which each entry was found, by client
 }
 
@@ -89,10 +89,10 @@ func (s *Survey) look(ctx context.Context, limit time.Duration) (seen Surveyed, 
 	if err := s.refresh(ctx, fresh); err != nil {
 		return Surveyed{}, err
 	}
-	for name := range fresh {
-		seen.Locks = append(seen.Locks, s.locks[name].Lock)
+	for key := range fresh {
+		seen.Locks = append(seen.Locks, s.locks[key].Lock)
 	}
-	slices.SortFunc(seen.Locks, func(a, b Lock) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(seen.Locks, func(a, b Lock) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
 	s.admin.name(ctx, seen.Locks)
 	if seen.Clients, err = s.living(ctx); err != nil {
 		return Surveyed{}, err
@@ -121,17 +121,17 @@ func (s *Survey) scans() ([]scan, error) {
 // put adds locks that were read just now.
 func (s *Survey) put(found []Lock, fresh map[string]bool) {
 	for _, l := range found {
-		if s.locks[l.Name] == nil && len(s.locks) >= MaxSurveyed {
+		if s.locks[l.key()] == nil && len(s.locks) >= MaxSurveyed {
 			continue
 		}
-		s.locks[l.Name] = &surveyed{Lock: l, pass: s.pass}
-		fresh[l.Name] = true
+		s.locks[l.key()] = &surveyed{Lock: l, pass: s.pass}
+		fresh[l.key()] = true
 	}
 }
 
 // endPass removes what the pass has not found, except what is stored on a server that did not respond during the pass: it can be held as before when that is back.
 func (s *Survey) endPass() {
-	maps.DeleteFunc(s.locks, func(name string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(name) })
+	maps.DeleteFunc(s.locks, func(key string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(key) })
 	maps.DeleteFunc(s.clients, func(id string, pass int) bool { return pass < s.pass && !s.admin.lacks(keys.Client(id)) })
 	s.pass++
 }
@@ -139,9 +139,9 @@ func (s *Survey) endPass() {
 // refresh reads the locks that are not fresh. A lock that is free now stays known until the end of the pass, because it may soon be held again.
 func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 	var hashes, zsets, rounds, boards []string
-	for name, l := range s.locks {
-		switch {
-		case fresh[name]:
+	for key, l := range s.locks {
+		switch name := l.Name; {
+		case fresh[key]:
 		case s.admin.lacks(name):
 			l.pass = s.pass // the server may be back before the pass ends, which does not scan it then
 		case s.query.Kind == Election:
@@ -153,14 +153,14 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 		case l.Kind == Latch:
 			rounds = append(rounds, keys.Latch(name).Rounds)
 		case l.Kind == RateLimit || l.Kind == RedissonRateLimit || l.Kind == Bloom:
-			fresh[name] = true
+			fresh[key] = true
 		default:
 			hashes = append(hashes, name)
 		}
 	}
 	read := func(found []Lock, err error) error {
 		found = slices.DeleteFunc(found, func(l Lock) bool {
-			return s.locks[l.Name] == nil || s.query.Kind != "" && s.query.Kind != Election && s.query.Kind != l.Kind
+			return s.locks[l.key()] == nil || s.query.Kind != "" && s.query.Kind != Election && s.query.Kind != l.Kind
 		})
 		s.put(found, fresh)
 		return err
