@@ -80,7 +80,8 @@
 // the majority returned. Before Lock returns, a majority has raised its counters to that token.
 // This requires one more round trip. A server raises its counter only while this holder has its
 // lock. The other servers raise theirs in the background. A reentry keeps the token of the outer
-// hold and requires no further round trip.
+// hold and requires no further round trip. In a quorum of read sides, readers with no writer between
+// them can have different tokens, in any order; only their order with the writers counts.
 //
 // The guarantee depends on the counters. A server that restarts without its data, a FLUSHALL, a
 // promoted replica or a replaced disk loses a counter. If the majorities of two holders share only

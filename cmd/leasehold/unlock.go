@@ -34,7 +34,9 @@ func unlockCommand() *cobra.Command {
 displays the holder and asks for confirmation. Elsewhere it requires --yes.
 
 unlock removes only the holder it displayed, or the one named by --owner. An owner that
-acquires the lock in the meantime keeps it. The lock then goes to the next waiter.
+acquires the lock in the meantime keeps it. But a process that hands the lock off among its
+own goroutines, or lets it linger, keeps one owner string: whoever holds it there is removed.
+The lock then goes to the next waiter.
 
 The holder's context is canceled with the operator and the reason: at once if it has held
 the lock for a second, and otherwise as soon as it has. A client that is not subscribed

@@ -129,7 +129,8 @@ type Batched interface {
 	Batch() any
 
 	// Ahead returns the error that TryLock returns, without sending a command, if another call of this
-	// process waits for the lock and the owner does not hold it. Otherwise it returns nil.
+	// process waits for the lock. Otherwise it returns nil. An owner that holds the lock can call TryLock
+	// anyway, which re-enters it.
 	Ahead() error
 }
 
