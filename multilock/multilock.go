@@ -55,7 +55,7 @@ func New(locks ...lock.Locker) *Lock {
 		m.err = errors.New("multi-lock needs at least 1 lock; got 0")
 	}
 	m.err = errors.Join(m.err, checkPermits(m.locks))
-	if m.err != nil {
+	if m.err != nil { // mutant: never: nothing reads the order then
 		return m
 	}
 	for i := range m.locks {
@@ -78,7 +78,7 @@ func oneBatch(locks []lock.Locker) bool {
 		}
 		seen[l.Name()], batch = true, b.Batch()
 	}
-	return len(locks) > 1
+	return len(locks) > 1 // mutant: border: speed
 }
 
 // checkOptions returns an error if l has an option that delays its release. A call that cannot
@@ -152,7 +152,7 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 	}
 	holds, err := m.acquireAll(ctx, op)
 	if err != nil {
-		if errors.Is(err, lock.ErrUnavailable) && errors.Is(err, lock.ErrNotAcquired) {
+		if errors.Is(err, lock.ErrUnavailable) && errors.Is(err, lock.ErrNotAcquired) { // mutant: operand 2: the same error in a wrapping
 			err = mask.Error(err, lock.ErrNotAcquired) // the last command of some lock had no reply
 		}
 		return nil, err
@@ -216,7 +216,7 @@ func (t *acquisition) acquireBatch(ctx context.Context) error {
 			return withName(t.op, t.m.locks[i], err)
 		}
 		if ctx.Err() != nil {
-			if err = withoutName(err); !errors.Is(err, ctx.Err()) {
+			if err = withoutName(err); !errors.Is(err, ctx.Err()) { // mutant: always: text
 				err = canceledError(ctx, err)
 			}
 			return &lock.Error{Op: t.op, Name: t.m.locks[i].Name(), Err: err}

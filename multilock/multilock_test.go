@@ -817,6 +817,22 @@ func TestMultiLock_togetherReleasesTheFirstLast(t *testing.T) {
 	})
 }
 
+// TryLock of a batch makes one attempt at each lock.
+func TestMultiLock_togetherTriesOnce(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		s := w.sites[0]
+		busy := must(w.T)(s.lock("two", "b", lease).Lock(w.Context()))
+		attempts := 0
+		b := hookedLock{Locker: s.lock("one", "b", lease), before: func(context.Context, string) error { attempts++; return nil }}
+		_, err := oneBatch(s.lock("one", "a", lease), b).TryLock(w.Context())
+		want(w.T, err, lock.ErrNotAcquired)
+		if attempts != 1 {
+			w.Errorf("%d attempts", attempts)
+		}
+		w.unlock(busy)
+	})
+}
+
 // Unlock waits for the first lock of a batch, too, if the others were released in time.
 func TestMultiLock_togetherUnlockWaitsForTheFirst(t *testing.T) {
 	inWorld(t, 1, func(w *world) {

@@ -2059,6 +2059,11 @@ func TestQuorum_leavesNothingInTheParent(t *testing.T) {
 
 // The name of a quorum of locks with different names contains all of them.
 func TestNewQuorum_names(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		if name := multilock.NewQuorum([]lock.Locker{w.sites[0].lock("one", "b", lease), nil, w.sites[0].lock("one", "a", lease)}).Name(); name != "b+a" {
+			w.Errorf("beside a nil: %q", name)
+		}
+	})
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		locks[1] = w.sites[1].lock("one", "p", lease)
