@@ -22,9 +22,9 @@ type Survey struct {
 	admin   *Admin
 	query   Query
 	cursor  string
-	pass    int // the passes over all keys that are complete
+	pass    int                  // the passes over all keys that are complete
 	locks   map[string]*surveyed // by key
-	clients map[string]int // the pass in which each entry was found, by client
+	clients map[string]int       // the pass in which each entry was found, by client
 }
 
 // surveyed is a lock that a Survey has found.

@@ -75,6 +75,7 @@ local function acquire_permits(free, leases, queue, timeouts, owner, ids, lease,
     notify_waiters(channel, publish, others, value, 0)
     notify_redisson(redisson_channel, publish, value)
   end
+  -- mutant: always, operand 1, operand 2: speed
   if acquires and more then -- another waiter is among the first 100 now, which no release has notified
     local entering, needed = redis.call('LRANGE', queue, 99, 99)[1], 0
     for _, waiter in ipairs(waiters) do
