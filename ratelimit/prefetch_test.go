@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -118,48 +119,43 @@ func TestPrefetch_afterASleep(t *testing.T) {
 	}
 }
 
-// Callers that come while one asks wait for the units that it gets.
+// Callers that come while one asks wait for the units that it gets. Those that get none ask together, and not one after
+// the other.
 func TestPrefetch_crowd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rdb, scripts := counted(t, redistest.NewMini(t))
-		l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1000, Per: time.Hour}).Prefetch(100, time.Minute)
-		peek(t, l, "k")
-		before := scripts.Load()
-		var wg sync.WaitGroup
-		for range 101 {
-			wg.Go(func() {
-				if d := take(t, l, "k", 1); !d.OK {
-					t.Errorf("%+v", d)
+	const trip = 15 * time.Millisecond // the policy waits for 50 ms
+	for _, c := range []struct {
+		extra   int64
+		callers int
+		trips   time.Duration
+	}{{100, 101, 1}, {10, 200, 3}} {
+		t.Run(fmt.Sprint(c.callers), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				m := redistest.NewMini(t)
+				wire := m.Proxy(t)
+				l := ratelimit.New(m.Client(t, redistest.Via(wire)), "api", ratelimit.FailClosed(), ratelimit.Limit{Rate: 1000, Per: time.Hour}).Prefetch(c.extra, time.Minute)
+				peek(t, l, "k")
+				wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+					if isScript(req) {
+						a.DelayReply = trip
+					}
+					return a
+				})
+				start := time.Now()
+				var wg sync.WaitGroup
+				for range c.callers {
+					wg.Go(func() {
+						if d := take(t, l, "k", 1); !d.OK {
+							t.Errorf("%+v", d)
+						}
+					})
+				}
+				wg.Wait()
+				if took := time.Since(start); took > c.trips*trip {
+					t.Errorf("%d callers took %v, want %d round trips of %v", c.callers, took, c.trips, trip)
 				}
 			})
-		}
-		wg.Wait()
-		if n := scripts.Load() - before; n != 1 {
-			t.Errorf("%d commands for 101 callers", n)
-		}
-	})
-}
-
-// Callers that get none of the units that another one fetches ask together, and not one after the other.
-func TestPrefetch_crowdBeyondTheStock(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rdb, scripts := counted(t, redistest.NewMini(t))
-		l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 1000, Per: time.Hour}).Prefetch(10, time.Minute)
-		peek(t, l, "k")
-		before := scripts.Load()
-		var wg sync.WaitGroup
-		for range 200 {
-			wg.Go(func() {
-				if d := take(t, l, "k", 1); !d.OK {
-					t.Errorf("%+v", d)
-				}
-			})
-		}
-		wg.Wait()
-		if n := scripts.Load() - before; n > 4 {
-			t.Errorf("%d commands for 200 callers", n)
-		}
-	})
+		})
+	}
 }
 
 // A refund of units from the stock returns no more than is still used of the oldest of them.
