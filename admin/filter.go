@@ -85,7 +85,7 @@ func (a *Admin) someOnes(ctx context.Context, names []string) ([]one, error) {
 	for i, name := range names {
 		_, configs[i] = keys.Bloom(name)
 	}
-	hashes, err := a.parts(ctx, configs)
+	hashes, err := a.parts(ctx, configs, false)
 	if err != nil {
 		return nil, err
 	}

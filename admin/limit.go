@@ -133,7 +133,7 @@ func (a *Admin) marked(ctx context.Context, names []string) (mine []string, err 
 	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
 		text, err := reply.ToString()
 		switch {
-		case wrongType(err):
+		case wrongType(err) || command.RefusedKey(err): // SCAN lists the keys of strangers, too
 		case err != nil:
 			return nil, err
 		case text == limitMark:
@@ -239,11 +239,11 @@ func windowShape(p part) (s *RedissonLimitState, ok bool) {
 	return s, seen == 3 && s.Rate > 0 && s.Per > 0
 }
 
-// windows returns the windows among these hashes.
-func (a *Admin) windows(ctx context.Context, names []string) (found []Lock, err error) {
+// windows returns the windows among these hashes. If strangers is true, it skips those that the user may not read.
+func (a *Admin) windows(ctx context.Context, names []string, strangers bool) (found []Lock, err error) {
 	names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
 	for some := range slices.Chunk(names, atOnce) {
-		parts, err := a.parts(ctx, some)
+		parts, err := a.parts(ctx, some, strangers)
 		if err != nil {
 			return nil, err
 		}
@@ -288,7 +288,7 @@ func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState
 
 // window reads name as a window.
 func (a *Admin) window(ctx context.Context, name string) (l Lock, ok bool, err error) {
-	found, err := a.windows(ctx, []string{name})
+	found, err := a.windows(ctx, []string{name}, false)
 	if err != nil || len(found) == 0 {
 		return Lock{}, false, err
 	}

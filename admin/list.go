@@ -163,7 +163,7 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 	pattern := q.pattern()
 	zsets := func(ctx context.Context, names []string) ([]Lock, error) { return a.zsets(ctx, names, q, pattern) }
 	latches := scan{keys.Latches, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.latches(ctx, names, pattern) }}
-	hashes := scan{pattern, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.hashes(ctx, names, q.Kind) }}
+	hashes := scan{pattern, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.hashes(ctx, names, q) }}
 	switch q.Kind {
 	case "":
 		scans := []scan{hashes, {braced, "zset", zsets}}
@@ -194,7 +194,7 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 	case RateLimit:
 		return []scan{{pattern, "string", a.limits}}, nil
 	case RedissonRateLimit:
-		return []scan{{pattern, "hash", a.windows}}, nil
+		return []scan{{pattern, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.windows(ctx, names, true) }}}, nil
 	case Bloom:
 		return []scan{{keys.Filters, "hash", func(ctx context.Context, configs []string) ([]Lock, error) { return a.filters(ctx, configs, pattern) }}}, nil
 	}
@@ -204,11 +204,12 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 // pattern returns the pattern of the names that q selects.
 func (q Query) pattern() string { return cmp.Or(q.Match, "*") }
 
-// hashes returns the locks of a kind among hashes; an empty kind stands for all that are hashes.
-func (a *Admin) hashes(ctx context.Context, names []string, kind Kind) (found []Lock, err error) {
+// hashes returns the locks among hashes that q selects. Without a Match, it skips those that the user may not read: SCAN lists the keys of
+// strangers, too.
+func (a *Admin) hashes(ctx context.Context, names []string, q Query) (found []Lock, err error) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return keys.Check("", name) != nil })
 	for part := range slices.Chunk(names, atOnce) {
-		likely, err := a.sift(ctx, part)
+		likely, err := a.sift(ctx, part, q.Match == "")
 		if err != nil {
 			return nil, err
 		}
@@ -217,7 +218,7 @@ func (a *Admin) hashes(ctx context.Context, names []string, kind Kind) (found []
 			return nil, err
 		}
 		for _, l := range locks {
-			if kind == "" || l.Kind == kind {
+			if q.Kind == "" || l.Kind == q.Kind {
 				found = append(found, l)
 			}
 		}
@@ -226,8 +227,8 @@ func (a *Admin) hashes(ctx context.Context, names []string, kind Kind) (found []
 }
 
 // sift returns the hashes that can be locks by one of their fields, which is enough to rule out nearly all others at a third of the
-// cost of reading them.
-func (a *Admin) sift(ctx context.Context, names []string) (likely []string, err error) {
+// cost of reading them. If strangers is true, it skips those that the user may not read.
+func (a *Admin) sift(ctx context.Context, names []string, strangers bool) (likely []string, err error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -242,6 +243,10 @@ func (a *Admin) sift(ctx context.Context, names []string) (likely []string, err 
 		_, refused := rueidis.IsRedisErr(err)
 		switch {
 		case rueidis.IsRedisNil(err) || wrongType(err): // it has expired
+		case command.RefusedKey(err):
+			if !strangers {
+				return nil, err
+			}
 		case refused || err == nil && plausible(field): // a server or a user without HRANDFIELD: look reads the hash
 			likely = append(likely, names[i])
 		case err != nil:
@@ -361,7 +366,7 @@ func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	parts, err := a.parts(ctx, names)
+	parts, err := a.parts(ctx, names, false)
 	if err != nil {
 		return nil, err
 	}
@@ -401,8 +406,8 @@ func (a *Admin) beside(p part) rueidis.Completed {
 	return a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build()
 }
 
-// parts returns the first fields of those of the names that are hashes.
-func (a *Admin) parts(ctx context.Context, names []string) (parts []part, err error) {
+// parts returns the first fields of those of the names that are hashes. If strangers is true, it skips those that the user may not read.
+func (a *Admin) parts(ctx context.Context, names []string, strangers bool) (parts []part, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	questions := make(rueidis.Commands, len(names))
@@ -411,7 +416,7 @@ func (a *Admin) parts(ctx context.Context, names []string) (parts []part, err er
 	}
 	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
 		entry, err := reply.AsScanEntry()
-		if wrongType(err) {
+		if wrongType(err) || strangers && command.RefusedKey(err) {
 			continue
 		}
 		if err != nil {

@@ -67,6 +67,16 @@ func Foreign(v luascripts.Verdict, err error) error {
 // permission.
 func Refused(err error) bool { return retry.FaultOf(err).Denied }
 
+// RefusedKey reports whether err says that the user may run the command, but not on this key.
+func RefusedKey(err error) bool {
+	if !Refused(err) {
+		return false
+	}
+	text := err.Error()
+	// Redis checks the command first. The name of the user can have the other words.
+	return !strings.Contains(text, " to run ") && !strings.Contains(text, "channel") && (strings.Contains(text, "a key") || strings.Contains(text, "the keys"))
+}
+
 // Refusal adds advice to err, for which Refused must report true. addr and user are "" if unknown.
 func Refusal(addr, user string, err error) error {
 	server := "Redis"

@@ -463,7 +463,19 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q: refused %t", text, got)
 		}
 	}
-	if Refused(nil) || Refused(io.EOF) {
+	for text, want := range map[string]bool{
+		"NOPERM No permissions to access a key":                                               true,
+		"NOPERM this user has no permissions to access one of the keys used as arguments":     true,
+		"NOPERM User a key has no permissions to run the 'hset' command":                      false,
+		"NOPERM No permissions to access a channel":                                           false,
+		"NOPERM this user has no permissions to access one of the channels used, the keys ok": false,
+		"ERR a key": false,
+	} {
+		if got := RefusedKey(refusal(t, text)); got != want {
+			t.Errorf("%q: refused the key %t", text, got)
+		}
+	}
+	if Refused(nil) || Refused(io.EOF) || RefusedKey(nil) {
 		t.Error("got a refusal without an error")
 	}
 }
