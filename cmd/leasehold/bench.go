@@ -3,11 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,7 +155,7 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
 		clients = append(clients, c)
 	}
-	name := "leasehold-bench:" + strings.ToLower(rand.Text()[:12])
+	name := "leasehold-bench:" + strings.ToLower(crand.Text()[:12])
 	report := benchReport{Server: redacted(address), Mode: string(rdb.Mode())}
 	cells := []struct {
 		name    string
@@ -249,7 +250,7 @@ func handOver(a, b *reentrant.Lock) func(ctx context.Context) (time.Duration, er
 func measure(ctx context.Context, long time.Duration, workers int, call func(context.Context) (time.Duration, error)) (benchCell, error) {
 	var (
 		mu     sync.Mutex
-		taken  []time.Duration
+		taken  sample
 		failed error
 		wg     sync.WaitGroup
 	)
@@ -262,15 +263,15 @@ func measure(ctx context.Context, long time.Duration, workers int, call func(con
 			for ctx.Err() == nil {
 				now := time.Now()
 				mu.Lock()
-				over := failed != nil || now.After(end) && len(taken) > 0 // on a slow server, the first call can outlast the cell
+				over := failed != nil || now.After(end) && taken.calls > 0 // on a slow server, the first call can outlast the cell
 				mu.Unlock()
 				if over {
 					return
 				}
 				d, err := call(ctx)
 				mu.Lock()
-				if failed = cmp.Or(failed, err); failed == nil && now.After(warm) && len(taken) < mostTaken {
-					taken = append(taken, d)
+				if failed = cmp.Or(failed, err); failed == nil && now.After(warm) {
+					taken.add(d, mostTaken)
 				}
 				mu.Unlock()
 			}
@@ -280,15 +281,30 @@ func measure(ctx context.Context, long time.Duration, workers int, call func(con
 	if failed != nil {
 		return benchCell{}, failed
 	}
-	if len(taken) == 0 {
+	if taken.calls == 0 {
 		return benchCell{}, context.Cause(ctx)
 	}
 	took := time.Since(warm)
-	slices.Sort(taken)
+	slices.Sort(taken.of)
 	at := func(p float64) float64 {
-		return float64(taken[int(math.Ceil(p*float64(len(taken))))-1]) / float64(time.Microsecond)
+		return float64(taken.of[int(math.Ceil(p*float64(len(taken.of))))-1]) / float64(time.Microsecond)
 	}
-	return benchCell{Calls: len(taken), PerSecond: float64(len(taken)) / took.Seconds(), P50US: at(.5), P99US: at(.99), MaxUS: at(1)}, nil
+	return benchCell{Calls: taken.calls, PerSecond: float64(taken.calls) / took.Seconds(), P50US: at(.5), P99US: at(.99), MaxUS: at(1)}, nil
+}
+
+// sample has the durations of calls: of all of them, or of a random choice.
+type sample struct {
+	of    []time.Duration
+	calls int
+}
+
+// add adds a call to a sample of at most that many.
+func (s *sample) add(d time.Duration, most int) {
+	if s.calls++; len(s.of) < most {
+		s.of = append(s.of, d)
+	} else if i := rand.IntN(s.calls); i < most { // so each call is in the sample with the same probability
+		s.of[i] = d
+	}
 }
 
 // mayLoad returns an error if the server works for others, and nobody has said that this does not matter.

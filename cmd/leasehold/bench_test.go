@@ -112,3 +112,21 @@ func TestBench_busy(t *testing.T) {
 	says(t, on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr()), 0, "server load unknown")
 	says(t, on(t, s, "bench", "--duration", "100ms", "--url", "redis://jobs:secret@"+s.Addr()), 1, "the user lacks a permission")
 }
+
+// All calls count, and each has the same probability of being in the sample.
+func TestSample(t *testing.T) {
+	const most, calls = 1000, 10_000
+	var s sample
+	for i := range calls {
+		s.add(time.Duration(i), most)
+	}
+	late := 0
+	for _, d := range s.of {
+		if d >= calls/2 {
+			late++
+		}
+	}
+	if s.calls != calls || len(s.of) != most || late < most/3 || late > most*2/3 { // 10 standard deviations
+		t.Errorf("%d calls, a sample of %d, and %d of these in the second half", s.calls, len(s.of), late)
+	}
+}
