@@ -6,7 +6,8 @@
 //	server := asynq.NewServer(redis, asynq.Config{IsFailure: asynqlock.IsFailure})
 //
 // A task whose lock is busy returns to its queue, and asynq retries it after the time of
-// asynq.Config.RetryDelayFunc.
+// asynq.Config.RetryDelayFunc. On its last attempt it waits for the lock instead, because asynq
+// would archive it.
 package asynqlock
 
 import (
@@ -21,6 +22,9 @@ import (
 // task while it holds the lock. lockOf returns the lock of a task, or nil for a task that needs
 // none.
 //
+// On the last attempt of a task, asynq archives it after any error. The middleware then waits for
+// the lock until the context of the task ends.
+//
 // If another task has the lock, the task is not processed, and the error matches
 // lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable. If the client is
 // closed, it matches lock.ErrClosed. If the context of the task is canceled before a reply, it
@@ -30,8 +34,8 @@ import (
 //
 // The context of the task is canceled if the lock is lost. The handler must check it before each
 // step that must not be done twice. lock.HoldFromContext returns the hold. If the lock is lost
-// during a task, the error matches lock.ErrLost, whatever the handler returned, and asynq retries
-// the task. If the client is closed during a task, that holds for lock.ErrClosed.
+// during a task, the error matches lock.ErrLost, whatever the handler returned. asynq then retries
+// the task, unless the handler returned asynq.SkipRetry or asynq.RevokeTask. If the client is closed during a task, that holds for lock.ErrClosed.
 //
 // Each task is its own owner, even if asynq.Config.BaseContext returns the context of a hold.
 //
@@ -52,7 +56,11 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 			}
 			called := false
 			var ended error // why the hold ended before the handler returned
-			unlock := lock.TryDo(ctx, l, func(ctx context.Context) error {
+			do := lock.TryDo
+			if isLastAttempt(ctx) {
+				do = lock.Do
+			}
+			unlock := do(ctx, l, func(ctx context.Context) error {
 				called = true
 				err = next.ProcessTask(ctx, t)
 				ended = lock.HoldFromContext(ctx).Err()
@@ -81,6 +89,13 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	}
 }
 
+// isLastAttempt reports whether asynq archives the task of ctx after any error, even one that is no failure.
+func isLastAttempt(ctx context.Context) bool {
+	failures, _ := asynq.GetRetryCount(ctx)
+	most, ok := asynq.GetMaxRetry(ctx)
+	return ok && failures >= most
+}
+
 // ownerKey is the key of a mark in the context of a task that has its own owner.
 type ownerKey struct{}
 
@@ -94,8 +109,8 @@ func (e notProcessed) Unwrap() error { return e.error }
 // failed if it was not processed because its lock was busy, or because Redis was unavailable. It
 // has not failed if the server or the client was shutting down. asynq retries such a task without
 // counting that. An error of the handler counts, even one about another lock. An error that only an
-// operator can fix, such as a missing permission, counts too. asynq calls IsFailure only if
-// asynq.MaxRetry is at least 1. It archives a task with 0 after any error.
+// operator can fix, such as a missing permission, counts too. asynq does not call IsFailure for the
+// last attempt of a task, such as the only one with asynq.MaxRetry(0).
 func IsFailure(err error) bool {
 	return !errors.As(err, new(notProcessed))
 }

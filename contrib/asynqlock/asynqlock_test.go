@@ -111,6 +111,48 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
+// On its last attempt, a task waits for the lock: asynq would archive it.
+func TestMiddleware_lastAttempt(t *testing.T) {
+	redis := redistest.Start(t)
+	c, err := client.New(redis.Client(t), client.WithKeyPrefix("leasehold:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	l := c.NewLock("customer")
+	h, err := l.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	failures, done := make(chan int, 1), make(chan int, 1)
+	process := asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		n, _ := asynq.GetRetryCount(ctx)
+		done <- n
+		return nil
+	})
+	start(t, redis, process, func(n int) { failures <- n })
+	queue := asynq.NewClient(asynq.RedisClientOpt{Addr: redis.Addr()})
+	defer queue.Close()
+	if _, err := queue.EnqueueContext(t.Context(), asynq.NewTask("bill", []byte("customer")), asynq.MaxRetry(0)); err != nil {
+		t.Fatal(err)
+	}
+	for waits := false; !waits; {
+		s, err := l.Inspect(t.Context())
+		if err != nil || len(failures) > 0 {
+			t.Fatalf("it does not wait: %v", err)
+		}
+		waits = len(s.Waiters) > 0
+	}
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-done:
+	case <-failures:
+		t.Error("it was not processed")
+	}
+}
+
 // A handler detects a loss by its context, and the error of the task matches the loss, whatever the handler returns. The error of the handler counts too.
 func TestMiddleware_lost(t *testing.T) {
 	for name, result := range map[string]func(context.Context) error{
