@@ -16,6 +16,7 @@ package pubsub
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -286,7 +287,8 @@ func (h *Hub) Check(name string) {
 // first if necessary. It reports false, and does not call f, if no subscriber is at the right node.
 //
 // The connection ends with its subscriber, when f has returned. An error of f can therefore mean that the hub is about
-// to reconnect. If the error is not a reply, and ctx is not canceled, the hub does.
+// to reconnect. The hub does if the error is not a reply, or says that the server has become a replica, and ctx is not
+// canceled.
 func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedClient) error) (bool, error) {
 	s := h.sharing(name)
 	if s == nil {
@@ -296,7 +298,7 @@ func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedCl
 	select {
 	case <-s.connected:
 		err := f(s.conn)
-		if _, replied := rueidis.IsRedisErr(err); err != nil && !replied && ctx.Err() == nil {
+		if reply, replied := rueidis.IsRedisErr(err); err != nil && ctx.Err() == nil && (!replied || isReplica(reply)) {
 			s.broke()
 		}
 		return true, err
@@ -305,6 +307,11 @@ func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedCl
 	case <-h.ctx.Done():
 		return false, nil
 	}
+}
+
+// isReplica reports whether reply says that the server has become a replica. After a planned failover, its connections stay open.
+func isReplica(reply *rueidis.RedisError) bool {
+	return strings.Contains(reply.Error(), "READONLY") || strings.HasPrefix(reply.Error(), "REDIRECT")
 }
 
 // sharing returns the subscriber whose node has the slot of name, for a caller that calls users.Done; nil if there is none.

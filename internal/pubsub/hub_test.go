@@ -399,6 +399,30 @@ func TestShare_failsWithoutABreak(t *testing.T) {
 	})
 }
 
+// A server that has become a replica rejects a write. The connection ends, because the next one leads to the primary.
+func TestShare_onAReplica(t *testing.T) {
+	for _, reply := range []string{"READONLY You can't write against a read only replica.", "ERR Error running script: -READONLY You can't write", "REDIRECT 127.0.0.1:6379"} {
+		plain(t, func(w *world, n *node) {
+			is(t, "a connection", w.shares("entry"), true)
+			n.dialled()
+			n.answers(func(command string) string {
+				if command == "ECHO x" {
+					return "-" + reply + "\r\n"
+				}
+				return ""
+			})
+			if shared, err := w.Share(w.Context(), "entry", func(conn rueidis.DedicatedClient) error {
+				return conn.Do(w.Context(), conn.B().Echo().Message("x").Build()).Error()
+			}); !shared || err == nil {
+				t.Errorf("%t, %v", shared, err)
+			}
+			synctest.Wait()
+			is(t, "a connection", w.shares("entry"), true)
+			is(t, "connections after "+reply, n.dialled(), 1)
+		})
+	}
+}
+
 // In RESP2, the connection for commands breaks, and that for subscriptions does not. One command fails. After it, the connection is
 // not shared until the hub has another one.
 func TestShare_oneOfTwoBreaks(t *testing.T) {
