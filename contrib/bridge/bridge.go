@@ -50,6 +50,11 @@ const releaseTime = 3 * time.Second
 // fn has returned, as for [lock.Do]. The order is the same for all callers, so they cannot
 // deadlock.
 //
+// The old lock has limits of its own. Hold.Until and Hold.Extend of the hold are about l, and the
+// old lock is extended for as long as its library does it. A loss of the old lock is detected by a
+// timer, and not by the check in Hold.Err, so a process that was suspended detects it a moment
+// late. l must not be a lock of lock.UntilUnlock, whose context does not end with the old lock.
+//
 // If fn was not called, the error is the error of acquiring a lock. Otherwise it joins the errors
 // of fn and of releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
 // lock.ErrNotAcquired if another owner had the lock.
