@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -289,7 +290,7 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	}
 	addr, moved := err.IsMoved()
 	if moved { // mutant: always: speed
-		h.owners[c.slot] = addr
+		h.owners[c.slot] = f.complete(addr)
 	}
 	switch {
 	case moved && c.pause.Fresh():
@@ -300,6 +301,17 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 		delete(f.have, name)
 		h.later("", c)
 	}
+}
+
+// complete returns the address of another node that this node has named. A node that is configured so, or that does not know
+// the name of the other's host, leaves the host out: it is that of this node.
+func (f *subscriber) complete(addr string) string {
+	// mutant: operand 1: an address has a port
+	if host, port, err := net.SplitHostPort(addr); err == nil && (host == "" || host == "?") {
+		own, _, _ := net.SplitHostPort(f.addr)
+		return net.JoinHostPort(own, port)
+	}
+	return addr
 }
 
 // dropped handles a subscription that the server ended. If this subscriber did not unsubscribe, it

@@ -283,6 +283,24 @@ func TestSharded_moved(t *testing.T) {
 	})
 }
 
+// A node names another one by its port alone, as with cluster-preferred-endpoint-type unknown-endpoint.
+func TestSharded_movedWithoutAHost(t *testing.T) {
+	for _, addr := range []string{":2", "?:2"} {
+		sharded(t, []string{"a:1", "a:2"}, func(w *world) {
+			w.own("{a}", "a:1")
+			is(t, "the listener receives", w.listens("{a}").receives(), "confirmed")
+			w.own("{b}", "a:2")
+			w.nodes["a:1"].answers(func(command string) string {
+				if command == "SSUBSCRIBE {b}" {
+					return "-MOVED 1 " + addr + "\r\n"
+				}
+				return ""
+			})
+			is(t, "the listener receives", w.listens("{b}").receives(), "confirmed")
+		})
+	}
+}
+
 // A node that does not have the slots of its channels names the node that does. What it never
 // confirmed is never unsubscribed there.
 func TestSharded_redirected(t *testing.T) {
