@@ -41,8 +41,9 @@ type ForceUnlockResult struct {
 // It removes only holders that it has read. An owner that acquires the lock in the meantime keeps
 // it, unless it has the owner string of one of them: a lock that is handed off inside a process, or
 // kept there by lock.WithLinger, keeps its owner string, and readers of a process can share one. If
-// a wait group has the name of a lock, ForceUnlock and Inspect reach the lock. The error matches lock.ErrNotHeld if the lock is free, or if owner does not hold it, and
-// ErrBadReason if the reason is not valid.
+// a wait group has the name of a lock, ForceUnlock and Inspect reach the lock. The error matches
+// lock.ErrNotHeld if the lock is free, or if owner does not hold it, and ErrBadReason if the reason
+// is not valid.
 //
 // A message notifies the client of each holder, and the hold is lost. The cause matches
 // lock.ErrLost and lock.ErrForceUnlocked, and names the operator. A client subscribes to these

@@ -35,7 +35,8 @@ import (
 // The context of the task is canceled if the lock is lost. The handler must check it before each
 // step that must not be done twice. lock.HoldFromContext returns the hold. If the lock is lost
 // during a task, the error matches lock.ErrLost, whatever the handler returned. asynq then retries
-// the task, unless the handler returned asynq.SkipRetry or asynq.RevokeTask. If the client is closed during a task, that holds for lock.ErrClosed.
+// the task, unless the handler returned asynq.SkipRetry or asynq.RevokeTask. If the client is closed
+// during a task, that holds for lock.ErrClosed.
 //
 // Each task is its own owner, even if asynq.Config.BaseContext returns the context of a hold.
 //
