@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/redis/rueidis"
 )
 
@@ -362,7 +361,7 @@ func deniedFor(err error, object string) bool {
 	case strings.Contains(text, " to run "): // the name of the user can have the words below
 	case strings.Contains(text, "channel"):
 		sort = "channel"
-	case command.RefusedKey(err):
+	case strings.Contains(text, "a key") || strings.Contains(text, "the keys"):
 		sort = "key"
 	}
 	return sort == object
