@@ -163,6 +163,41 @@ func TestLocks_waitGroupWithTheNameOfALock(t *testing.T) {
 	})
 }
 
+// A user with the rights of one prefix lists its locks on a server that has others, too, also on a server or for a user without
+// HRANDFIELD. With a pattern, what is denied is an error: the list would seem empty.
+func TestLocks_prefixOfAUser(t *testing.T) {
+	t.Parallel()
+	for _, more := range []string{"+@all", "-hrandfield"} {
+		s := redistest.Start(t)
+		sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+		sc.lock(sc.c.NewLock("orders:1"))
+		sc.lock(sc.c.NewLock("other"))
+		sc.do("HSET", "leasehold_leader:{other}", "token", "1")
+		user := s.AddUser(t, "orders", "+@all", more, "~orders:*", "~leasehold_*", "~{orders:*", "~redisson_lock_queue:*")
+		a, err := admin.New(s.Client(t, user))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for q, want := range map[admin.Query]string{{}: "orders:1", {Kind: admin.Election}: "", {Kind: admin.RateLimit}: "", {Kind: admin.RedissonRateLimit}: ""} {
+			var got []string
+			for l, err := range a.Locks(t.Context(), q) {
+				if err != nil {
+					t.Errorf("%s, %+v: %v", more, q, err)
+				}
+				got = append(got, l.Name)
+			}
+			if all := strings.Join(got, " "); all != want {
+				t.Errorf("%s, %+v: %q, want %q", more, q, all, want)
+			}
+		}
+		for _, err := range a.Locks(t.Context(), admin.Query{Match: "oth*"}) {
+			if err == nil || !strings.Contains(err.Error(), "NOPERM") {
+				t.Errorf("%s: what is denied: %v", more, err)
+			}
+		}
+	}
+}
+
 // until waits until ok is true.
 func (s *scene) until(what string, ok func() bool) {
 	s.Helper()

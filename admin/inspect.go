@@ -86,7 +86,7 @@ func (a *Admin) inspect(ctx context.Context, name string) (Lock, error) {
 
 // stateOf reads the lock by the script of its kind.
 func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
-	found, err := a.look(ctx, []string{name})
+	found, err := a.look(ctx, []string{name}, false)
 	if err != nil {
 		return Lock{}, err
 	}

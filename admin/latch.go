@@ -90,7 +90,7 @@ func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern stri
 		}
 		l, ok, err := a.waitGroup(ctx, name)
 		if command.Refused(err) {
-			continue // this user may not read it, and so lists it no more than the keys of strangers
+			continue // SCAN lists all keys, also those that the user is not allowed to read
 		}
 		if err != nil {
 			return nil, err

@@ -46,7 +46,7 @@ func (a *Admin) elections(ctx context.Context, boards []string, pattern string) 
 		}
 	}
 	for some := range slices.Chunk(names, atOnce) {
-		locks, err := a.look(ctx, some)
+		locks, err := a.look(ctx, some, pattern == "*")
 		if err != nil {
 			return nil, err
 		}

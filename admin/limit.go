@@ -133,7 +133,7 @@ func (a *Admin) marked(ctx context.Context, names []string) (mine []string, err 
 	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
 		text, err := reply.ToString()
 		switch {
-		case wrongType(err) || command.RefusedKey(err): // SCAN lists the keys of strangers, too
+		case wrongType(err) || command.RefusedKey(err): // SCAN lists all keys, also those that the user is not allowed to read
 		case err != nil:
 			return nil, err
 		case text == limitMark:
@@ -239,11 +239,11 @@ func windowShape(p part) (s *RedissonLimitState, ok bool) {
 	return s, seen == 3 && s.Rate > 0 && s.Per > 0
 }
 
-// windows returns the windows among these hashes. If strangers is true, it skips those that the user may not read.
-func (a *Admin) windows(ctx context.Context, names []string, strangers bool) (found []Lock, err error) {
+// windows returns the windows among these hashes. If skipDenied is true, it skips those that the user is not allowed to read.
+func (a *Admin) windows(ctx context.Context, names []string, skipDenied bool) (found []Lock, err error) {
 	names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
 	for some := range slices.Chunk(names, atOnce) {
-		parts, err := a.parts(ctx, some, strangers)
+		parts, err := a.parts(ctx, some, skipDenied)
 		if err != nil {
 			return nil, err
 		}
@@ -254,7 +254,7 @@ func (a *Admin) windows(ctx context.Context, names []string, strangers bool) (fo
 			}
 			l, ok, err := a.windowAt(ctx, p.name, s)
 			if command.Refused(err) {
-				continue // this user may not read it, and so lists it no more than the keys of strangers
+				continue // SCAN lists all keys, also those that the user is not allowed to read
 			}
 			if err != nil {
 				return nil, err

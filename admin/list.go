@@ -204,8 +204,8 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 // pattern returns the pattern of the names that q selects.
 func (q Query) pattern() string { return cmp.Or(q.Match, "*") }
 
-// hashes returns the locks among hashes that q selects. Without a Match, it skips those that the user may not read: SCAN lists the keys of
-// strangers, too.
+// hashes returns the locks among hashes that q selects. Without a Match, it skips those that the user is not allowed to read, because SCAN
+// lists all keys.
 func (a *Admin) hashes(ctx context.Context, names []string, q Query) (found []Lock, err error) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return keys.Check("", name) != nil })
 	for part := range slices.Chunk(names, atOnce) {
@@ -213,7 +213,7 @@ func (a *Admin) hashes(ctx context.Context, names []string, q Query) (found []Lo
 		if err != nil {
 			return nil, err
 		}
-		locks, err := a.look(ctx, likely)
+		locks, err := a.look(ctx, likely, q.Match == "")
 		if err != nil {
 			return nil, err
 		}
@@ -227,8 +227,8 @@ func (a *Admin) hashes(ctx context.Context, names []string, q Query) (found []Lo
 }
 
 // sift returns the hashes that can be locks by one of their fields, which is enough to rule out nearly all others at a third of the
-// cost of reading them. If strangers is true, it skips those that the user may not read.
-func (a *Admin) sift(ctx context.Context, names []string, strangers bool) (likely []string, err error) {
+// cost of reading them. If skipDenied is true, it skips those that the user is not allowed to read.
+func (a *Admin) sift(ctx context.Context, names []string, skipDenied bool) (likely []string, err error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -244,7 +244,7 @@ func (a *Admin) sift(ctx context.Context, names []string, strangers bool) (likel
 		switch {
 		case rueidis.IsRedisNil(err) || wrongType(err): // it has expired
 		case command.RefusedKey(err):
-			if !strangers {
+			if !skipDenied {
 				return nil, err
 			}
 		case refused || err == nil && plausible(field): // a server or a user without HRANDFIELD: look reads the hash
@@ -361,12 +361,13 @@ func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (
 	return names, nil
 }
 
-// look returns the locks among names, without their clients. It reads each hash, and what is beside it only of those that may be locks.
-func (a *Admin) look(ctx context.Context, names []string) ([]Lock, error) {
+// look returns the locks among names, without their clients. It reads each hash, and what is beside it only of those that may be locks. If
+// skipDenied is true, it skips those that the user is not allowed to read.
+func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lock, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	parts, err := a.parts(ctx, names, false)
+	parts, err := a.parts(ctx, names, skipDenied)
 	if err != nil {
 		return nil, err
 	}
@@ -406,8 +407,8 @@ func (a *Admin) beside(p part) rueidis.Completed {
 	return a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build()
 }
 
-// parts returns the first fields of those of the names that are hashes. If strangers is true, it skips those that the user may not read.
-func (a *Admin) parts(ctx context.Context, names []string, strangers bool) (parts []part, err error) {
+// parts returns the first fields of those of the names that are hashes. If skipDenied is true, it skips those that the user is not allowed to read.
+func (a *Admin) parts(ctx context.Context, names []string, skipDenied bool) (parts []part, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	questions := make(rueidis.Commands, len(names))
@@ -416,7 +417,7 @@ func (a *Admin) parts(ctx context.Context, names []string, strangers bool) (part
 	}
 	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
 		entry, err := reply.AsScanEntry()
-		if wrongType(err) || strangers && command.RefusedKey(err) {
+		if wrongType(err) || skipDenied && command.RefusedKey(err) {
 			continue
 		}
 		if err != nil {

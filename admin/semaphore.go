@@ -49,7 +49,7 @@ func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern
 			}
 			l, ok, err := a.semaphore(ctx, name)
 			if command.Refused(err) {
-				continue // this user may not read it, and so lists it no more than the keys of strangers
+				continue // SCAN lists all keys, also those that the user is not allowed to read
 			}
 			if err != nil {
 				return nil, err

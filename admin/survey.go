@@ -166,7 +166,7 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 		return err
 	}
 	for part := range slices.Chunk(hashes, atOnce) {
-		if err := read(s.admin.look(ctx, part)); err != nil {
+		if err := read(s.admin.look(ctx, part, false)); err != nil {
 			return err
 		}
 	}
