@@ -206,8 +206,8 @@ func (s *Semaphore) Name() string { return s.one.Name() }
 func (s *Semaphore) Lock(ctx context.Context) (lock.Hold, error) { return s.one.Lock(ctx) }
 
 // TryLock makes one attempt. It neither enters the queue nor overtakes a waiter. It fails with
-// lock.ErrNotAcquired if no permit is left for it after all living waiters in the queue. Otherwise
-// it returns the same errors as Lock.
+// lock.ErrNotAcquired if no permit is left for it after all living waiters in the queue, or if there
+// are more than 100 of them. Otherwise it returns the same errors as Lock.
 func (s *Semaphore) TryLock(ctx context.Context) (lock.Hold, error) { return s.one.TryLock(ctx) }
 
 // N returns a handle that acquires n permits for one hold, all or none. The number n must be at
