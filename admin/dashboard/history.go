@@ -100,6 +100,32 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	defer h.mu.Unlock()
 	h.begin(at)
 	h.take(l, at, first && !h.knows(at))
+	if l.ForceUnlock != nil {
+		h.amend(l.Name, l.ForceUnlock)
+	}
+}
+
+// amend corrects the holds that a force-unlock ended. A survey, which has no audit records, took them for released.
+func (h *history) amend(name string, forced *admin.ForceUnlockRecord) {
+	for i := range h.past {
+		p := &h.past[i]
+		if p.lock != name || p.how != released || !slices.Contains(forced.From, p.client.String()) {
+			continue
+		}
+		if !forced.At.Before(p.last.Add(-skew)) && !forced.At.After(p.ended.Add(skew)) {
+			p.how = forcedBy(forced)
+		}
+	}
+}
+
+// released is how a hold ended that was not lost, as far as is known.
+const released = "released"
+
+// skew is how far the clocks of the operator and of this process may be apart for a force-unlock to explain the end of a hold.
+const skew = time.Second
+
+func forcedBy(forced *admin.ForceUnlockRecord) string {
+	return "force-unlocked by " + shown(forced.By)
 }
 
 // knows reports whether a survey shortly before a time had all locks. Otherwise a hold that is new may have begun long ago.
@@ -160,14 +186,14 @@ func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool,
 			continue
 		}
 		delete(open, id)
-		known.ended, known.how = at, "released"
+		known.ended, known.how = at, released
 		switch {
 		case part:
 			known.ended, known.how = known.last, "unknown: not checked since, may still be held"
 		case gap > pastGap:
 			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05 UTC")
 		case forced != nil && forced.At.After(known.from):
-			known.how = "force-unlocked by " + shown(forced.By)
+			known.how = forcedBy(forced)
 		case known.lease >= 0 && gap >= known.lease:
 			known.how = "lease expired"
 		}

@@ -104,6 +104,42 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// A survey has no audit records, so a look at the lock corrects how its holds ended.
+func TestHistory_amended(t *testing.T) {
+	x := lock.Client{Name: "x", Host: "host-1"}
+	for name, c := range map[string]struct {
+		record admin.ForceUnlockRecord
+		want   string
+	}{
+		"between two surveys":       {admin.ForceUnlockRecord{At: began.Add(15 * time.Second), From: []string{x.String()}}, "x 20s before force-unlocked by alice"},
+		"an operator's slow clock":  {admin.ForceUnlockRecord{At: began.Add(9 * time.Second), From: []string{x.String()}}, "x 20s before force-unlocked by alice"},
+		"an operator's fast clock":  {admin.ForceUnlockRecord{At: began.Add(21 * time.Second), From: []string{x.String()}}, "x 20s before force-unlocked by alice"},
+		"while it was held":         {admin.ForceUnlockRecord{At: began.Add(8 * time.Second), From: []string{x.String()}}, "x 20s before released"},
+		"later":                     {admin.ForceUnlockRecord{At: began.Add(22 * time.Second), From: []string{x.String()}}, "x 20s before released"},
+		"another holder lost it":    {admin.ForceUnlockRecord{At: began.Add(15 * time.Second), From: []string{"y"}}, "x 20s before released"},
+		"a lock with another name":  {admin.ForceUnlockRecord{At: began.Add(15 * time.Second), From: []string{x.String()}}, "x 20s before released"},
+		"the lease expired instead": {admin.ForceUnlockRecord{At: began.Add(15 * time.Second), From: []string{x.String()}}, "x 20s before lease expired"},
+	} {
+		var h history
+		seen, look := lockOf("a", "x"), lockOf("a")
+		if strings.HasSuffix(c.want, "expired") {
+			seen.Lease = 5 * time.Second
+		}
+		h.see(surveyOf(0, seen))
+		h.see(surveyOf(10*time.Second, seen))
+		h.see(surveyOf(20 * time.Second))
+		if name == "a lock with another name" {
+			look.Name = "b"
+		}
+		c.record.By = "alice"
+		look.ForceUnlock = &c.record
+		h.seeLock(look, began.Add(25*time.Second), true)
+		if got := h.says("a", began.Add(30*time.Second)); got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 // A history is bounded, and forgets the oldest hold first.
 func TestHistory_bounded(t *testing.T) {
 	var h history
