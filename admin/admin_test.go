@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
@@ -311,6 +312,71 @@ func TestLocks(t *testing.T) {
 			s.Errorf("an unknown kind: %v", err)
 		}
 	})
+}
+
+// The hash of a read/write lock keeps the field of a dead reader while others read. A list leaves it out, as Inspect does.
+func TestLocks_deadReaders(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		s.lock(s.c.NewRWLock("rw").Read())
+		rw := s.client("second").NewRWLock("rw").Read()
+		ctx := lock.ContextWithNewOwner(s.Context())
+		for range 2 {
+			if _, err := rw.Lock(ctx); err != nil {
+				s.Fatal(err)
+			}
+		}
+		reader := func(name, owner string, holds int, leases ...int) {
+			s.do("HSET", name, "mode", "read", redissons+":"+owner, fmt.Sprint(holds))
+			for _, n := range leases {
+				s.do("SET", keys.ReadLeases(name, redissons+":"+owner, n)[0], "1", "PX", "60000")
+			}
+		}
+		reader("rw", "1", 1, 1)    // alive
+		reader("rw", "2", 3, 1)    // alive: the leases of its later holds have expired
+		reader("rw", "3", 1)       // dead
+		reader("dead", "1", 2)     // nobody reads
+		reader("alone", "1", 2, 2) // alive
+		for _, survey := range []bool{false, true} {
+			var got []string
+			if survey {
+				seen, err := s.admin.Survey(admin.Query{}).Look(s.Context(), time.Minute)
+				if err != nil {
+					s.Fatal(err)
+				}
+				for _, l := range seen.Locks {
+					got = append(got, fmt.Sprint(l.Name, " ", l.Kind, " ", l.Holding, " ", len(l.Holders)))
+				}
+			} else {
+				got = s.list(admin.Query{})
+			}
+			want := map[bool]string{false: "alone rw 1 0|rw rw 4 0", true: "alone rw 1 1|rw rw 4 4"}[survey]
+			if strings.Join(got, "|") != want {
+				s.Errorf("survey %v: %q, want %s", survey, got, want)
+			}
+		}
+	})
+}
+
+// A user who may not read the leases of readers, or run the script, sees all that the hash has.
+func TestLocks_deadReadersDenied(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := newScene(t, func() rueidis.Client { return server.Client(t) })
+	s.do("HSET", "rw", "mode", "read", redissons+":1", "1", redissons+":2", "1")
+	s.do("SET", keys.ReadLeases("rw", redissons+":1", 1)[0], "1", "PX", "60000")
+	for name, rights := range map[string][]string{
+		"leases": {"+@all", "&*", "~rw", "~leasehold_*", "~redisson_*"},
+		"script": {"+@all", "-eval", "-evalsha", "&*", "~*"},
+	} {
+		a, err := admin.New(server.Client(t, server.AddUser(t, name, rights...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := a.Page(t.Context(), admin.Query{Match: "rw"}, "")
+		if err != nil || len(page.Locks) != 1 || page.Locks[0].Holding != 2 {
+			t.Errorf("without rights for the %s: %+v, %v", name, page.Locks, err)
+		}
+	}
 }
 
 // A page is bounded, and the next page begins where it ended.

@@ -72,7 +72,8 @@ var ErrBadCursor = errors.New("invalid or outdated cursor: start over with an em
 //
 // Page uses SCAN. A lock that exists from the first page to the last is on at least one of them,
 // unless its slot is migrated in the meantime, and can be on two. For a lock with many readers,
-// Holders has only some of them. Page counts the waiters and does not list them (see Inspect).
+// Holders has only some of them, and Holding can count readers whose lease has expired. Page counts
+// the waiters and does not list them (see Inspect).
 func (a *Admin) Page(ctx context.Context, q Query, cursor string) (Page, error) {
 	page, err := a.page(ctx, q, cursor)
 	if err != nil {
@@ -375,7 +376,7 @@ func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lo
 	if len(parts) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := a.within(ctx)
+	within, cancel := a.within(ctx)
 	defer cancel()
 	var questions rueidis.Commands
 	for _, p := range parts {
@@ -384,7 +385,7 @@ func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lo
 			questions = append(questions, a.rdb.B().Hget().Key(p.name).Field("mode").Build(), a.rdb.B().Hlen().Key(p.name).Build())
 		}
 	}
-	replies := a.rdb.DoMulti(ctx, questions...)
+	replies := a.rdb.DoMulti(within, questions...)
 	var locks []Lock
 	for _, p := range parts {
 		l, ok, err := p.lock(replies)
@@ -396,7 +397,50 @@ func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lo
 			locks = append(locks, l)
 		}
 	}
-	return locks, nil
+	return a.living(ctx, locks)
+}
+
+// living returns locks without the dead readers of those whose holders are all known, and without locks that only have dead ones. The
+// lease of a reader is a key of its own, so the hash keeps the field of a dead reader while others read.
+func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
+	var questions rueidis.Commands
+	var asked []*Lock
+	for i := range locks {
+		l := &locks[i]
+		if l.Mode != lock.Read || l.Holding > len(l.Holders) { // mutant: operand 1: speed
+			continue
+		}
+		for _, h := range l.Holders {
+			questions = append(questions, a.rdb.B().Exists().Key(keys.ReadLeases(l.Name, h.Owner, h.Count)...).Build())
+			asked = append(asked, l)
+		}
+	}
+	if len(questions) == 0 {
+		return locks, nil
+	}
+	within, cancel := a.within(ctx)
+	defer cancel()
+	dead := make(map[*Lock]bool)
+	for i, reply := range a.rdb.DoMulti(within, questions...) {
+		n, err := reply.AsInt64()
+		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+			return nil, err
+		}
+		if n == 0 { // or the reader has changed its number of holds since, or this user may not read its lease
+			dead[asked[i]] = true
+		}
+	}
+	for l := range dead {
+		now, err := a.ask(ctx, l.Name, ReadWrite)
+		if err != nil {
+			if unanswered(err) {
+				return nil, err
+			}
+			continue // no right to the script: the list shows what it has
+		}
+		l.Mode, l.Holders, l.Holding = now.Mode, now.Holders, len(now.Holders)
+	}
+	return slices.DeleteFunc(locks, func(l Lock) bool { return len(l.Holders) == 0 }), nil
 }
 
 // beside returns the question for those that wait beside the hash: the writer of a read/write lock, or the queue of a fair lock.

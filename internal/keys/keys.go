@@ -71,6 +71,18 @@ func ReadWrite(name string) luascripts.Keys {
 	return k
 }
 
+// mostLeases is how many holds of a reader of Redisson, each with a key, are looked at (luascripts/include_rw.lua).
+const mostLeases = 256
+
+// ReadLeases returns the keys that can have the lease of a reader with this number of holds. A reader is alive if one of
+// them exists.
+func ReadLeases(name, owner string, holds int) (all []string) {
+	for n := holds; n > max(holds-mostLeases, 0); n-- {
+		all = append(all, fmt.Sprintf("%s:%s:rwlock_timeout:%d", tagged(name), owner, n))
+	}
+	return all
+}
+
 // Semaphore returns the keys of a semaphore. The zset of its permits has a name by Redisson's suffixName.
 func Semaphore(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
