@@ -131,7 +131,8 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	surveyor := &surveyor{rdb: rdb, admin: h.admin, locks: h.admin.Survey(admin.Query{Idle: true}), limit: firstLook, record: h.history.see}
 	h.survey = newPoll(surveyor.look)
 	h.survey.rest = (*survey).rest
-	h.limits = newPoll((&limitSurveyor{admin: h.admin}).look)
+	h.limits = newPoll(newLimitSurveyor(h.admin).look)
+	h.limits.rest = (*limits).rest
 	h.mux = http.NewServeMux()
 	for name, page := range pages {
 		h.mux.HandleFunc("GET /"+page.path, func(w http.ResponseWriter, r *http.Request) { h.serve(w, r, name) })

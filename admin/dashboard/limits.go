@@ -22,43 +22,55 @@ var unheld = []admin.Kind{admin.RateLimit, admin.RedissonRateLimit, admin.Bloom}
 
 // limits is what Redis knew of all limiters and filters at one time.
 type limits struct {
-	at      time.Time
-	all     []admin.Lock // by name
-	more    bool         // there are more than a survey takes
-	missing []admin.Missing
-	err     error // the survey is the one before, as this one failed
+	at       time.Time
+	all      []admin.Lock // by name
+	more     bool         // there are more than a survey takes
+	missing  []admin.Missing
+	complete bool    // all keys have been scanned at least once
+	scanned  float64 // the share of the keys that have been scanned until then
+	err      error   // the survey is the one before, as this one failed
 }
 
 // limitSurveyor makes surveys of limiters and filters. One goroutine uses it.
 type limitSurveyor struct {
-	admin *admin.Admin
-	last  limits
+	surveys []*admin.Survey // one for each kind; rate limiters are last, because there can be very many
+	limit   time.Duration   // how long a look scans keys for one kind
+	last    limits
 }
 
-// look makes a survey. If it fails, the survey is the last one with an error.
+func newLimitSurveyor(a *admin.Admin) *limitSurveyor {
+	s := &limitSurveyor{limit: firstLook}
+	for _, k := range []admin.Kind{admin.RedissonRateLimit, admin.Bloom, admin.RateLimit} {
+		s.surveys = append(s.surveys, a.Survey(admin.Query{Kind: k}))
+	}
+	return s
+}
+
+// look continues the surveys. If one fails, it returns the last result with an error.
 func (s *limitSurveyor) look(ctx context.Context) *limits {
-	now := limits{at: time.Now()}
-	for _, k := range []admin.Kind{admin.RedissonRateLimit, admin.Bloom, admin.RateLimit} { // there can be very many of the last
-		for l, err := range s.admin.Locks(ctx, admin.Query{Kind: k}) {
-			if lacks(err, &now.missing) {
-				break
-			}
-			if err != nil {
-				failed := s.last
-				failed.err = err
-				return &failed
-			}
-			if len(now.all) == mostLocks {
-				now.more = true
-				break
-			}
-			now.all = append(now.all, l)
+	now := limits{at: time.Now(), complete: true}
+	for _, survey := range s.surveys {
+		seen, err := survey.Look(ctx, s.limit)
+		if err != nil {
+			failed := s.last
+			failed.err = err
+			return &failed
 		}
+		now.all = append(now.all, seen.Locks...)
+		now.more, now.missing = now.more || seen.More, seen.Missing
+		now.complete, now.scanned = now.complete && seen.Complete, seen.Scanned // the last kind takes longest
+	}
+	if len(now.all) > mostLocks {
+		now.all, now.more = now.all[:mostLocks], true
 	}
 	slices.SortStableFunc(now.all, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
 	s.last = now
 	return &now
 }
+
+func (s *limits) rest(took time.Duration) time.Duration { return restAfter(s.err, s.complete, took) }
+
+func (s *limits) note() note { return noteOf(s.err, s.at, s.missing, s.complete, s.scanned) }
 
 // phrase is a part of what a page says of a limiter or a filter: a text, and behind it a time that the browser counts down.
 type phrase struct {
@@ -191,7 +203,7 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 	if err != nil {
 		return nil, 0, err
 	}
-	v := limitsView{Note: noteOf(s.err, s.at, s.missing), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
+	v := limitsView{Note: s.note(), Text: q.Get("q"), Kind: q.Get("kind"), More: s.more, Limit: mostLocks, Any: len(s.all) > 0}
 	var found []admin.Lock
 	text := strings.ToLower(v.Text)
 	for _, l := range s.all {
@@ -206,9 +218,9 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 		r.Path, r.Last = split(l.Name)
 		v.Rows = append(v.Rows, r)
 	}
-	v.Summary = plural(len(s.all), "limiter or filter")
-	if len(s.all) != 1 {
-		v.Summary = group(len(s.all)) + " limiters and filters"
+	v.Summary = v.Note.count(len(s.all)) + " limiters and filters"
+	if len(s.all) == 1 {
+		v.Summary = v.Note.count(1) + " limiter or filter"
 	}
 	if len(found) != len(s.all) {
 		v.Summary = group(len(found)) + " of " + v.Summary

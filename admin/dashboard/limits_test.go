@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/admin/dashboard"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
 )
 
 // The pages tell how limiters, filters and elections stand, and mark up nothing that an application has written.
@@ -81,4 +84,58 @@ func TestLimits(t *testing.T) {
 	<-done
 	server.Do(t, "HSET", "leasehold_leader:{old}", "token", "1", "value", "x", "since", "1000")
 	s.says("lock?name=old", 200, "Earlier leader (no leader now)")
+}
+
+// On a server with many keys the list fills in, look by look.
+func TestLimits_fill(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	var keys rueidis.Commands
+	for i := range 3000 {
+		keys = append(keys, rdb.B().Set().Key(fmt.Sprint("key", i)).Value("x").Build())
+	}
+	for _, r := range rdb.DoMulti(t.Context(), keys...) {
+		if err := r.Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := billing(t, rdb, "billing")
+	for i := range 40 {
+		if _, err := c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), ratelimit.PerHour(10)).Take(t.Context(), fmt.Sprint(i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := admin.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := dashboard.LimitSurvey(a, 0) // one step of SCAN for each kind
+	before, share, steps := -1, 0, 0
+	for {
+		n, scanning, err := look(t.Context())
+		if err != nil || n < before {
+			t.Fatalf("%d after %d: %v", n, before, err)
+		}
+		before = n
+		if scanning == "" {
+			break
+		}
+		last := share
+		if _, err := fmt.Sscanf(scanning, "%d %%", &share); err != nil || share < last {
+			t.Fatalf("scanned %q after %d %%", scanning, last)
+		}
+		steps++
+	}
+	if before != 40 || steps < 3 {
+		t.Errorf("found %d limiters in %d looks", before, steps)
+	}
+	if n, scanning, err := look(t.Context()); n != 40 || scanning != "" || err != nil {
+		t.Errorf("in the next pass: %d, %q, %v", n, scanning, err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, _, err := look(canceled); n != 40 || err == nil {
+		t.Errorf("a look that fails: %d, %v", n, err)
+	}
 }

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -115,9 +114,11 @@ func (s *surveyor) look(ctx context.Context) *survey {
 	return now
 }
 
-// rest returns how long to wait after a survey that took so long. A page that still fills in waits less.
-func (s *survey) rest(took time.Duration) time.Duration {
-	if s.err == nil && !s.complete {
+func (s *survey) rest(took time.Duration) time.Duration { return restAfter(s.err, s.complete, took) }
+
+// restAfter returns how long to wait after a survey that took so long. A page that still fills in waits less.
+func restAfter(err error, complete bool, took time.Duration) time.Duration {
+	if err == nil && !complete {
 		return max(every/2, took)
 	}
 	return restOf(took)
@@ -168,15 +169,6 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	}
 	now.health = s.health
 	return nil
-}
-
-// lacks reports whether err only says which servers of a cluster a list lacks, and sets missing to these.
-func lacks(err error, missing *[]admin.Missing) bool {
-	var part *admin.IncompleteError
-	if errors.As(err, &part) {
-		*missing = part.Missing
-	}
-	return part != nil
 }
 
 // A sighting says since when each survey has shown an edge of the graph.

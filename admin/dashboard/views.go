@@ -30,7 +30,7 @@ type note struct {
 	Scanning string // the share of the keys that have been scanned, until all have been
 }
 
-func noteOf(err error, at time.Time, missing []admin.Missing) (n note) {
+func noteOf(err error, at time.Time, missing []admin.Missing, complete bool, scanned float64) (n note) {
 	for _, m := range missing {
 		n.Missing = append(n.Missing, fmt.Sprintf("%s does not respond (%v)", m.Server, m.Err))
 	}
@@ -39,18 +39,14 @@ func noteOf(err error, at time.Time, missing []admin.Missing) (n note) {
 		if !at.IsZero() {
 			n.At = at.UTC().Format("15:04:05 UTC")
 		}
+	} else if !complete {
+		n.Scanning = fmt.Sprintf("%.0f %%", 100*scanned)
 	}
 	return n
 }
 
 // note returns what each page says of s.
-func (s *survey) note() note {
-	n := noteOf(s.err, s.at, s.missing)
-	if s.err == nil && !s.complete {
-		n.Scanning = fmt.Sprintf("%.0f %%", 100*s.scanned)
-	}
-	return n
-}
+func (s *survey) note() note { return noteOf(s.err, s.at, s.missing, s.complete, s.scanned) }
 
 // Well reports whether the look is of now, and whole.
 func (n note) Well() bool { return n.Error == "" && n.Missing == nil && n.Scanning == "" }
@@ -619,7 +615,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.NoLock = "This key is not a lock, a rate limiter or a Bloom filter."
 			return v, http.StatusNotFound, nil
 		}
-		v.Note = noteOf(d.err, time.Time{}, nil)
+		v.Note = noteOf(d.err, time.Time{}, nil, true, 0)
 		return v, http.StatusServiceUnavailable, nil
 	}
 	l := d.lock
