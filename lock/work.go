@@ -66,24 +66,23 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 
 // HoldFromContext returns the hold under which a function runs, or nil if there is none. It works
 // for functions of [Do], [TryDo], and every other call of this module that locks for a function.
-// Pass it the context of the function.
+// Pass it the context of the function. Given the Context of a hold, it returns that hold. If locks
+// are nested, it returns the innermost one.
 //
 // The context of the function is canceled with the caller's, and the lock stays held until the
 // function has returned. A function that still has work to do after the cancellation checks Err of
 // the hold. It is nil while the lock is held, and matches [ErrLost] after a loss. Do not unlock the
 // hold, because it belongs to the caller of the function.
 func HoldFromContext(ctx context.Context) Hold {
-	h, _ := ctx.Value(holdKey{}).(Hold)
+	h, _ := ctx.Value(owner.Hold{}).(Hold)
 	return h
 }
-
-type holdKey struct{}
 
 // workContext returns the context of the work under h for a caller with ctx: canceled with ctx, and when h ends. release frees its
 // resources once h has ended.
 func workContext(ctx context.Context, h Hold) (work context.Context, release func()) {
 	held := h.Context()
-	work = context.WithValue(held, holdKey{}, h)
+	work = context.WithValue(held, owner.Hold{}, h)
 	if ctx.Done() == nil {
 		return work, func() {}
 	}

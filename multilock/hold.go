@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -85,7 +86,10 @@ func (t *term) until(u time.Time) time.Time {
 }
 
 // termContext is the context of a term.
-type termContext struct{ t *term }
+type termContext struct {
+	t *term
+	h lock.Hold // of the term
+}
 
 func (c termContext) Deadline() (time.Time, bool) { return c.t.inner.Deadline() }
 
@@ -98,6 +102,9 @@ func (c termContext) Err() error {
 
 // Value calls check, too, because context.Cause calls no other method before Go 1.26.
 func (c termContext) Value(key any) any {
+	if _, ok := key.(owner.Hold); ok {
+		return c.h
+	}
 	c.t.check() // mutant: removed: Go 1.26 calls Err
 	return c.t.inner.Value(key)
 }
@@ -152,7 +159,7 @@ func (h *hold) Until() time.Time {
 	return h.term.until(until)
 }
 
-func (h *hold) Context() context.Context { return termContext{h.term} }
+func (h *hold) Context() context.Context { return termContext{h.term, h} }
 func (h *hold) Err() error               { return h.term.err() }
 func (h *hold) Token() uint64            { return 0 }
 func (h *hold) Owner() string            { return "" }

@@ -660,7 +660,7 @@ func (h *quorumHold) Until() time.Time {
 	return h.term.until(until)
 }
 
-func (h *quorumHold) Context() context.Context { return termContext{h.term} }
+func (h *quorumHold) Context() context.Context { return termContext{h.term, h} }
 func (h *quorumHold) Err() error               { return h.term.err() }
 func (h *quorumHold) Token() uint64            { return h.token }
 func (h *quorumHold) Owner() string            { return "" }

@@ -931,6 +931,28 @@ func TestHolds_ofAnyHold(t *testing.T) {
 	})
 }
 
+// The context of a hold of several locks carries that hold, and not one of its members or of the work around it.
+func TestHolds_context(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var members []lock.Locker
+		for range 3 {
+			members = append(members, locktest.NewServer(t).Client(t).NewLock("orders"))
+		}
+		for name, l := range map[string]lock.Locker{"multi-lock": multilock.New(members...), "quorum": multilock.NewQuorum(members, multilock.WithDurableServers())} {
+			err := lock.Do(t.Context(), locktest.NewServer(t).Client(t).NewLock("outer"), func(ctx context.Context) error {
+				h := must(t)(l.Lock(ctx))
+				if got := lock.HoldFromContext(h.Context()); got != h {
+					t.Errorf("%s: %v, want %v", name, got, h)
+				}
+				return h.Unlock(ctx)
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // While the call waits for one lock, it holds those before it and not those after it.
 func TestMultiLock_holdsEarlierLocksWhileItWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {

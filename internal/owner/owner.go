@@ -11,6 +11,9 @@ type Key struct{}
 // canceled when the work is to stop. The hold is not under it, and lasts until Unlock.
 type Caller struct{}
 
+// Hold is the key of a lock.Hold in the context of a hold, and in that of the work under a hold.
+type Hold struct{}
+
 // numbers counts the owners of this process. All clients share one counter, so that a
 // context means the same owner to each of them; their uuids keep the owners apart
 // in Redis.

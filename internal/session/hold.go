@@ -201,8 +201,13 @@ func (c holdContext) Err() error { return c.h.now().Err() }
 
 // Value also checks the lease, because before Go 1.26 context.Cause calls only Value.
 func (c holdContext) Value(key any) any {
-	if _, ok := key.(owner.Key); ok && !c.h.acquisition().spec.NonReentrant {
-		return c.h.By.Number
+	switch key.(type) {
+	case owner.Key:
+		if !c.h.acquisition().spec.NonReentrant {
+			return c.h.By.Number
+		}
+	case owner.Hold:
+		return c.h
 	}
 	return c.h.now().Value(key)
 }

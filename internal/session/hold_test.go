@@ -222,3 +222,30 @@ func TestContext_calledWithoutTheMutex(t *testing.T) {
 		}
 	})
 }
+
+// The context of a hold carries that hold, and not the one of the work in which its lock was acquired: a token from the context is its own.
+func TestContext_carriesItsHold(t *testing.T) {
+	inBubble(t, func(w *world) {
+		outer := w.lock(w.a, context.Background())
+		ctx, cancel := context.WithCancel(outer.Context())
+		defer cancel()
+		if got := lock.HoldFromContext(ctx); got != outer {
+			w.Errorf("from a derived context: %v, want %v", got, outer)
+		}
+		err := lock.Do(ctx, locker{w.a, w.a.NewSpec(plain, "other", nil)}, func(ctx context.Context) error {
+			inner, err := w.a.Lock(ctx, w.a.NewSpec(plain, "inner", nil))
+			if err != nil {
+				return err
+			}
+			work := lock.HoldFromContext(ctx)
+			if got := lock.HoldFromContext(inner.Context()); got != inner || work == outer || work == inner {
+				w.Errorf("nested: %v in %v, want %v", got, work, inner)
+			}
+			return inner.Unlock(ctx)
+		})
+		if err != nil {
+			w.Error(err)
+		}
+		w.unlock(outer)
+	})
+}
