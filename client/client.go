@@ -150,6 +150,9 @@ func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Op
 
 // open connects, and returns a client that owns the connection.
 func open(ctx context.Context, option rueidis.ClientOption, config config) (*Client, error) {
+	if ctx == nil {
+		panic("leasehold: nil context") // here, where the caller can recover, and not in a goroutine that connects
+	}
 	rdb, err := connect(ctx, option, config.lazy)
 	if err != nil {
 		return nil, &lock.Error{Op: "open", Err: err}

@@ -17,6 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/ratelimit"
+	"github.com/redis/rueidis"
 )
 
 // addr is the address of an in-memory server, for the examples.
@@ -163,6 +164,27 @@ func TestOpen(t *testing.T) {
 		if !errors.Is(h.Err(), lock.ErrClosed) {
 			t.Errorf("%s: %v", url, h.Err())
 		}
+	}
+}
+
+// A nil context is a bug of the caller. Open panics where the caller can recover, and not in a goroutine that connects.
+func TestOpen_nilContext(t *testing.T) {
+	var none context.Context
+	for name, open := range map[string]func() (*client.Client, error){
+		"Open": func() (*client.Client, error) { return client.Open(none, "redis://127.0.0.1:1") },
+		"OpenWithOption": func() (*client.Client, error) {
+			return client.OpenWithOption(none, rueidis.ClientOption{InitAddress: []string{"127.0.0.1:1"}})
+		},
+	} {
+		func() {
+			defer func() {
+				if p := recover(); p != "leasehold: nil context" {
+					t.Errorf("%s: panicked with %v", name, p)
+				}
+			}()
+			_, err := open()
+			t.Errorf("%s: %v", name, err)
+		}()
 	}
 }
 

@@ -31,7 +31,9 @@ func withPool(rdb rueidis.Client, sender *command.Sender, logger *slog.Logger) r
 }
 
 func (p pooled) Dedicate() (rueidis.DedicatedClient, func()) {
-	defer time.AfterFunc(2*p.pool.sender.Timeout, p.tell).Stop()
+	waiting, done := context.WithCancel(context.Background())
+	defer done()
+	defer time.AfterFunc(2*p.pool.sender.Timeout, func() { p.tell(waiting) }).Stop()
 	return p.Client.Dedicate()
 }
 
@@ -49,17 +51,18 @@ func (p pooled) Nodes() map[string]rueidis.Client {
 	return nodes
 }
 
-// tell logs the message, unless the server does not respond on the shared connection either.
-func (p pooled) tell() {
+// tell logs the message, unless the server does not respond on the shared connection either, or has only begun to: then the
+// wait ends soon, and waiting is canceled.
+func (p pooled) tell(waiting context.Context) {
 	s := p.pool.sender
 	if s.Enter() != nil {
 		return
 	}
 	s.Go(func() {
 		defer s.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), p.pool.sender.Timeout)
+		ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 		defer cancel()
-		if p.Do(ctx, p.B().Ping().Build()).Error() != nil {
+		if p.Do(ctx, p.B().Ping().Build()).Error() != nil || s.Sleep(waiting, s.Timeout) != nil {
 			return
 		}
 		p.pool.once.Do(func() {
@@ -67,7 +70,7 @@ func (p pooled) tell() {
 			if logger == nil {
 				logger = slog.Default()
 			}
-			logger.Warn("blocking pool exhausted; raise BlockingPoolSize of the rueidis client", "waited", 2*p.pool.sender.Timeout)
+			logger.Warn("blocking pool exhausted; raise BlockingPoolSize of the rueidis client", "waited", 3*s.Timeout)
 		})
 	})
 }

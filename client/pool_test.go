@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,5 +80,42 @@ func TestPool_pausedServer(t *testing.T) {
 	}
 	if n := all.count(noConnection); n != 0 {
 		t.Errorf("logged %d times", n)
+	}
+}
+
+// waking is a client whose server was paused: it gives no connection until it responds to the PING by which the client finds out whether the
+// server responds at all.
+type waking struct {
+	rueidis.Client
+	awake chan struct{}
+	once  *sync.Once
+}
+
+func (w waking) Dedicate() (rueidis.DedicatedClient, func()) {
+	<-w.awake
+	return w.Client.Dedicate()
+}
+
+func (w waking) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if cmd.Commands()[0] == "PING" {
+		w.once.Do(func() { close(w.awake) })
+	}
+	return w.Client.Do(ctx, cmd)
+}
+
+// A server that was paused, and responds again while the client finds out why it has no connection, has not exhausted a pool.
+func TestPool_pauseEnds(t *testing.T) {
+	t.Parallel()
+	var all output
+	w := waking{redistest.Start(t).Client(t), make(chan struct{}), new(sync.Once)}
+	c := open(t, w, all.logger(), client.WithOpTimeout(time.Second), client.WithoutRegistry())
+	if _, err := c.NewLock("orders", lock.WithReplicas(1, time.Second)).TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) {
+		t.Errorf("TryLock with replicas: %v", err)
+	}
+	<-w.awake
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // an operation timeout later it would log
+		if n := all.count(noConnection); n != 0 {
+			t.Fatalf("logged %d times", n)
+		}
 	}
 }
