@@ -149,7 +149,12 @@ func (s *Session) Close(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		late = fmt.Errorf("%w: commands are still waiting for a reply", ctx.Err())
+		late = ctx.Err()
+		if name, err := s.reconcilers.failing(); unconfirmed == nil && err != nil {
+			late = fmt.Errorf("%w: release of %q not confirmed: %w", late, name, s.sender.Explain(err))
+		} else if unconfirmed == nil {
+			late = fmt.Errorf("%w: commands are still waiting for a reply", late)
+		}
 		s.closer.once.Do(func() { close(s.closer.givenUp) })
 	}
 	return errors.Join(late, unconfirmed)
@@ -195,6 +200,7 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed int   // guarded by mu
+	var name string  // of one of them; guarded by mu
 	var reason error // guarded by mu
 	slots := make(chan struct{}, atOnce)
 	for _, t := range held {
@@ -216,7 +222,7 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			}
 			if err != nil && !errors.Is(err, lock.ErrLost) {
 				mu.Lock()
-				failed, reason = failed+1, err
+				failed, name, reason = failed+1, t.spec.Name, err
 				mu.Unlock()
 			}
 			t.at.tidy()
@@ -226,5 +232,5 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 	if failed == 0 {
 		return nil
 	}
-	return fmt.Errorf("release not confirmed for %d of %d locks, which expire with their leases: %w", failed, len(held), reason)
+	return fmt.Errorf("release not confirmed for %d of %d locks, which expire with their leases, such as %q: %w", failed, len(held), name, reason)
 }

@@ -165,6 +165,44 @@ func TestClose_whileTheServerLoads(t *testing.T) {
 	})
 }
 
+// The error of Close says which lock Redis did not confirm as released, and why, whether Close or an Unlock before it released the lock.
+func TestClose_says(t *testing.T) {
+	readOnly := "READONLY You can't write against a read only replica."
+	for name, c := range map[string]struct {
+		unlock, frozen bool
+		want           string
+	}{
+		"held":                   {false, false, `1 of 1 locks, which expire with their leases, such as "orders": `},
+		"unlocked before":        {true, false, `release of "orders" not confirmed: `},
+		"unlocked without reply": {true, true, "commands are still waiting for a reply"},
+		"held without reply":     {false, true, `1 of 1 locks, which expire with their leases, such as "orders": `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				h := w.lock(w.a, w.Context())
+				if c.frozen {
+					w.wire.Freeze(true)
+				} else {
+					w.mini.SetError(readOnly)
+				}
+				if c.unlock {
+					if err := h.Unlock(w.Context()); err == nil {
+						w.Error("unlocked")
+					}
+				}
+				err := w.a.Close(w.Context())
+				if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "READONLY") == c.frozen ||
+					strings.Contains(err.Error(), "waiting for a reply") != (c.unlock && c.frozen) {
+					w.Errorf("%v, want %q", err, c.want)
+				}
+				w.wire.Freeze(false)
+				w.mini.SetError("")
+				w.mini.FlushAll()
+			})
+		})
+	}
+}
+
 // A lock that is gone in Redis is not held any more: Close returns no error for it, and logs the loss.
 func TestClose_lockGone(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {

@@ -80,6 +80,7 @@ type pending struct {
 	pause  retry.Backoff // between failed commands
 	looks  bool          // confirmed; the next command is the repetition, and Close has not made it due yet
 	anew   bool          // add was called again while a worker had it
+	err    error         // of the latest command; nil before the first reply
 	index  int           // in the queue; -1 while a worker has it
 }
 
@@ -134,6 +135,22 @@ func (q *reconciler) work() {
 			q.s.report.warn("release not confirmed before the lease expired", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		}
 	}
+}
+
+// failing returns the name of a lock whose release failed and is to be repeated, and the error.
+func (all *reconcilers) failing() (name string, err error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, q := range all.nodes {
+		q.mu.Lock()
+		for t, d := range q.of {
+			if d.err != nil {
+				name, err = t.spec.Name, d.err
+			}
+		}
+		q.mu.Unlock()
+	}
+	return name, err
 }
 
 // next waits until an entry is due and removes it from the queue. It returns nil, which ends the worker, when the queue
@@ -204,6 +221,7 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	d.err = err
 	switch {
 	case errors.As(err, new(retry.Closed)):
 		// mutant: removed: memory
