@@ -320,3 +320,18 @@ func TestOpen_wrongServers(t *testing.T) {
 		})
 	}
 }
+
+// A cluster that does not respond is unavailable, for a client that asks it about sharded Pub/Sub as for any other call. The end of the
+// caller's context is the caller's own.
+func TestNew_clusterPaused(t *testing.T) {
+	t.Parallel()
+	node := redistest.Start(t, "--cluster-enabled", "yes")
+	node.AddSlots(t, 0, 16384)
+	rdb := node.Client(t)
+	node.Freeze(t)
+	_, err := client.New(rdb, client.WithOpTimeout(300*time.Millisecond))
+	node.Thaw(t)
+	if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want %v", err, lock.ErrUnavailable)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
@@ -64,6 +65,7 @@ func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	// A single client comes with the error of its first dial, and dials for each command.
 	unconnected := option
 	unconnected.Sentinel = rueidis.SentinelOption{}
+	unconnected.Standalone = rueidis.StandaloneOption{}
 	unconnected.ForceSingleClient = true
 	unconnected.DisableRetry = true
 	unconnected.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) { return nil, l.reason() }
@@ -99,9 +101,12 @@ func (l *lazy) run() {
 			}
 		}
 		l.mu.Lock()
-		if err == nil {
+		switch {
+		case err == nil:
 			l.rdb = rdb
-		} else {
+		case errors.Is(err, errLazyCluster), errors.Is(err, dial.ErrSentinel):
+			l.why = command.Final{Err: err} // to wait for another server would not help
+		default:
 			l.why = undialled(err)
 		}
 		l.mu.Unlock()

@@ -145,15 +145,40 @@ func TestWithLazyConnect_errors(t *testing.T) {
 	s.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all")
 	node := redistest.Start(t, "--cluster-enabled", "yes")
 	node.AddSlots(t, 0, 16384)
-	for name, test := range map[string]struct{ url, text string }{
-		"password": {"redis://locks:wrong@" + s.Addr(), "WRONGPASS"},
-		"cluster":  {node.URL(), "without this option"},
-		"nobody":   {"redis://127.0.0.1:1", "connection refused"},
+	sentinel := redistest.StartSentinel(t, 1).Sentinels[0]
+	for name, test := range map[string]struct {
+		url, text string
+		waits     bool // Lock waits for the server
+	}{
+		"password": {"redis://locks:wrong@" + s.Addr(), "WRONGPASS", false},
+		"cluster":  {node.URL(), "without this option", false},
+		"sentinel": {sentinel.URL(), "is a Sentinel", false},
+		"nobody":   {"redis://127.0.0.1:1", "connection refused", true},
 	} {
 		c := openLazily(t, test.url)
-		if _, err := c.NewLock("orders").TryLock(t.Context()); err == nil || !strings.Contains(err.Error(), test.text) || !isError(err) {
+		l := c.NewLock("orders")
+		_, err := l.TryLock(t.Context())
+		if err == nil || !strings.Contains(err.Error(), test.text) || !isError(err) || errors.Is(err, lock.ErrUnavailable) != test.waits {
 			t.Errorf("%s: got %v, want %q in it", name, err, test.text)
 		}
+		if test.waits {
+			continue
+		}
+		if _, again := l.Lock(t.Context()); again == nil || !strings.Contains(again.Error(), test.text) {
+			t.Errorf("%s: Lock: %v", name, again)
+		}
+	}
+	replicas := rueidis.ClientOption{InitAddress: []string{s.Addr()}, Username: "locks", Password: "secret",
+		Standalone: rueidis.StandaloneOption{ReplicaAddress: []string{s.Addr()}}, SendToReplicas: func(rueidis.Completed) bool { return false }}
+	c, err := client.OpenWithOption(t.Context(), replicas, client.WithLazyConnect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, err := c.NewLock("orders").Lock(t.Context()); err != nil || h.Unlock(t.Context()) != nil {
+		t.Errorf("with options for a standalone server: %v", err)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 	if _, err := client.Open(t.Context(), "nonsense", client.WithLazyConnect()); !isError(err) {
 		t.Errorf("a bad URL: %v", err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/redis/rueidis"
 )
@@ -49,6 +50,11 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	}
 	sharded, err := pubsub.Sharded(ctx, rdb, timeout)
 	if err != nil {
+		if s := command.New(rdb, command.Config{Timeout: timeout}); ctx.Err() == nil && err == context.DeadlineExceeded {
+			err = s.Unavailable(timeout, nil)
+		} else if ctx.Err() == nil {
+			err = s.Explain(err)
+		}
 		return false, fmt.Errorf("detect sharded Pub/Sub (see WithPubSub): %w", err)
 	}
 	return sharded, nil

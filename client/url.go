@@ -69,6 +69,11 @@ func tuned(option rueidis.ClientOption, lease time.Duration) rueidis.ClientOptio
 	// hangs, before a lease can expire. rueidis sends them if nothing else was replied to since the last tick.
 	option.Dialer = dial.Lively(option.Dialer)
 	option.Dialer.KeepAlive = cmp.Or(option.Dialer.KeepAlive, max(min(lease/6, 5*time.Second), time.Second))
+	// rueidis uses nothing of Dialer for Sentinels. A Sentinel that hangs would keep the client from following a failover.
+	sentinel := &option.Sentinel.Dialer
+	*sentinel = dial.Lively(*sentinel)
+	sentinel.KeepAlive = cmp.Or(sentinel.KeepAlive, option.Dialer.KeepAlive)
+	sentinel.Timeout = cmp.Or(sentinel.Timeout, option.Dialer.Timeout, rueidis.DefaultDialTimeout)
 	// Commands and replies of locks are short. The defaults take 1.35 MB for each connection.
 	option.ReadBufferEachConn = cmp.Or(option.ReadBufferEachConn, 32<<10)
 	option.WriteBufferEachConn = cmp.Or(option.WriteBufferEachConn, 32<<10)
@@ -121,12 +126,18 @@ var parameters = map[string]struct {
 	"client_cache":  {"0", func(v string) bool { return v == "0" }},
 	"client_name":   {},
 	"db":            {},
-	"dial_timeout":  {},
+	"dial_timeout":  {"a positive duration, such as 5s", positive},
 	"master_set":    {"the name that the Sentinels know", func(v string) bool { return v != "" }},
 	"max_retries":   {"0", func(v string) bool { return v == "0" }},
 	"protocol":      {"2 or 3", func(v string) bool { return v == "2" || v == "3" }},
 	"skip_verify":   {},
-	"write_timeout": {},
+	"write_timeout": {"a positive duration, such as 5s", positive},
+}
+
+// positive reports whether value is a positive duration. rueidis reports what is no duration.
+func positive(value string) bool {
+	d, err := time.ParseDuration(value)
+	return err != nil || d > 0
 }
 
 // check reports what rueidis ignores in a URL that it can read. The error repeats no value.
@@ -159,6 +170,8 @@ func check(text string) error {
 			return errors.New("the URL names a database in its path and in the parameter db: omit one of them")
 		case name == "skip_verify" && u.Scheme != "rediss" && u.Scheme != "valkeys":
 			return errors.New("the URL parameter skip_verify is for TLS only: want rediss://host:port")
+		case u.Scheme == "unix" && (name == "addr" || name == "master_set"):
+			return fmt.Errorf("the URL parameter %s is for TCP only, and the URL names a Unix socket", name)
 		case parameter.fits != nil && slices.ContainsFunc(given[name], func(v string) bool { return !parameter.fits(v) }):
 			return fmt.Errorf("the URL parameter %s must be %s", name, parameter.want)
 		}

@@ -3,8 +3,10 @@ package client_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/redis/rueidis"
 )
 
 func TestParseURL_errors(t *testing.T) {
@@ -18,25 +20,30 @@ func TestParseURL_errors(t *testing.T) {
 		"redis://user:sec ret@host": "percent-encoded",
 		"redis://127.0.0.1:6379/x":  "invalid database number",
 
-		"redis:127.0.0.1:6379":                    "want redis://host:port",
-		"redis://127.0.0.1:6379?tls=true":         `unknown URL parameter "tls"; for TLS the URL begins with rediss://`,
-		"redis://user:sec@127.0.0.1:6379?pool=9":  `unknown URL parameter "pool"; the known parameters are addr, client_cache, client_name, db, `,
-		"redis://127.0.0.1:6379?DB=1":             `"DB"`,
-		"redis://127.0.0.1:6379?;tls=true":        "cannot be read",
-		"redis://user:12?sec=x&y@127.0.0.1:6379":  "percent-encoded",
-		"redis://user:12#sec@127.0.0.1:6379":      "%23",
-		"redis://user:12#sec ret@127.0.0.1:6379":  "%23",
-		"redis://user:sec#ret@127.0.0.1:6379":     "%23",
-		"unix:///run/redis.sock#sec":              "%23",
-		"redis://127.0.0.1:6379?skip_verify=true": "skip_verify is for TLS only",
-		"redis://a:26379?master_set=m&addr=b":     "addr must be host:port",
-		"redis://127.0.0.1:6379?protocol=4":       "protocol must be 2 or 3",
-		"redis://127.0.0.1:6379?client_cache=sec": "client_cache must be 0",
-		"redis://127.0.0.1:6379?max_retries=3":    "max_retries must be 0",
-		"redis://127.0.0.1:26379?master_set=":     "master_set must be",
-		"unix://run/redis.sock":                   "three slashes",
-		"redis://127.0.0.1:6379?db=1&db=2":        "parameter db is given 2 times",
-		"redis://127.0.0.1:6379/1?db=2":           "omit one of them",
+		"redis:127.0.0.1:6379":                     "want redis://host:port",
+		"redis://127.0.0.1:6379?tls=true":          `unknown URL parameter "tls"; for TLS the URL begins with rediss://`,
+		"redis://user:sec@127.0.0.1:6379?pool=9":   `unknown URL parameter "pool"; the known parameters are addr, client_cache, client_name, db, `,
+		"redis://127.0.0.1:6379?DB=1":              `"DB"`,
+		"redis://127.0.0.1:6379?;tls=true":         "cannot be read",
+		"redis://user:12?sec=x&y@127.0.0.1:6379":   "percent-encoded",
+		"redis://user:12#sec@127.0.0.1:6379":       "%23",
+		"redis://user:12#sec ret@127.0.0.1:6379":   "%23",
+		"redis://user:sec#ret@127.0.0.1:6379":      "%23",
+		"unix:///run/redis.sock#sec":               "%23",
+		"redis://127.0.0.1:6379?skip_verify=true":  "skip_verify is for TLS only",
+		"redis://a:26379?master_set=m&addr=b":      "addr must be host:port",
+		"redis://127.0.0.1:6379?protocol=4":        "protocol must be 2 or 3",
+		"redis://127.0.0.1:6379?client_cache=sec":  "client_cache must be 0",
+		"redis://127.0.0.1:6379?max_retries=3":     "max_retries must be 0",
+		"redis://127.0.0.1:26379?master_set=":      "master_set must be",
+		"redis://127.0.0.1:6379?dial_timeout=0s":   "dial_timeout must be a positive duration",
+		"redis://127.0.0.1:6379?write_timeout=-1s": "write_timeout must be a positive duration",
+		"redis://127.0.0.1:6379?write_timeout=x":   "invalid write timeout",
+		"unix:///run/redis.sock?addr=b:1":          "addr is for TCP only",
+		"unix:///run/redis.sock?master_set=m":      "master_set is for TCP only",
+		"unix://run/redis.sock":                    "three slashes",
+		"redis://127.0.0.1:6379?db=1&db=2":         "parameter db is given 2 times",
+		"redis://127.0.0.1:6379/1?db=2":            "omit one of them",
 	} {
 		_, err := client.ParseURL(url)
 		if err == nil || !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "sec") {
@@ -89,4 +96,18 @@ func FuzzParseURL(f *testing.F) {
 			t.Errorf("%q: the error has the password: %v", text, err)
 		}
 	})
+}
+
+// rueidis uses the dialer of a Sentinel alone, so it has the settings of the other, unless it has its own.
+func TestParseURL_sentinelDialer(t *testing.T) {
+	o, err := client.ParseURL("redis://a:26379?master_set=m&dial_timeout=7s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := o.Sentinel.Dialer; d.Timeout != 7*time.Second || d.KeepAlive != o.Dialer.KeepAlive || d.KeepAlive <= 0 || !d.KeepAliveConfig.Enable {
+		t.Errorf("%+v", d)
+	}
+	if o, err = client.ParseURL("redis://a:26379?master_set=m"); err != nil || o.Sentinel.Dialer.Timeout != rueidis.DefaultDialTimeout {
+		t.Errorf("%v, %v", o.Sentinel.Dialer.Timeout, err)
+	}
 }

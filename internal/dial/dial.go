@@ -115,8 +115,8 @@ func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dia
 // errPlain is the error of a TLS connection to a server that speaks no TLS.
 var errPlain = errors.New("the server does not use TLS on this port: use redis://host:port")
 
-// errSentinel is the error of a connection to a Sentinel as if it were a server with data.
-var errSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
+// ErrSentinel is the error of a connection to a Sentinel as if it were a server with data.
+var ErrSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
 
 // ErrSentinelUser is the error of a Sentinel that does not accept its user.
 var ErrSentinelUser = errors.New("set Username and Password in ClientOption.Sentinel and use OpenWithOption; a URL cannot set them")
@@ -191,7 +191,7 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	var reply *rueidis.RedisError
 	if errors.As(err, &reply) {
 		if w.option.Sentinel.MasterSet == "" && w.sentinel(ctx, addr) {
-			return fmt.Errorf("%s: %w", addr, errSentinel)
+			return fmt.Errorf("%s: %w", addr, ErrSentinel)
 		}
 		return w.replied(addr, reply.Error(), err)
 	}
@@ -201,7 +201,7 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	garbled := strings.Contains(err.Error(), "unknown message type") // rueidis has no error value for it
 	var words string
 	switch {
-	case errors.Is(err, errSentinel):
+	case errors.Is(err, ErrSentinel):
 		return fmt.Errorf("%s: %w", addr, err)
 	case stage == dialing && over:
 		words = "no connection yet"
@@ -262,7 +262,7 @@ func Greet(ctx context.Context, rdb rueidis.Client) error {
 	facts, err := rdb.Do(ctx, rdb.B().Arbitrary("HELLO").Build()).AsMap()
 	if mode := facts["mode"]; err == nil {
 		if text, _ := mode.ToString(); text == "sentinel" {
-			return errSentinel
+			return ErrSentinel
 		}
 	}
 	return nil
