@@ -13,8 +13,8 @@
 //
 // There are no false negatives while both keys exist and the primary replies (see below). Contains
 // finds every element that was added.
-// The parameters are stored next to the bits, and each call compares them. If they differ from
-// those of the handle, the call reads them again or fails. It never returns false because of them.
+// The parameters are stored next to the bits, and each call compares them. If they differ from the
+// handle's parameters, the call reads them again or fails. A mismatch never makes it return false.
 //
 // The rate of false positives follows from Redisson's choice of bits. It is close to p for 10⁻² and
 // above, and higher than p for smaller p. These rates were measured with n elements in a filter for

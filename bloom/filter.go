@@ -135,8 +135,8 @@ const orphans = time.Second
 //
 // Init allocates the whole filter at once. If less than 1 % of the server's maxmemory would remain,
 // Init writes nothing and fails with [ErrTooLarge]. A server with full memory grants no lock. With
-// an allkeys eviction policy the server evicts other keys, so the filter must only be smaller than
-// maxmemory. Init cannot check this if the user lacks permission for INFO.
+// an allkeys eviction policy, the server evicts other keys, so it is enough that the filter is
+// smaller than maxmemory. Init cannot check this if the user lacks permission for INFO.
 func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, err error) {
 	const op = "init"
 	c, err := f.parameters(n, p)

@@ -115,11 +115,11 @@ func newClient(rdb rueidis.Client, config config) *Client {
 // Sentinel, add ?master_set=NAME, and further addresses as &addr=HOST:PORT. A cluster is detected.
 // A parameter that has no effect is an error.
 //
-// The connections to Sentinels use TLS if the URL does, and no user and password. A URL cannot
+// Connections to Sentinels use TLS if the URL does, but no user or password. A URL cannot
 // express a user of the Sentinels or a client certificate: use [OpenWithOption] for them.
 //
-// If the connection fails, the error reports a detected cause at the address. It can be a Sentinel,
-// a TLS port, or a server that has reached its maxclients.
+// If connecting fails, the error names the cause where it can detect one: the address is a Sentinel
+// or a TLS port, or the server has reached its maxclients.
 //
 // The connection needs no CLIENT TRACKING and refreshes its view of Sentinels and clusters. On
 // Linux, it detects within about 5 s that a host is gone. A server or a proxy that accepts data but does

@@ -19,7 +19,7 @@ import (
 // retries, with pauses of up to a second, until the server replies or the client is closed. Until
 // then commands fail with the error of the last attempt. Lock waits for the server, and TryLock
 // returns that error. A quorum (multilock.NewQuorum) starts while a minority of its servers is
-// down. A command that is sent during the first attempt waits for its result.
+// down. A command that is sent during the first attempt waits for the result of that attempt.
 //
 // The URL must name one server, or Sentinels. On a cluster each command fails, so open a cluster
 // without this option. [New] rejects the option, because its client is already connected.

@@ -80,7 +80,7 @@ func WithWatchdogTimeout(d time.Duration) Option {
 // WithOpTimeout sets how long a command to Redis may take before its outcome counts as unknown. It
 // bounds TryLock and Unlock even if their context has no deadline. The default is 3 s, or a sixth
 // of the watchdog timeout if that is less. It must be at least 1 ms and at most a quarter of the
-// watchdog timeout. A renewal that times out can then be retried.
+// watchdog timeout. This lets a renewal that times out be retried before the lease expires.
 func WithOpTimeout(d time.Duration) Option {
 	return option(func(c *config) {
 		c.OpTimeout, c.opTimeoutGiven = d, true
@@ -159,8 +159,8 @@ func both(a, b *lock.Observer) *lock.Observer {
 //
 // The client writes the entry in the background when the first handle of a lock is created. It
 // refreshes the entry every 10 s, and Close removes it. The entry expires a minute after the
-// process died. It shares the connection for notifications. On a cluster it can use another one of
-// the blocking pool of the rueidis client. No lock waits for it or depends on it.
+// process died. It shares the connection for notifications. On a cluster, it can use another
+// connection from the blocking pool of the rueidis client. No lock waits for it or depends on it.
 func WithName(name string) Option {
 	return option(func(c *config) {
 		c.name = name

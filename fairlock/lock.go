@@ -122,14 +122,14 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 
 // Inspect returns a snapshot of the lock and its queue. The snapshot is consistent for a queue of
 // up to 100 waiters. A longer queue is read in parts, to keep each script short, and may lack a
-// waiter that comes or goes at that time.
+// waiter that arrives or leaves in the meantime.
 //
 // After a hand-off within a process, the waiter that acquired the lock is shown in the queue for
 // about 10 ms more. The owner is the one to which Redis granted the lock.
 //
 // The WaiterTimeout of a waiter is the time after which it counts as dead without a further
-// heartbeat. Waiters with no time left are dead, but not removed yet. Inspect then reads the client
-// entries of the owners, if Redis replies in time (see client.WithName). If the key has the wrong
+// heartbeat. Waiters with no time left are dead, but not removed yet. After reading the queue,
+// Inspect reads the registry entries of the owners, if Redis replies in time (see client.WithName). If the key has the wrong
 // type, the error matches lock.ErrWrongType.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)

@@ -6,7 +6,7 @@
 //
 // A lock on a server is a lease. Its holder can check [lock.Hold.Err] and be paused before the next
 // line by the garbage collector, the hypervisor or a slow disk. It can then write a minute later,
-// when another owner holds the lock. A packet can be as late. No lock can detect that. Only the
+// when another owner holds the lock. A packet in the network can be delayed as long. No lock can detect that. Only the
 // receiver of the write can.
 //
 // Each holder therefore has a token, [lock.Hold.Token], which is larger than the tokens of all
@@ -36,7 +36,7 @@
 //   - Each resource has one token counter, and each counter one lock. Tokens of two locks cannot be compared,
 //     nor can tokens of one name on two servers.
 //   - The counter must live as long as the data, and as long as a stale holder may. If it is lost,
-//     any next token is accepted. A counter can be lost by eviction, by a restart if it is in
+//     the next token is accepted, whatever it is. A counter can be lost by eviction, by a restart if it is in
 //     memory, with a deleted row, or in a failover of Redis.
 //   - Tokens are as reliable as their source, the clock of the Redis server, in µs since 1970. [lock.WithFencing]
 //     keeps them growing when that clock moves backward. A clock that was once far ahead, or a client that can

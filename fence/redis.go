@@ -49,8 +49,8 @@ func (o redisOption) apply(r *Redis) { o(r) }
 
 // WithHighestTokenExpiry makes the token counter expire d after the last accepted write to its key.
 // By default it has no expiry, and stays even if the data is deleted or expires. It takes about 100
-// bytes and the length of the key. Choose d so that no holder resumes after a longer pause. Days
-// are appropriate.
+// bytes and the length of the key. Choose d longer than any pause after which a holder can resume,
+// such as several days.
 func WithHighestTokenExpiry(d time.Duration) RedisOption {
 	return redisOption(func(r *Redis) { r.keep = d })
 }

@@ -250,11 +250,11 @@ func (l *Latch) Delete(ctx context.Context) error {
 }
 
 // Wait waits until the latch is released or ctx is canceled. It returns immediately if the latch is
-// already released. A latch that is created again at that time is a new round. Wait waits for the
-// round that it found.
+// already released. If the latch is created again in the meantime, that is a new round, and Wait
+// still waits for the round that it found.
 //
 // If there is no latch of that name, the error matches [ErrNotInitialized]. If a caller may come
-// before the latch is created, call TrySetCount first, as every participant can. If the latch is
+// before the latch is created, it should call TrySetCount first. Any participant can. If the latch is
 // deleted, expires, or is lost by Redis before it is released, the error matches [ErrDeleted].
 // While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err()
 // and lock.ErrUnavailable.

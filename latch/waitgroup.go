@@ -26,7 +26,7 @@ import (
 // [Worker.Fail]. It is also lost if the context given to Add is canceled, and Done does not follow
 // in time (lock.WithGrace). A lost worker is never done.
 //
-// The wait group stays in Redis for a day after its last use, and longer than any lease. Use a new
+// The wait group stays in Redis for at least a day after its last use, and longer than any of its leases. Use a new
 // name for each job, or call [WaitGroup.Delete].
 type WaitGroup struct {
 	all  *Latches      // set once

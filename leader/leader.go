@@ -25,7 +25,7 @@ var (
 
 // Run waits until it holds l, and then calls fn. The context of fn is canceled when ctx is
 // canceled, and as soon as the lock can no longer be guaranteed. This process holds l and leads
-// until fn has returned, however long after the cancellation that is. A function that hangs
+// until fn has returned, however long that takes after the cancellation. A function that hangs
 // therefore remains the leader, unless l has a lock.WithMaxHold or a lock.WithFixedLease.
 // lock.HoldFromContext gives fn the hold. The hold reports a loss even after ctx is canceled.
 //

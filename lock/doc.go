@@ -28,7 +28,7 @@
 // A goroutine has no identity that could own a lock, so the context carries the owner. Under a
 // plain context each acquisition gets a new owner. A second Lock therefore waits for the first,
 // even in the same goroutine. [Hold.Context] and the context of [ContextWithNewOwner] carry an
-// owner. Locking the same name under one of these contexts re-enters, and counts. Goroutines that
+// owner. Locking the same name under one of these contexts re-enters, and increments the hold count. Goroutines that
 // share the context are one owner and do not exclude each other. Call [ContextWithNewOwner] for
 // each goroutine to give it its own owner.
 //

@@ -44,9 +44,9 @@ type Hold interface {
 	// context that Do passes to its function is canceled with the caller's. A function that must
 	// finish its work therefore uses HoldFromContext(ctx).Context(), the context of its hold.
 	//
-	// A context derived from it with a new deadline or cancel function is canceled with it, but only
-	// once the signal has arrived. In a process that was just resumed, only this context, and contexts
-	// that merely add values to it, are correct immediately.
+	// A context derived from it with a new deadline or cancel function is canceled by another
+	// goroutine, which may not have run yet in a process that was just resumed. Only this context,
+	// and contexts that merely add values to it, are correct immediately.
 	Context() context.Context
 
 	// Unlock releases this hold. It works even after ctx is canceled. If ctx is canceled during the

@@ -6,8 +6,8 @@ import (
 )
 
 // Oldest measures the age of the oldest wait, or of the oldest hold, from the events of an
-// [Observer]. Durations are reported at the end of a call or a hold, so they never show one that
-// does not end. The age of the oldest does. The zero Oldest is ready to use. Its methods are safe
+// [Observer]. An observer receives durations only at the end of a call or a hold, so they never
+// show a wait or a hold that does not end. Oldest shows its age. The zero Oldest is ready to use. Its methods are safe
 // for concurrent use.
 type Oldest struct {
 	mu    sync.Mutex
@@ -33,7 +33,7 @@ func (o *Oldest) End(e Event) {
 	delete(o.since, e.ID)
 }
 
-// Age returns the time since the oldest wait or hold that has not ended began. It returns 0 if
+// Age returns how long ago the oldest wait or hold that has not ended began. It returns 0 if
 // there is none.
 func (o *Oldest) Age() (age time.Duration) {
 	now := time.Now()

@@ -213,8 +213,9 @@ func WithMinHold(d time.Duration) Option {
 // the error of Unlock, for example by checking the data after a loss.
 //
 // The next Lock or TryLock of this client for the name comes after the release. If its request
-// overtakes the release and is refused, it waits for the release and sends another one. A Lock of a
-// plain lock that begins after the release was sent sends its request when the reply arrives. Other
+// overtakes the release and is rejected, the call waits for the release and sends another request.
+// If Lock of a plain lock begins after the release was sent, it sends its request when the reply to
+// the release arrives. Other
 // clients, and Inspect, can see the lock held for a moment longer. If the process ends immediately
 // after Unlock, the lock can stay locked until its lease expires. Closing the client waits for
 // releases.
@@ -231,7 +232,7 @@ func WithAsyncUnlock() Option {
 
 // WithGrace sets how long a hold that is not unlocked is still renewed after the context given to
 // Lock is canceled. The default is one lease. It must be at least [MinLease]. It cannot be used
-// with [WithFixedLease], which is never renewed.
+// with [WithFixedLease], whose lease is never renewed.
 //
 // The time counts from the renewal that detects the cancellation, at most a third of the lease
 // after it. Then the hold is abandoned. It is released and lost, and [Observer.Abandoned] is
@@ -249,9 +250,9 @@ func WithGrace(d time.Duration) Option {
 	}}
 }
 
-// WithLinger keeps the lock in this process for up to d after its last Unlock. By default Unlock
-// releases it. The next Lock or TryLock of the process then needs no command, and neither does that
-// Unlock. Use it for work that is sharded by key, where the same process locks the same names again
+// WithLinger keeps the lock in this process for up to d after its last Unlock. Neither that Unlock
+// nor the next Lock or TryLock of the process then needs a command. By default Unlock releases the
+// lock. Use it for work that is sharded by key, where the same process locks the same names again
 // and again. The duration d must be at least 1 ms. Only plain locks, fair locks and the write side of
 // read/write locks support it. It cannot be used with [WithFixedLease] or [WithReplicas].
 //
@@ -261,12 +262,12 @@ func WithGrace(d time.Duration) Option {
 // write lock, the lock is then free for 5 ms. If its request takes longer, it can miss that time
 // while callers of this process keep coming.
 //
-// TryLock of another process waits for that release for at most d. If d is below 10 ms or above 250
-// ms, that limit is 10 ms or 250 ms. Its error matches [ErrNotAcquired] and says that the lock is
-// in use, or kept idle.
+// TryLock of another process waits for that release for at most d, but at least 10 ms and at most
+// 250 ms. Its error then matches [ErrNotAcquired] and reports that the lock is in use, or kept
+// idle.
 //
-// A caller of this process can acquire a fair lock that is kept before a waiter of another process whose
-// notification is on its way.
+// While a waiter's notification from another process is on its way, a caller of this process can
+// still acquire a kept fair lock ahead of that waiter.
 //
 // Each hold has a larger token than the previous one. The lease is renewed while the lock is kept, so a
 // process that crashes keeps others out for at most the lease. If the lock is lost while it is kept, no

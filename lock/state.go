@@ -18,7 +18,7 @@ const (
 type State struct {
 	Name    string
 	Mode    Mode
-	Holders []Holder      // sorted by owner; empty if the lock is free
+	Holders []Holder      // the writer first, then by owner; empty if the lock is free
 	Lease   time.Duration // remaining lease time; NoExpiry if the key has no expiry
 	Waiters []Waiter      // first-come, first-served, as far as Redis stores them: see Waiter
 }

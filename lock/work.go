@@ -13,8 +13,8 @@ import (
 
 // UntilUnlock returns a Locker for l whose holds last until Unlock. They last even after the
 // context given to Lock or TryLock is canceled, because that context cancels only the wait. Use it
-// if something calls Unlock reliably when the work is done, such as a framework. [Do] does so
-// itself. Wrap a whole multi-lock or quorum, not its members, because a multi-lock checks what its
+// if something calls Unlock reliably when the work is done, such as a framework. [Do] needs no
+// UntilUnlock. Wrap a whole multi-lock or quorum, not its members, because a multi-lock checks what its
 // members support.
 //
 // [WithMaxHold], counted from the grant, and [WithFixedLease] bound the hold. Closing the client
@@ -71,7 +71,8 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 //
 // The context of the function is canceled with the caller's, and the lock stays held until the
 // function has returned. A function that still has work to do after the cancellation checks Err of
-// the hold. It is nil while the lock is held, and matches [ErrLost] after a loss. Do not unlock the
+// the hold. Err returns nil while the lock is held, and an error that matches [ErrLost] after a
+// loss. Do not unlock the
 // hold, because it belongs to the caller of the function.
 func HoldFromContext(ctx context.Context) Hold {
 	h, _ := ctx.Value(owner.Hold{}).(Hold)

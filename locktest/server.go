@@ -49,8 +49,8 @@ import (
 // code does if a lock is busy, expires or is lost. It reads the time with time.Now. In a
 // [testing/synctest] bubble, leases therefore last exactly as long as specified, and no test has to
 // wait for them. Create the server and all its clients in the bubble, with the bubble's own t. Time
-// does not pass there while a goroutine runs. A hold that takes no time therefore leaves its token
-// to the next one, unless the lock has [lock.WithFencing].
+// does not pass there while a goroutine runs. If a hold takes no time, the next hold therefore has
+// the same token, unless the lock has [lock.WithFencing].
 //
 // [Server.Down], [Server.Freeze], [Server.Slow], [Server.Deny], [Server.Lose] and [Server.Expire] inject faults, on virtual time too.
 // [Server.Up] ends those that last.

@@ -22,8 +22,8 @@
 // One by one, locks are acquired in the order of their names, whatever order they were given in.
 // The call holds the earlier locks while it waits for the later ones. Callers that acquire all they
 // need with one multi-lock therefore cannot deadlock. A caller that acquires more locks under a
-// hold does not follow that order. A caller that gives one lock different names through key
-// prefixes does not either. Set a deadline for these waits.
+// hold breaks that order. So does a caller that gives one lock different names through key
+// prefixes. Set a deadline for such waits.
 //
 // If the call fails, it releases what it acquired, even after ctx is canceled. If the lease of a
 // lock expires while the call waits for the others, the call acquires that lock again.

@@ -142,8 +142,8 @@ func (q *Quorum) Lock(ctx context.Context) (lock.Hold, error) {
 // matches one of these:
 //
 //   - lock.ErrNotAcquired, if servers reported another owner and the others are no majority.
-//     TryLock also returns it without an attempt while another caller of this Quorum makes
-//     attempts. It does not if the latest of those attempts had a different result.
+//     TryLock also returns it, without an attempt, while another caller of this Quorum makes
+//     attempts, unless the latest of them had a different result.
 //   - The errors of the servers, if only an operator can fix them. Examples are a missing
 //     permission, a key that is not a lock, or several locks on one server. This applies if these
 //     servers, and the ones that reported another owner, leave no majority.

@@ -12,7 +12,7 @@
 //		return tooManyRequests(d.RetryAfter)
 //	}
 //
-// [Limiter.Wait] waits until the call is allowed. [Handler] does all of it for an HTTP server.
+// [Limiter.Wait] waits until the call is allowed. [Handler] limits the requests of an HTTP server.
 //
 // # Guarantees
 //

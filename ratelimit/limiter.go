@@ -58,8 +58,8 @@ func On(s *command.Sender, name string, onFailure Policy, limits ...Limit) *Limi
 }
 
 // With returns a limiter with different limits on the same keys. Used quota is stored as a time and
-// stays the same. A bucket that is full in a minute is full in a minute under the new limits, too.
-// It belongs to the limit at the same index. Used quota at indexes that the new limits do not have
+// stays the same. A bucket that would be full in a minute is still full in a minute under the new
+// limits. It then belongs to the limit at the same index. Used quota at indexes that the new limits do not have
 // stays in Redis. Limiters with more limits use it.
 func (l *Limiter) With(limits ...Limit) *Limiter {
 	with := *l
@@ -144,7 +144,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 
 // Reset restores the full quota of key, under any limits. Queued callers keep their turns. This
 // limiter, and those of With and Prefetch that share its origin, immediately drop the rejections
-// that they have cached for key. Other limiters, of this process too, do so within a second. Permits that were taken before are refunded as if they still counted. A later Refund,
+// that they have cached for key. Other limiters, even in this process, do so within a second. Permits that were taken before are refunded as if they still counted. A later Refund,
 // Cancel or canceled Wait can therefore admit that many more permits.
 //
 // If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and

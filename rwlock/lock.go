@@ -173,11 +173,11 @@ func (l *Lock) Downgrade(ctx context.Context, w lock.Hold) (lock.Hold, error) {
 }
 
 // Inspect returns a consistent snapshot of the lock in Redis. It contains the mode, the holders,
-// and the waiting writer that readers wait behind. The writer is the first holder, before the
-// living readers. Redis does not store the other waiters.
+// and the waiting writer that readers wait behind. A writer that holds the lock is the first
+// holder, before the living readers. Redis does not store the other waiters.
 //
-// More than about 50 readers are read in several calls. A reader that comes at that time may be
-// missing, and one that left may be listed.
+// If there are more than about 50 readers, they are read in several calls. A reader that arrives in
+// the meantime may be missing, and one that has left may be listed.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.read.spec, luascripts.InspectRW)
 }

@@ -28,7 +28,7 @@ type Holder struct {
 }
 
 // Inspect returns a snapshot of the semaphore in Redis. It is consistent for up to 1,000 held
-// permits and 1,000 waiters. More are read in parts, and changes at that time may be missing.
+// permits and 1,000 waiters. More are read in parts, and changes in the meantime may be missing.
 // Permits whose leases have expired count as free. If a key has the wrong type, the error matches
 // lock.ErrWrongType.
 func (s *Semaphore) Inspect(ctx context.Context) (State, error) {

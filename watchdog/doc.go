@@ -48,8 +48,8 @@
 //   - Leases that are due within a quarter of the interval fill up the batch.
 //   - If a group has more than one batch, its renewals are spread over the interval in about 16 slices. Leases that were
 //     acquired together are renewed early, by up to a quarter of the interval, until they are spread.
-//   - If a group is late by a quarter of the interval, its batches are 16 times as large. The
-//     server is far away, or did not respond for a while.
+//   - If a group is late by a quarter of the interval, its batches are 16 times as large. This
+//     happens if the server is far away or did not respond for a while.
 //   - A batch without a reply for a quarter of the interval no longer delays the others. The number of batches in flight
 //     is therefore bounded by the timeout of one.
 //

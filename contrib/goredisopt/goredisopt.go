@@ -6,8 +6,8 @@
 //	}
 //	c, err := client.OpenWithOption(ctx, option)
 //
-// leasehold opens its own connections in addition to those of go-redis. It opens one for commands
-// to each server in use, one for notifications, and one for its registry entry.
+// leasehold opens its own connections in addition to those of go-redis. Over RESP3, it opens one
+// for commands to each server in use, and one that carries notifications and its registry entry.
 //
 // # Fields
 //

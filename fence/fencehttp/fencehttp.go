@@ -46,12 +46,12 @@ func FromResponse(r *http.Response) error {
 // context of the request (see [FromContext]). The response to a request without a valid token is
 // 400 Bad Request.
 //
-// Before next, it calls check, which may be nil. An error ends the request as [WriteError]
-// describes. Any other error ends it with 500. For one resource:
+// Before next, it calls check, which may be nil. If [WriteError] handles the error of check, it
+// responds. Any other error ends the request with 500. For one resource:
 //
 //	fencehttp.Handler(func(_ *http.Request, token uint64) error { return mark.Check(token) }, next)
 //
-// and for many, in a [http.ServeMux], which knows the path:
+// and for many, in an [http.ServeMux], with the ID in the path:
 //
 //	fencehttp.Handler(func(r *http.Request, token uint64) error { return marks.Of(r.PathValue("id")).Check(token) }, next)
 //
