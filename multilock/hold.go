@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
 // Holds returns the holds that h is made of. For a hold of a [Lock], that is one hold for each
@@ -102,7 +102,7 @@ func (c termContext) Err() error {
 
 // Value calls check, too, because context.Cause calls no other method before Go 1.26.
 func (c termContext) Value(key any) any {
-	if _, ok := key.(owner.Hold); ok {
+	if _, ok := key.(lockimpl.HoldKey); ok {
 		return c.h
 	}
 	c.t.check() // mutant: removed: Go 1.26 calls Err

@@ -25,6 +25,11 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
+// HoldKey is the key under which the context of a hold returns the hold itself, for
+// [lock.HoldFromContext]. For a type whose holds do not, that function returns the hold of the work
+// around it.
+type HoldKey = owner.Hold
+
 // Config is the result of a list of options.
 type Config = option.Config
 
