@@ -138,7 +138,7 @@ func (s *Survey) endPass() {
 
 // refresh reads the locks that are not fresh. A lock that is free now stays known until the end of the pass, because it may soon be held again.
 func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
-	var hashes, zsets, rounds, boards []string
+	var hashes, zsets, rounds, boards, limits, windows []string
 	for key, l := range s.locks {
 		switch name := l.Name; {
 		case fresh[key]:
@@ -152,7 +152,11 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 			zsets = append(zsets, keys.WaitGroup(name).Lock)
 		case l.Kind == Latch:
 			rounds = append(rounds, keys.Latch(name).Rounds)
-		case l.Kind == RateLimit || l.Kind == RedissonRateLimit || l.Kind == Bloom:
+		case l.Kind == RateLimit:
+			limits = append(limits, name)
+		case l.Kind == RedissonRateLimit:
+			windows = append(windows, name)
+		case l.Kind == Bloom:
 			fresh[key] = true
 		default:
 			hashes = append(hashes, name)
@@ -169,6 +173,14 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 		if err := read(s.admin.look(ctx, part, false)); err != nil {
 			return err
 		}
+	}
+	for part := range slices.Chunk(limits, atOnce) {
+		if err := read(s.admin.limitsOf(ctx, part)); err != nil {
+			return err
+		}
+	}
+	if err := read(s.admin.windows(ctx, windows, true)); err != nil {
+		return err
 	}
 	return cmp.Or(read(s.admin.zsets(ctx, zsets, s.query, "*")), read(s.admin.latches(ctx, rounds, "*")), read(s.admin.elections(ctx, boards, "*")))
 }

@@ -66,6 +66,8 @@ func TestLimits(t *testing.T) {
 	s.says("lock?name=crawl", 200, "Shards</dt><dd>2")
 	s.says("lock?name=api:%3Cb%3E%7Da", 200, "Limit 1", "Limit 2", "4 used, resets in", "unknown: Redis stores the used quota", "GET &#39;api:&lt;b&gt;}a&#39;")
 	s.says("lock?name=java", 200, "each Redisson client has its own quota")
+	server.Do(t, "SET", "views", "1234567")
+	s.says("lock?name=views", 200, "Ambiguous:", "a counter of an application")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -106,6 +108,9 @@ func TestLimits_fill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := c.NewRedissonRateLimiter("sms").Init(t.Context(), 10, time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	a, err := admin.New(rdb)
 	if err != nil {
 		t.Fatal(err)
@@ -127,15 +132,20 @@ func TestLimits_fill(t *testing.T) {
 		}
 		steps++
 	}
-	if before != 40 || steps < 3 {
+	if before != 41 || steps < 3 {
 		t.Errorf("found %d limiters in %d looks", before, steps)
 	}
-	if n, scanning, err := look(t.Context()); n != 40 || scanning != "" || err != nil {
+	if n, scanning, err := look(t.Context()); n != 41 || scanning != "" || err != nil {
 		t.Errorf("in the next pass: %d, %q, %v", n, scanning, err)
+	}
+	server.Do(t, "DEL", "api:7")
+	server.Do(t, "DEL", "sms")
+	if n, _, err := look(t.Context()); n != 39 || err != nil { // although the scan is elsewhere
+		t.Errorf("after the deletion of two: %d, %v", n, err)
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n, _, err := look(canceled); n != 40 || err == nil {
+	if n, _, err := look(canceled); n != 39 || err == nil {
 		t.Errorf("a look that fails: %d, %v", n, err)
 	}
 }
