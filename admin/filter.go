@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -69,9 +70,9 @@ type one struct {
 }
 
 // ones reads the parameters of filters. It takes a hash with other fields for no filter's, and so a key that is no string.
-func (a *Admin) ones(ctx context.Context, names []string) (all []one, err error) {
+func (a *Admin) ones(ctx context.Context, names []string, skipDenied bool) (all []one, err error) {
 	for some := range slices.Chunk(names, atOnce) {
-		more, err := a.someOnes(ctx, some)
+		more, err := a.someOnes(ctx, some, skipDenied)
 		if err != nil {
 			return nil, err
 		}
@@ -80,12 +81,12 @@ func (a *Admin) ones(ctx context.Context, names []string) (all []one, err error)
 	return all, nil
 }
 
-func (a *Admin) someOnes(ctx context.Context, names []string) ([]one, error) {
+func (a *Admin) someOnes(ctx context.Context, names []string, skipDenied bool) ([]one, error) {
 	configs := make([]string, len(names))
 	for i, name := range names {
 		_, configs[i] = keys.Bloom(name)
 	}
-	hashes, err := a.parts(ctx, configs, false)
+	hashes, err := a.parts(ctx, configs, skipDenied)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (a *Admin) someOnes(ctx context.Context, names []string) ([]one, error) {
 	all := make([]one, len(names))
 	for i, reply := range a.rdb.DoMulti(ctx, a.lengths(names)...) {
 		all[i].name = names[i]
-		if all[i].length, err = reply.AsInt64(); wrongType(err) {
+		if all[i].length, err = reply.AsInt64(); wrongType(err) || skipDenied && command.RefusedKey(err) {
 			continue
 		} else if err != nil {
 			return nil, err
@@ -195,7 +196,7 @@ func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (
 			}
 		}
 	}
-	all, err := a.ones(ctx, names)
+	all, err := a.ones(ctx, names, pattern == "*")
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +265,7 @@ func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err e
 	if !strings.ContainsAny(name, "{}") {
 		asked = append(asked, shardName(name, 0), shardName(name, 1))
 	}
-	all, err := a.ones(ctx, asked)
+	all, err := a.ones(ctx, asked, false)
 	if err != nil {
 		return Lock{}, false, err
 	}
@@ -281,7 +282,7 @@ func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err e
 		for i := range names {
 			names[i] = shardName(name, i)
 		}
-		if all, err = a.ones(ctx, names); err != nil {
+		if all, err = a.ones(ctx, names, false); err != nil {
 			return Lock{}, false, err
 		}
 		all = slices.DeleteFunc(all, func(other one) bool { return !other.there || other.config != o.config })
