@@ -35,6 +35,10 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	l, err := a.inspect(ctx, name)
 	if !unanswered(err) && (err != nil || l.Kind == "") {
 		other, ok, unread := a.unheld(ctx, name, err)
+		if ok && other.Kind == Semaphore {
+			unread = a.besides(ctx, &other)
+			ok = unread == nil
+		}
 		if ok {
 			return other, nil
 		}

@@ -9,6 +9,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
+// The audit record of a force-unlock is shown even if no permit is held any more.
+func TestSemaphore_forcedAndIdle(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		s.lock(s.c.NewSemaphore("gpus", 4))
+		if _, err := s.admin.ForceUnlock(s.Context(), "gpus", "", "it hangs"); err != nil {
+			s.Fatal(err)
+		}
+		l, err := s.admin.Inspect(s.Context(), "gpus")
+		if err != nil || l.Kind != admin.Semaphore || l.Free != 4 || l.ForceUnlock == nil || l.ForceUnlock.Reason != "it hangs" {
+			s.Errorf("%+v, %v", l, err)
+		}
+	})
+}
+
 // Semaphores are listed and inspected while they are in use, and a permit is taken from its holder by force.
 func TestSemaphore(t *testing.T) {
 	everywhere(t, func(s *scene) {
