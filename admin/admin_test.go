@@ -174,12 +174,17 @@ func TestLocks_prefixOfAUser(t *testing.T) {
 		sc.lock(sc.c.NewLock("orders:1"))
 		sc.lock(sc.c.NewLock("other"))
 		sc.do("HSET", "leasehold_leader:{other}", "token", "1")
+		for _, filter := range []string{"other:seen", "orders:seen"} {
+			if _, err := sc.c.NewBloomFilter(filter).Init(t.Context(), 100, .01); err != nil {
+				t.Fatal(err)
+			}
+		}
 		user := s.AddUser(t, "orders", "+@all", more, "~orders:*", "~leasehold_*", "~{orders:*", "~redisson_lock_queue:*")
 		a, err := admin.New(s.Client(t, user))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for q, want := range map[admin.Query]string{{}: "orders:1", {Kind: admin.Election}: "", {Kind: admin.RateLimit}: "", {Kind: admin.RedissonRateLimit}: ""} {
+		for q, want := range map[admin.Query]string{{}: "orders:1", {Kind: admin.Election}: "", {Kind: admin.RateLimit}: "", {Kind: admin.RedissonRateLimit}: "", {Kind: admin.Bloom}: "orders:seen"} {
 			var got []string
 			for l, err := range a.Locks(t.Context(), q) {
 				if err != nil {
@@ -376,6 +381,28 @@ func TestLocks_deadReadersDenied(t *testing.T) {
 		if err != nil || len(page.Locks) != 1 || page.Locks[0].Holding != 2 {
 			t.Errorf("without rights for the %s: %+v, %v", name, page.Locks, err)
 		}
+	}
+}
+
+// A server that hangs: the error says so, and not only that some deadline has passed.
+func TestInspect_noReply(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	a, err := admin.New(server.Client(t), admin.WithOpTimeout(200*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Freeze(t)
+	_, err = a.Inspect(t.Context(), "orders")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, own := a.Inspect(ctx, "orders")
+	server.Thaw(t)
+	if err == nil || !strings.Contains(err.Error(), "no reply from Redis for 200ms") {
+		t.Errorf("%v", err)
+	}
+	if !errors.Is(own, context.DeadlineExceeded) || strings.Contains(own.Error(), "no reply from Redis for 200ms") {
+		t.Errorf("after the deadline of the caller: %v", own)
 	}
 }
 
