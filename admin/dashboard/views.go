@@ -619,9 +619,10 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		return v, http.StatusServiceUnavailable, nil
 	}
 	l := d.lock
+	v.Ambiguous = l.Ambiguous
 	v.Kind, v.Held, v.Token, v.HighestToken, v.Happened = l.Kind, l.Locked(), l.Token, l.HighestToken, eventsOf(d.happened)
 	if slices.Contains(unheld, l.Kind) {
-		v.State, v.Meter, v.Facts, v.Ambiguous = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live), l.Ambiguous
+		v.State, v.Meter, v.Facts = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live)
 	} else {
 		v.Says = saysOf(l)
 	}
