@@ -24,6 +24,12 @@ type ForceUnlockRecord struct {
 	From   []string  `json:"from"`             // the former holders, as lock.Client.String returns them
 }
 
+// Removed reports whether the force-unlock may have ended a hold of c. A record names only some of very
+// many holders, and an unknown client may be any of them.
+func (r *ForceUnlockRecord) Removed(c lock.Client) bool {
+	return !c.Known() || (registry.Note{From: r.From}).About(c.ID, c.String())
+}
+
 // ErrBadReason is returned when the reason of a force-unlock is not one line of at most 256 bytes.
 // Nothing was changed.
 var ErrBadReason = errors.New("bad reason")

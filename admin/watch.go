@@ -9,7 +9,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/pubsub"
-	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -209,7 +208,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		}
 		what := Released
 		switch {
-		case forcing && (!h.Client.Known() || (registry.Note{From: record.From}).About(h.Client.ID, h.Client.String())):
+		case forcing && record.Removed(h.Client):
 			what, w.forcing = ForceUnlocked, true
 		case w.last.Lease >= 0 && now.Sub(w.lastAt)+watchEvery/10 >= w.last.Lease: // a look takes time, so its end is not known exactly
 			what = Expired

@@ -137,6 +137,9 @@ func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 
 // apiHistory serves who held a lock in the last hour.
 func (h *Handler) apiHistory(w http.ResponseWriter, r *http.Request) {
+	if !h.history.since().IsZero() {
+		_, _ = h.detailOf(r.URL.Query().Get("name")).get(r.Context()) // its audit record says how holds ended
+	}
 	now := time.Now()
 	past := apiPast{Name: r.URL.Query().Get("name"), Recorded: instant(h.history.since()), Holds: []apiHold{}}
 	for _, p := range h.history.of(past.Name, now) {

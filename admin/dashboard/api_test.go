@@ -137,6 +137,7 @@ func TestAPI_history(t *testing.T) {
 	if _, err := a.ForceUnlock(t.Context(), "orders:1", "", ""); err != nil {
 		t.Error(err)
 	}
+	look(`"ended":"force-unlocked by alice`) // without a page of the lock
 	s.until("lock?name=orders:1", func(text string) bool {
 		return strings.Contains(text, `<td data-label="Ended">force-unlocked by alice`)
 	})

@@ -109,7 +109,7 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 func (h *history) amend(name string, forced *admin.ForceUnlockRecord) {
 	for i := range h.past {
 		p := &h.past[i]
-		if p.lock != name || p.how != released || !slices.Contains(forced.From, p.client.String()) {
+		if p.lock != name || p.how != released || !forced.Removed(p.client) {
 			continue
 		}
 		if !forced.At.Before(p.last.Add(-skew)) && !forced.At.After(p.ended.Add(skew)) {
@@ -192,7 +192,7 @@ func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool,
 			known.ended, known.how = known.last, "unknown: not checked since, may still be held"
 		case gap > pastGap:
 			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05 UTC")
-		case forced != nil && forced.At.After(known.from):
+		case forced != nil && forced.At.After(known.from) && forced.Removed(known.client):
 			known.how = forcedBy(forced)
 		case known.lease >= 0 && gap >= known.lease:
 			known.how = "lease expired"

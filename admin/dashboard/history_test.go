@@ -66,7 +66,7 @@ func TestHistory(t *testing.T) {
 	h.see(surveyOf(50*time.Second, lockOf("a", "v")))
 	h.see(surveyOf(90*time.Second, lockOf("a", "w")))
 	taken := lockOf("a")
-	taken.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(95 * time.Second), By: "alice"}
+	taken.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(95 * time.Second), By: "alice", From: []string{lockOf("a", "w").Holders[0].Client.String()}}
 	h.seeLock(taken, began.Add(100*time.Second), true)
 	if got := h.says("a", began.Add(2*minute)); !strings.HasPrefix(got, "w 10s force-unlocked by alice|v 40s lease expired|") {
 		t.Errorf("how they ended: %s", got)
@@ -137,6 +137,25 @@ func TestHistory_amended(t *testing.T) {
 		if got := h.says("a", began.Add(30*time.Second)); got != c.want {
 			t.Errorf("%s: %s", name, got)
 		}
+	}
+}
+
+// A force-unlock with an owner ends one hold of several. The others that have ended since were released.
+func TestHistory_oneOfSeveral(t *testing.T) {
+	var h history
+	both, none := lockOf("a", "x", "y"), lockOf("a")
+	none.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(5 * time.Second), By: "alice", From: []string{both.Holders[1].Client.String()}}
+	h.seeLock(both, began, true)
+	h.seeLock(none, began.Add(10*time.Second), false)
+	if got := h.says("a", began.Add(20*time.Second)); got != "x 10s before released|y 10s before force-unlocked by alice" {
+		t.Error(got)
+	}
+	var told []string
+	for _, e := range changes(both, none, began.Add(10*time.Second), span{}, span{}) {
+		told = append(told, e.What)
+	}
+	if len(told) != 2 || strings.Contains(told[1], "alice") || !strings.Contains(told[0], "force-unlocked by alice") {
+		t.Errorf("events: %q", told)
 	}
 }
 

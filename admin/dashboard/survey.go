@@ -350,7 +350,7 @@ func changes(before, now admin.Lock, at time.Time, was, is span) (all []happenin
 		if !holds[h.Owner] {
 			how := "released or lost it"
 			switch {
-			case forced:
+			case forced && now.ForceUnlock.Removed(h.Client):
 				how = "lost it: force-unlocked by " + now.ForceUnlock.By
 			case now.Kind == admin.WaitGroup && lost[h.Owner]:
 				how = "is lost"
