@@ -1,6 +1,11 @@
 package luascripts_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
+)
 
 // What each script of a Bloom filter does with the memory of the server, and with keys that are not a filter.
 func TestBloom_transcript(t *testing.T) {
@@ -116,4 +121,18 @@ func TestBloom_transcript(t *testing.T) {
 		bloom_delete [f b2] @11 = 1
 		EXISTS b2 = 0
 	`)
+}
+
+// An Add can be what fills the memory: it makes the string anew. What it set is undone nevertheless.
+func TestUndoBloom_memoryFull(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	s.Do(t, "SETBIT", "bits", "80000", "1")
+	full(t, s)
+	if v, err := luascripts.UndoBloom(t.Context(), rdb, "config", "bits", []uint64{80000}); err != nil || v != luascripts.Done {
+		t.Errorf("%v, %v", v, err)
+	}
+	if n, _ := rdb.Do(t.Context(), rdb.B().Exists().Key("bits").Build()).AsInt64(); n != 0 {
+		t.Error("the string stays")
+	}
 }
