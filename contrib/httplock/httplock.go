@@ -180,6 +180,12 @@ func cutShort(err error) bool {
 	return errors.As(err, &e) && (e.Op == "lock" || e.Op == "trylock") && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
+// notUnlocked reports whether err is that of an Unlock. The work is done, so the client must not repeat the request.
+func notUnlocked(err error) bool {
+	var e *lock.Error
+	return errors.As(err, &e) && e.Op == "unlock"
+}
+
 // WriteError responds to a request whose lock was not acquired or was lost, and reports whether it
 // did. It handles the errors of the table above. The caller handles others. A handler that acquires
 // its lock itself calls it with the error of TryLock or Lock, or with [context.Cause] of the
@@ -212,6 +218,8 @@ func statusOf(err error) (status int, text string) {
 		return http.StatusInternalServerError, "the lock of this request was lost; it is not known what was done"
 	case errors.Is(err, lock.ErrNotAcquired):
 		return http.StatusConflict, "another request has the lock"
+	case notUnlocked(err):
+		return http.StatusInternalServerError, ""
 	case errors.Is(err, lock.ErrUnavailable), errors.Is(err, lock.ErrClosed), cutShort(err):
 		return http.StatusServiceUnavailable, "the lock of this request cannot be acquired now; try again later"
 	case errors.Is(err, lock.ErrBadName):
@@ -244,8 +252,9 @@ func (a *answer) Write(b []byte) (int, error) {
 
 // ReadFrom lets the server copy a file without a buffer, if it can.
 func (a *answer) ReadFrom(r io.Reader) (int64, error) {
-	a.begun = true
-	return io.Copy(a.ResponseWriter, r)
+	n, err := io.Copy(a.ResponseWriter, r)
+	a.begun = a.begun || n > 0 // a body that fails at once has sent nothing
+	return n, err
 }
 
 // Flush sends what was written, if the server can.

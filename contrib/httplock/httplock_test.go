@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -473,11 +474,39 @@ func TestStatus(t *testing.T) {
 		lock.ErrBadName:     http.StatusBadRequest,
 		lock.ErrWrongType:   http.StatusInternalServerError,
 		io.ErrUnexpectedEOF: http.StatusInternalServerError,
+
+		&lock.Error{Op: "lock", Name: "orders:42", Err: lock.ErrUnavailable}:   http.StatusServiceUnavailable,
+		&lock.Error{Op: "unlock", Name: "orders:42", Err: lock.ErrUnavailable}: http.StatusInternalServerError, // after the work
 	} {
 		if got := httplock.Status(err); got != want {
 			t.Errorf("%v: %d, want %d", err, got, want)
 		}
 	}
+}
+
+// The handler passes on the response of another server, and the loss ends that before its first byte. The response is 500, and not an
+// empty 200.
+func TestHandler_lostBeforeTheFirstByte(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	s := httptest.NewServer(httplock.Handler(func(*http.Request) lock.Locker { return c.NewLock("orders:42") }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := c.NewLock("orders:42").ForceUnlock(context.Background()); err != nil {
+			t.Error(err)
+		}
+		<-r.Context().Done()
+		if n, err := io.Copy(w, iotest.ErrReader(context.Cause(r.Context()))); n != 0 || err == nil {
+			t.Errorf("copied %d, %v", n, err)
+		}
+	}), nil))
+	defer s.Close()
+	resp, err := http.Get(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusInternalServerError {
+		t.Errorf("status %d, want %d", resp.StatusCode, http.StatusInternalServerError)
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // The client goes away, and repeats its request while the first handler is still at work. One handler is inside at a time, however long that takes, and
