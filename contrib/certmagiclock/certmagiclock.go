@@ -12,6 +12,7 @@ package certmagiclock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,15 @@ type Storage struct {
 	// unlocked it yet: then there are more, in any order.
 	mu    sync.Mutex
 	holds map[string][]*kept
+}
+
+// String returns the String of the storage, or its type. certmagic logs its storage, and without String the log would
+// have all exported fields of the one inside, such as a password.
+func (s *Storage) String() string {
+	if inner, ok := s.Storage.(fmt.Stringer); ok {
+		return inner.String()
+	}
+	return fmt.Sprintf("%T", s.Storage)
 }
 
 // kept is a hold. Its address identifies it, because the holds of another Locker may not be comparable.

@@ -1,6 +1,7 @@
 package certmagiclock_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,6 +11,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,12 +26,42 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/multilock"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // addr is the address of a server in memory, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
+
+// bucket is a storage whose configuration has a password, which its String omits.
+type bucket struct {
+	*certmagic.FileStorage
+	Password string
+}
+
+func (bucket) String() string { return "bucket without its password" }
+
+// certmagic logs its storage. The log has what the String of the storage inside says, and none of its fields.
+func TestStorage_inALog(t *testing.T) {
+	c := locktest.NewServer(t).Client(t)
+	files := &certmagic.FileStorage{Path: t.TempDir()}
+	secret := struct { // without String
+		certmagic.Storage
+		Password string
+	}{files, "hunter2"}
+	for want, inner := range map[string]certmagic.Storage{"bucket without its password": bucket{files, "hunter2"}, "struct {": secret} {
+		var out bytes.Buffer
+		logger := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(&out), zap.InfoLevel))
+		s := certmagiclock.New(inner, func(name string) lock.Locker { return c.NewLock(name) })
+		if err := certmagic.CleanStorage(t.Context(), s, certmagic.CleanStorageOptions{Logger: logger}); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "hunter2") {
+			t.Errorf("%s", out.String())
+		}
+	}
+}
 
 // authority issues certificates, and counts them.
 type authority struct {
