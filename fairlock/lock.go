@@ -129,8 +129,8 @@ func (l *Lock) TryLock(ctx context.Context) (lock.Hold, error) {
 //
 // The WaiterTimeout of a waiter is the time after which it counts as dead without a further
 // heartbeat. Waiters with no time left are dead, but not removed yet. After reading the queue,
-// Inspect reads the registry entries of the owners, if Redis replies in time (see client.WithName). If the key has the wrong
-// type, the error matches lock.ErrWrongType.
+// Inspect reads the registry entries of the owners, if Redis replies in time (see client.WithName).
+// If the key has the wrong type, the error matches lock.ErrWrongType.
 func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, l.session, l.spec, luascripts.InspectFair)
 }

@@ -163,7 +163,7 @@ func isLease(suffix string) bool {
 
 // Expire makes the leases of the lock called name expire on the server now, as if its holders had
 // stopped renewing. The name includes the key prefix of the client. The holders detect the loss
-// with their next renewals. Expire reports whether there was a lease.
+// with their next renewals, as [lock.ErrGone]. Expire reports whether there was a lease.
 func (s *Server) Expire(name string) bool {
 	switch s.mini.Type(name) {
 	case "hash":

@@ -249,3 +249,18 @@ func TestContext_carriesItsHold(t *testing.T) {
 		w.unlock(outer)
 	})
 }
+
+// The context of a hold is looked at for the first time after the hold has ended, and its parent was canceled. Its cause is the end of
+// the hold, which came first.
+func TestContext_firstLookAfterTheEnd(t *testing.T) {
+	inBubble(t, func(w *world) {
+		gone := errors.New("the caller has gone")
+		parent, cancel := context.WithCancelCause(context.Background())
+		h := w.lock(w.a, parent)
+		w.unlock(h)
+		cancel(gone)
+		if cause := context.Cause(h.Context()); !errors.Is(cause, lock.ErrUnlocked) || errors.Is(cause, gone) {
+			w.Error(cause)
+		}
+	})
+}
