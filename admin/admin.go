@@ -211,7 +211,7 @@ func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 		err = cause
 	}
-	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) { // of within
+	if !command.Over(ctx) && errors.Is(err, context.DeadlineExceeded) { // of within
 		err = fmt.Errorf("no reply from Redis for %v: %w", a.timeout, err)
 	}
 	err = luascripts.Discreet(err)

@@ -306,7 +306,7 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 				some, err = scans[i].find(ctx, names[i])
 				locks = append(locks, some...)
 			}
-			if err != nil && len(nodes) > 1 && ctx.Err() == nil && !command.Refused(err) { // the others may respond
+			if err != nil && len(nodes) > 1 && !command.Over(ctx) && !command.Refused(err) { // the others may respond
 				a.lose(nodes[at], err)
 				break
 			}

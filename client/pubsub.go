@@ -50,9 +50,9 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	}
 	sharded, err := pubsub.Sharded(ctx, rdb, timeout)
 	if err != nil {
-		if s := command.New(rdb, command.Config{Timeout: timeout}); ctx.Err() == nil && err == context.DeadlineExceeded {
+		if s := command.New(rdb, command.Config{Timeout: timeout}); !command.Over(ctx) && err == context.DeadlineExceeded {
 			err = s.Unavailable(timeout, nil)
-		} else if ctx.Err() == nil {
+		} else if !command.Over(ctx) {
 			err = s.Explain(err)
 		}
 		return false, fmt.Errorf("detect sharded Pub/Sub (see WithPubSub): %w", err)

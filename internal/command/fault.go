@@ -63,6 +63,12 @@ func Foreign(v luascripts.Verdict, err error) error {
 	return err
 }
 
+// Over reports whether ctx has ended. rueidis may report the deadline of ctx before ctx itself does.
+func Over(ctx context.Context) bool {
+	deadline, limited := ctx.Deadline()
+	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
+}
+
 // Refused reports whether err says that the server does not accept the user, or that the user lacks a
 // permission.
 func Refused(err error) bool { return retry.FaultOf(err).Denied }

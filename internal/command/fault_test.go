@@ -479,3 +479,32 @@ func TestRefused(t *testing.T) {
 		t.Error("got a refusal without an error")
 	}
 }
+
+// A context that has not ended, with a deadline of its own.
+type due struct {
+	context.Context
+	deadline time.Time
+}
+
+func (d due) Deadline() (time.Time, bool) { return d.deadline, true }
+
+// rueidis can report that the deadline of a context has passed before the context's own timer fires.
+func TestOver(t *testing.T) {
+	t.Parallel()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		want bool
+	}{
+		{"no deadline", context.Background(), false},
+		{"canceled", canceled, true},
+		{"before the deadline", due{context.Background(), time.Now().Add(time.Hour)}, false},
+		{"deadline passed, timer late", due{context.Background(), time.Now().Add(-time.Hour)}, true},
+	} {
+		if got := Over(c.ctx); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}
