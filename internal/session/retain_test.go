@@ -234,7 +234,7 @@ func TestMinHold_delayedRenewal(t *testing.T) {
 				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) (renewed []luascripts.Renewed) {
 					batch = slices.Clone(batch)
 					once.Do(func() {
-						execute = func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
+						execute = func() { plain.Renew(w.Context(), w.rdb, batch, lease, perCall) }
 						renewed = []luascripts.Renewed{{Err: io.EOF}}
 					})
 					if renewed == nil {
@@ -319,7 +319,7 @@ func TestMinHold_delayedCommand(t *testing.T) {
 				var delayed atomic.Pointer[func()] // the first renewal
 				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
 					batch = slices.Clone(batch)
-					execute := func() { plain.Renew(ctx, w.rdb, batch, lease, perCall) }
+					execute := func() { plain.Renew(w.Context(), w.rdb, batch, lease, perCall) }
 					if !delayed.CompareAndSwap(nil, &execute) {
 						return plain.Renew(ctx, rdb, batch, lease, perCall)
 					}
