@@ -27,7 +27,7 @@ if #members > 0 then
   local deadlines = redis.call('ZMSCORE', timeouts, unpack(members))
   for i, owner in ipairs(members) do
     waiters[2 * i - 1] = owner
-    waiters[2 * i] = math.max(tonumber(deadlines[i] or 0) - now, 0)
+    waiters[2 * i] = math.min(math.max((deadlines[i] or 0) - now, 0), 1e15) -- a client of Redisson that waits forever has a deadline that no reply can express
   end
 end
 return {redis.call('PTTL', lock), fields, waiters}

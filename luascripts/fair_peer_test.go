@@ -538,3 +538,37 @@ func TestPeers_expiry(t *testing.T) {
 		q.outlives("ours is alone again")
 	})
 }
+
+// A thread of Redisson calls tryLock(Long.MAX_VALUE, MILLISECONDS). Its deadline, and those of Redisson's threads
+// behind it, are later than a reply can express.
+func TestPeers_waitsForever(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		const forever = 9223372036854775807
+		waits := func(name string) {
+			eval(t, q.rdb, javaAcquire, fairKeyList, "60000", owner(name), fmt.Sprint(forever), fmt.Sprint(now(t, q.rdb)))
+		}
+		q.gets("G1")
+		q.waits(names(101, 220)...)
+		waits("J2")
+		q.waits("G3")
+		q.keeps("G3", "G101")
+		q.waits("G3", "G101")
+		snapshot, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys)
+		if err != nil || len(snapshot.Waiters) != 122 || snapshot.Waiters[120].WaiterTimeout < 1000*time.Hour {
+			t.Errorf("%d waiters, %v", len(snapshot.Waiters), err)
+		}
+
+		q.clear()
+		q.gets("G1")
+		waits("J2")
+		q.waits("G3")
+		q.releases("G1", luascripts.Done)
+		if got := q.ask("G3", waiterTimeout); got.Verdict != luascripts.Held || got.Left < 1000*time.Hour {
+			t.Errorf("%+v", got)
+		}
+		if kept := q.keeps("G3"); kept.Left < 1000*time.Hour {
+			t.Errorf("%+v", kept)
+		}
+		q.releases("G9", luascripts.Gone)
+	})
+}

@@ -115,7 +115,7 @@ local function first_alive(queue, timeouts, now)
     deadline = now + 5000
     redis.call('ZADD', timeouts, deadline, first)
   end
-  return first, false, tonumber(deadline)
+  return first, false, math.min(deadline, now + 1e15) -- a client of Redisson that waits forever has a deadline that no reply can express
 end
 
 -- foreign_by_deadline returns how many foreign owners are before an owner of leasehold, from the `left`
