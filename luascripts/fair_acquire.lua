@@ -57,7 +57,7 @@ if want > 1 then
 end
 
 local left = redis.call('PTTL', lock)
-local first, more, deadline = first_alive(queue, timeouts, now)
+local first, more, deadline = first_alive(queue, timeouts, now, timeout)
 if more and not holder then return -5 end
 if not holder and (not first or first == owner) then
   local token = next_token(counter, time, 0, spare)
@@ -83,7 +83,7 @@ if timeout > 0 then
     foreign = before[owner] or score and math.max(among, foreign_by_deadline(score - now, timeout)) or among
   end
   if foreign > 0 then own = 1 end
-  local deadline, denied = now + timeout + foreign * 300000, nil
+  local deadline, denied = deadline_behind(foreign, now, timeout), nil
   if queued then
     redis.call('ZREM', timeouts, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
     denied = redis.pcall('ZADD', timeouts, deadline, owner)

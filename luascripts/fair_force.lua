@@ -27,7 +27,7 @@ if not fields then
   return answer
 end
 redis.call('HDEL', lock, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
-local first, more = first_alive(queue, timeouts, clock())
+local first, more = first_alive(queue, timeouts, (clock()))
 local removed = 0
 if not dead then removed = redis.call('DEL', lock) end
 if first then notify_owner(channel, publish, first) end

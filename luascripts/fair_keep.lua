@@ -68,7 +68,7 @@ for i, owner in ipairs(owners) do
     foreign_before = before and (before[owner] or math.max(foreign, foreign_by_deadline(score - now, timeouts_of[i]))) or 0
   end
   if foreign_before then
-    extended[#extended + 1], extended[#extended + 2] = now + timeouts_of[i] + foreign_before * 300000, owner
+    extended[#extended + 1], extended[#extended + 2] = deadline_behind(foreign_before, now, timeouts_of[i]), owner
     replies[i + 1] = 0
     foreign_waits = foreign_waits or foreign_before > 0
   elseif not holder[owner] and i <= #owners - joining then
@@ -76,7 +76,7 @@ for i, owner in ipairs(owners) do
   elseif not holder[owner] then
     -- mutant: operand 1: speed
     foreign_before_joined = foreign_before_joined or foreign_before_new(queue, timeouts, now, timeouts_of[i], size)
-    joined[#joined + 1], joined_deadlines[#joined_deadlines + 1] = owner, now + timeouts_of[i] + foreign_before_joined * 300000
+    joined[#joined + 1], joined_deadlines[#joined_deadlines + 1] = owner, deadline_behind(foreign_before_joined, now, timeouts_of[i])
   end
 end
 -- mutant: operand 1, border: without an owner, the server rejects the RPUSH
@@ -90,7 +90,7 @@ foreign_waits = foreign_waits or foreign > 0
 
 front = front or redis.call('LINDEX', queue, 0) -- mutant: operand 1: speed
 local first, more, deadline = front, false, now
-if last then first, more, deadline = first_alive(queue, timeouts, now) end
+if last then first, more, deadline = first_alive(queue, timeouts, now, longest_timeout) end
 if left ~= -2 then
   -- mutant: operand 3: true is replied as 1
   replies[1] = left == 0 and 1 or left -- 0 would mean that no owner waits

@@ -572,3 +572,87 @@ func TestPeers_waitsForever(t *testing.T) {
 		q.releases("G9", luascripts.Gone)
 	})
 }
+
+// An owner of ours dies behind many of Redisson's that wait for a few seconds only. When they have given up, it keeps
+// the others waiting for no longer than its waiter timeout, although its deadline counted on 300 s for each of them.
+func TestPeers_diesBehindShortWaits(t *testing.T) {
+	const briefly = 3 * time.Second
+	withPeers(t, func(t *testing.T, q fair) {
+		for name, arrive := range map[string]func(q fair){
+			"asks":  func(q fair) { q.waits("G20", "G21") },
+			"keeps": func(q fair) { q.waits("G20", "G21"); q.keeps("G20", "G21") },
+			"joins": func(q fair) {
+				joining := []luascripts.Waiter{{Owner: owner("G20"), WaiterTimeout: waiterTimeout, Enters: true}, {Owner: owner("G21"), WaiterTimeout: waiterTimeout, Enters: true}}
+				if _, err := luascripts.KeepFair(q.t.Context(), q.rdb, fairKeys, joining); err != nil {
+					q.t.Fatal(err)
+				}
+			},
+		} {
+			for _, heartbeat := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, " heartbeat=", heartbeat), func(t *testing.T) {
+					q := fair{t, q.rdb}
+					q.clear()
+					q.gets("G1")
+					for n := 2; n < 12; n++ {
+						q.javaAsks(fmt.Sprint("J", n), briefly)
+					}
+					arrive(q) // they die now
+					q.javaAsks("J30", briefly)
+					q.waits("G31")
+					for n := 2; n < 12; n++ {
+						q.javaFails(fmt.Sprint("J", n), briefly)
+					}
+					q.releases("G1", luascripts.Done)
+					find := func() (left time.Duration) {
+						if heartbeat {
+							return q.keeps("G31").Left
+						}
+						return q.ask("G31", waiterTimeout).Left
+					}
+					if left := find(); left > waiterTimeout {
+						t.Errorf("checks again in %v", left)
+					}
+					for _, name := range []string{"G20", "G21"} {
+						about(t, name, q.left(name), waiterTimeout)
+					}
+					if left := q.left("G31"); left < javaWait {
+						t.Errorf("G31, behind one of Redisson's, counts as alive for %v", left)
+					}
+					q.pass(waiterTimeout)
+					q.keeps("G31")
+					if got := q.queue(); got != "J30 G31" {
+						t.Errorf("in the queue: %s", got)
+					}
+				})
+			}
+		}
+	})
+}
+
+// Only the extra time ends, not a waiter timeout that is longer than the one of the caller: a waiter that is alive
+// sends a heartbeat within a second.
+func TestPeers_longerTimeout(t *testing.T) {
+	withPeers(t, func(t *testing.T, q fair) {
+		q.gets("G1")
+		q.javaWaits("J2")
+		keeps := func(name string, timeout time.Duration) {
+			if _, err := luascripts.KeepFair(t.Context(), q.rdb, fairKeys, []luascripts.Waiter{{Owner: owner(name), WaiterTimeout: timeout}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q.waits("G3")
+		keeps("G3", time.Hour)
+		q.ask("G4", 100*time.Millisecond)
+		q.javaFails("J2", javaWait)
+		q.releases("G1", luascripts.Done)
+		q.ask("G5", 0) // a TryLock
+		if left := q.left("G3"); left < time.Hour-slow {
+			t.Errorf("after a TryLock, G3 counts as alive for %v", left)
+		}
+		q.ask("G4", 100*time.Millisecond)
+		about(t, "after a request", q.left("G3"), 5*time.Second)
+		keeps("G3", time.Hour)
+		q.ask("G4", 100*time.Millisecond)
+		about(t, "after a heartbeat", q.left("G3"), time.Hour)
+	})
+}

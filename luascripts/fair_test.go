@@ -1809,18 +1809,30 @@ func TestFair_transcript(t *testing.T) {
 		fair_acquire [l q t n] $a:01 1000 1 5000 0 = [-1 1]
 		PTTL q = -1
 		PTTL t = -1
-		ZSCORE t $a:01 = @305100
+		ZSCORE t $a:01 = @305100.5
 
 		# late by half the patience or more, a deadline no longer tells that no foreign owner is before it
 		ZADD t @2600 $a:01
 		fair_acquire [l q t n] $a:01 1000 1 5000 0 = [-1 1]
-		ZSCORE t $a:01 = @305100
+		ZSCORE t $a:01 = @305100.5
 		ZADD t @600600 $a:01
 		fair_acquire [l q t n] $a:01 1000 1 600000 0 = [-1 1]
-		ZSCORE t $a:01 = @900100
+		ZSCORE t $a:01 = @900100.5
 		ZADD t @281100 $a:01
 		fair_acquire [l q t n] $a:01 1000 1 1000 0 = [-1 1]
-		ZSCORE t $a:01 = @301100
+		ZSCORE t $a:01 = @301100.5
+
+		# extra time ends at the front of the queue, up to the first owner of Redisson; if that is denied, it stays
+		DEL l q t
+		RPUSH q $a:01 $a:02 $a:03 %b:4 $a:05
+		ZADD t @300000.5 $a:01 @300000 $a:02 @4000.5 $a:03 @600000.5 %b:4 @600000.5 $a:05
+		without ZADD
+		fair_acquire [l q t n] $a:06 1000 1 7000 0 = !NOPERM
+		without
+		fair_acquire [l q t n] $a:06 1000 1 0 0 = [299900 0]
+		ZSCORE t $a:01 = @300000.5
+		fair_acquire [l q t n] $a:06 1000 1 7000 0 = [7000 1]
+		ZRANGE t 0 -1 WITHSCORES = [$a:03 @4000.5 $a:01 @7100 $a:02 @300000 $a:06 @307100.5 $a:05 @600000.5 %b:4 @600000.5]
 
 		# the last millisecond of a lease: owners wait, and the next look is at once
 		DEL l q t
@@ -1839,7 +1851,7 @@ func TestFair_transcript(t *testing.T) {
 		RPUSH q $d:01 %b:1 $a:01
 		ZADD t @1000000 $d:01 @1000000 %b:1 @0 $a:01
 		fair_acquire [l q t n] $a:02 1000 1 5000 0 = [-1 1]
-		ZSCORE t $a:02 = @305000
+		ZSCORE t $a:02 = @305000.5
 
 		# in a queue of a hundred, each owner is looked at
 		FLUSHALL
@@ -1857,9 +1869,9 @@ func TestFair_transcript(t *testing.T) {
 		RPUSH q %b:1 $a:0{2..100} $d:01 $d:02
 		ZADD t @1000000 %b:1 @906000 $d:01 @0 $d:02
 		fair_acquire [l q t n] $d:01 1000 1 5000 0 = [-1 1]
-		ZSCORE t $d:01 = @905000
+		ZSCORE t $d:01 = @905000.5
 		fair_keep [l q t n] ch PUBLISH 0 0 5000 $d:01 = [-1 0]
-		ZSCORE t $d:01 = @905000
+		ZSCORE t $d:01 = @905000.5
 
 		# or at least as many as are seen at the head
 		FLUSHALL
@@ -1867,10 +1879,10 @@ func TestFair_transcript(t *testing.T) {
 		RPUSH q %b:1 %b:2 $a:0{3..100} $d:01 $d:02
 		ZADD t @1000000 %b:1 @306000 $d:01 @0 $d:02
 		fair_acquire [l q t n] $d:01 1000 1 5000 0 = [-1 1]
-		ZSCORE t $d:01 = @605000
+		ZSCORE t $d:01 = @605000.5
 		ZADD t @306000 $d:01
 		fair_keep [l q t n] ch PUBLISH 0 0 5000 $d:01 = [-1 0]
-		ZSCORE t $d:01 = @605000
+		ZSCORE t $d:01 = @605000.5
 
 		# one that knows of foreign owners is enough to take the expiry off
 		FLUSHALL
@@ -1888,7 +1900,7 @@ func TestFair_transcript(t *testing.T) {
 		RPUSH q %b:1 %b:2 $a:0{3..100} $d:01 $d:02
 		ZADD t @1000000 %b:1 @1000000 %b:2 @2000 $d:01 @0 $d:02
 		fair_acquire [l q t n] $e:01 1000 1 5000 0 = [-1 1]
-		ZSCORE t $e:01 = @605000
+		ZSCORE t $e:01 = @605000.5
 
 		# the least that a living owner at its end says counts, and a dead one says nothing
 		FLUSHALL
@@ -1896,6 +1908,6 @@ func TestFair_transcript(t *testing.T) {
 		RPUSH q $a:0{1..200} $d:01 $d:02 $d:03 $d:04
 		ZADD t @906000 $d:01 @306000 $d:02 @606000 $d:03 @0 $d:04
 		fair_acquire [l q t n] $e:01 1000 1 5000 0 = [-1 1]
-		ZSCORE t $e:01 = @305000
+		ZSCORE t $e:01 = @305000.5
 	`)
 }

@@ -9,6 +9,10 @@
 -- dead owners do not add up. Its deadline is 300 s later for each foreign owner before it, because each
 -- of those will subtract that much. Foreign means not of leasehold: Redisson's.
 --
+-- A foreign owner that waits for a shorter time subtracts less. A deadline with time for foreign owners
+-- therefore ends with half a millisecond. Once none of them is before its owner, a waiter behind it removes
+-- what is left of that time. Otherwise a dead owner would delay the others for so long.
+--
 -- No script has work that grows with the queue. A script first checks the first owner, the last one and
 -- deadlines. It reads the first 100 owners only if these show a foreign owner. An owner among those
 -- counts the foreign owners before it. An owner further back derives their number from its own
@@ -31,6 +35,11 @@ local function remove_expiry(queue, timeouts)
   local done = redis.pcall('PERSIST', queue)
   if type(done) ~= 'table' then done = redis.pcall('PERSIST', timeouts) end -- mutant: always: what is denied for one key is denied for both
   if type(done) == 'table' then return done end
+end
+
+-- deadline_behind returns the deadline of an owner of leasehold with so many foreign owners before it.
+local function deadline_behind(foreign, now, timeout)
+  return now + timeout + foreign * 300000 + (foreign > 0 and 0.5 or 0)
 end
 
 -- first_hundred reads the first 100 owners of the queue. It returns for each how many foreign owners are
@@ -85,10 +94,20 @@ local function notify_owner(channel, publish, owner)
   redis.pcall(publish, channel .. ':' .. client .. ':fair', number)
 end
 
+-- remove_extra removes what is left of the extra time of the owners before the first foreign one. Living owners
+-- send a heartbeat at least once per second, so each of them has at least five seconds left.
+local function remove_extra(queue, timeouts, now, timeout)
+  local owners, latest = redis.call('LRANGE', queue, 0, 99), now + math.max(timeout, 5000)
+  for i, deadline in ipairs(redis.call('ZMSCORE', timeouts, unpack(owners))) do
+    if not is_ours(owners[i]) then return end
+    if deadline and deadline % 1 > 0 then redis.pcall('ZADD', timeouts, 'XX', 'LT', latest, owners[i]) end -- if memory is full, the extra time stays
+  end
+end
+
 -- first_alive removes up to 100 dead owners from the front of the queue. It returns the first living owner,
 -- false, and its deadline; nil and false if there is none; nil and true if it found only dead ones, and
--- there are more.
-local function first_alive(queue, timeouts, now)
+-- there are more. timeout is the one of the caller, for remove_extra; nil or 0 if it does not wait.
+local function first_alive(queue, timeouts, now, timeout)
   local first = redis.call('LINDEX', queue, 0)
   if not first then
     if redis.call('ZCARD', timeouts) > 0 then redis.call('DEL', timeouts) end -- an operator deleted the list
@@ -114,6 +133,10 @@ local function first_alive(queue, timeouts, now)
     -- An operator deleted the deadlines. The owner gets one, so that it is removed if it is dead.
     deadline = now + 5000
     redis.call('ZADD', timeouts, deadline, first)
+  end
+  if (timeout or 0) > 0 and is_ours(first) and deadline % 1 > 0 then -- mutant: operand 2: speed
+    remove_extra(queue, timeouts, now, timeout)
+    deadline = redis.call('ZSCORE', timeouts, first)
   end
   return first, false, math.min(deadline, now + 1e15) -- a client of Redisson that waits forever has a deadline that no reply can express
 end
