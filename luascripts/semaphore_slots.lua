@@ -9,9 +9,10 @@
 -- Returns -2 if the owner does not hold all of its permits; nothing was changed.
 -- Returns -4 if a key has the wrong type; nothing was changed.
 --
--- A permit gets the lowest number that no unexpired permit has. Its token is larger than that of every earlier
--- holder of that slot. The script reads the whole hash, which has a field for each slot that was ever in use:
--- about one µs for each.
+-- A permit gets the lowest number that no other permit has. An expired permit keeps its number until it is free
+-- again, because its owner can renew it if the server's clock was set forward. The token is larger than that of
+-- every earlier holder of that slot. The script reads the whole hash, which has a field for each slot that was ever
+-- in use: about one µs for each.
 --
 -- Safe to repeat: a permit that has a slot keeps it, and its token.
 local leases, slots = KEYS[1], KEYS[2]
@@ -48,7 +49,7 @@ local used = {}
 for from = 1, #owners, 1000 do
   local to = math.min(from + 999, #owners)
   for i, score in ipairs(redis.call('ZMSCORE', leases, unpack(owners, from, to))) do
-    if score and tonumber(score) > now then used[numbers[from + i - 1]] = true end
+    if score then used[numbers[from + i - 1]] = true end
   end
 end
 

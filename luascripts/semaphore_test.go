@@ -673,7 +673,7 @@ func TestSemaphore_deletedOrForeign(t *testing.T) {
 	}
 }
 
-// A permit gets the lowest slot that no living permit has. An owner without its permits gets none, and a key that holds something else
+// A permit gets the lowest slot that no permit in Redis has. An owner without its permits gets none, and a key that holds something else
 // is not touched.
 func TestSemaphore_slots(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -692,7 +692,15 @@ func TestSemaphore_slots(t *testing.T) {
 		do(t, rdb, "ZADD", k.Leases, "XX", "1000", luascripts.Permits(taker(1, 1))[0])
 		is("its lease ran out", taker(1, 1), luascripts.Gone)
 		take(t, rdb, k, taker(2, 1), 0)
-		if next := is("the next", taker(2, 1), luascripts.Done); len(first) != 1 || len(next) != 1 || next[0].Number != first[0].Number || next[0].Token <= first[0].Token {
+		second := is("it may come back", taker(2, 1), luascripts.Done)
+		renewed := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 1)}}, time.Minute, 1)[0] // the server's clock was set forward, and its owner lives
+		check(t, "renewal", renewed.Verdict, luascripts.Done, renewed.Err)
+		if again := is("it came back", taker(1, 1), luascripts.Done); len(first) != 1 || len(second) != 1 || !slices.Equal(again, first) || second[0].Number == first[0].Number {
+			t.Errorf("%+v and %+v are held, after %+v", again, second, first)
+		}
+		do(t, rdb, "ZADD", k.Leases, "XX", "1000", luascripts.Permits(taker(1, 1))[0])
+		take(t, rdb, k, taker(3, 2), 0) // it is free again
+		if next := is("the next", taker(3, 2), luascripts.Done); len(first) != 1 || len(next) != 2 || next[0].Number != first[0].Number || next[0].Token <= first[0].Token {
 			t.Errorf("%+v after %+v", next, first)
 		}
 		for _, key := range []string{k.Slots, k.Leases} {
@@ -1062,7 +1070,9 @@ func TestSemaphore_transcript(t *testing.T) {
 		ZADD p @2002 c^16
 		semaphore_slots [p s] c^16 = [2 @2001000us]
 		wait 1
-		ZADD p @3000 d^16
+		ZADD p @3000 d^16 @3000 e^16
+		semaphore_slots [p s] e^16 = [3 @2002000us]
+		ZREM p c^16
 		HSET s 2 @999000000us~cxxxxxxxxxxxxxxx
 		semaphore_slots [p s] d^16 = [2 @999000001us]
 		HSET s 7 @1000us~gone

@@ -61,10 +61,11 @@ type Slot struct {
 // permit in a slot has a larger token. Package fence can compare the tokens, with a separate token
 // counter for each slot.
 //
-// A permit receives the lowest free number when Slots is called for the first time, and keeps it.
-// The numbers are below the total number of permits, except after a Resize to fewer permits than
-// are held. Permits of Redisson have no slots. Redis stores the latest token of each slot, so tokens
-// grow even if the clock of the server moves backward.
+// A permit receives the lowest free number when Slots is called for the first time, and keeps it. The
+// number of an expired permit becomes free when another call needs that permit. The numbers are
+// below the total number of permits, except after a Resize to fewer permits than are held. Permits
+// of Redisson have no slots. Redis stores the latest token of each slot, so tokens grow even if the
+// clock of the server moves backward.
 //
 // If the server does not have the permits of h as held, the error matches lock.ErrLost. The command
 // is retried within the operation timeout. It takes the server about 1 µs per slot that was ever
