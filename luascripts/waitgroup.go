@@ -112,8 +112,8 @@ type WaitGroupWorker struct {
 // InspectWaitGroup reads the workers of a wait group, more than a thousand in parts. The verdict is Done or Foreign.
 func InspectWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (all []WaitGroupWorker, v Verdict, err error) {
 	const atOnce = 1000 // as in the script
-	for from := int64(0); ; {
-		msg, err := waitGroupInspect.exec(ctx, rdb, []string{k.Lock}, []string{strconv.FormatInt(from, 10)}).ToMessage()
+	for {
+		msg, err := waitGroupInspect.exec(ctx, rdb, []string{k.Lock}, []string{strconv.Itoa(len(all))}).ToMessage()
 		if err != nil {
 			return nil, 0, err
 		}
@@ -121,23 +121,15 @@ func InspectWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys) (all []Wa
 			return nil, Foreign, nil
 		}
 		words, err := msg.ToArray()
-		bad := &ReplyError{waitGroupInspect.name, "a list of " + strconv.Itoa(len(words))}
-		if err != nil || len(words) == 0 {
-			return nil, 0, bad
-		}
-		checked, err := words[0].ToInt64()
-		some, ok := waiters(words[1:])
-		if err != nil || !ok || checked < int64(len(some)) || checked > atOnce {
-			return nil, 0, bad
+		some, ok := waiters(words)
+		if err != nil || !ok || len(some) > atOnce {
+			return nil, 0, &ReplyError{waitGroupInspect.name, "a list of " + strconv.Itoa(len(words))}
 		}
 		for _, m := range some {
 			all = append(all, WaitGroupWorker{m.Owner, m.WaiterTimeout})
 		}
-		switch from += checked; {
-		case checked < atOnce:
+		if len(some) < atOnce {
 			return all, Done, nil
-		case len(some) == 0: // at most one of the entries is not a worker
-			return nil, 0, bad
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package luascripts_test
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -269,6 +271,25 @@ func TestWaitGroup_notifies(t *testing.T) {
 	})
 }
 
+// Workers that were dismissed stay in Redis. However many there are, the others are found.
+func TestInspectWaitGroup_behindTheDismissed(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.WaitGroup("waitgroup")
+		add := []string{"ZADD", k.Lock, "-1000000", "round"}
+		for i := range 2500 {
+			add = append(add, "0", fmt.Sprintf("dismissed%d", i))
+		}
+		for i := range 1000 {
+			add = append(add, strconv.Itoa(1000+i), fmt.Sprintf("lost%d", i))
+		}
+		do(t, rdb, append(add, "9000000000000001", "done")...)
+		all, v, err := luascripts.InspectWaitGroup(t.Context(), rdb, k)
+		if err != nil || v != luascripts.Done || len(all) != 1001 || all[0].Owner != "lost0" || all[1000] != (luascripts.WaitGroupWorker{Owner: "done", Left: luascripts.NoExpiry}) {
+			t.Errorf("%d workers, %d, %v", len(all), v, err)
+		}
+	})
+}
+
 // What each script of a crew does at the very end of a lease, and which keys it keeps how long.
 func TestWaitGroup_transcript(t *testing.T) {
 	play(t, `
@@ -279,12 +300,12 @@ func TestWaitGroup_transcript(t *testing.T) {
 		wait 999
 		waitgroup_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = 1
 		waitgroup_status [c] = [@0us 0 1 1 0]
-		waitgroup_inspect [c] 0 = [2 a 1]
+		waitgroup_inspect [c] 0 = [a 1]
 		wait 1
 		waitgroup_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = -2
 		waitgroup_status [c] = [@0us 0 0 -1 1 a]
 		wait 5
-		waitgroup_inspect [c] 0 = [2 a 0]
+		waitgroup_inspect [c] 0 = [a 0]
 		waitgroup_renew [c] 1000 a = [1 1 -2]
 
 		# a lease that ended is taken up only by a call that names its end
@@ -379,7 +400,7 @@ func TestWaitGroup_transcript(t *testing.T) {
 		without ZREM
 		waitgroup_join [c] d 1000 5000 0 = !NOPERM
 		without
-		waitgroup_inspect [c] 0 = [8 a 0 m 0 n 0 p 8999053315198987 b -1 d -1]
+		waitgroup_inspect [c] 0 = [a 0 m 0 n 0 p 8999053315198987 b -1 d -1]
 
 		# a dismissal takes out members that are lost, by their own word or by the end of their leases
 		DEL c

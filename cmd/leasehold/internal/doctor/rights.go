@@ -46,7 +46,7 @@ var needs = []need{
 	{head: "NewLatch", kind: "latch", alone: true, rights: "~orders:* ~leasehold_latch:{orders:* ~leasehold_latch_calls:{orders:* &redisson_countdownlatch__channel__{orders:* " +
 		"+evalsha +eval +ping +subscribe +unsubscribe +publish +role +time +get +set +del +pexpire +pttl +hdel +hmget +hset +zadd +zrangebyscore +zrem +zscore"},
 	{head: "NewWaitGroup", kind: "waitgroup", alone: true, rights: "~leasehold_crew:{orders:* &leasehold_crew:{orders:* +evalsha +eval +ping +subscribe +unsubscribe +publish " +
-		"+role +time +del +pexpire +pttl +zadd +zcount +zrange +zrangebyscore +zrem +zscore"},
+		"+role +time +del +pexpire +pttl +zadd +zcount +zrangebyscore +zrem +zscore"},
 	{head: "NewRateLimiter", kind: "ratelimit", alone: true, rights: "~orders:* +evalsha +eval +time +get +set"},
 	{head: "NewRedissonRateLimiter", kind: "redisson-ratelimit", alone: true, rights: "~orders:* ~{orders:*:value ~{orders:*:permits +evalsha +eval +time +get +set +hget +hmget +hset " +
 		"+del +pexpire +pttl +zadd +zcard +zrange +zrangebyscore +zrem +zremrangebyrank +zremrangebyscore +zscore"},
