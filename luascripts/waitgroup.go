@@ -72,9 +72,9 @@ type WaitGroupState struct {
 	Some  []string      // up to 100 of them
 }
 
-// WaitGroupStatus returns the state of a wait group. The verdict is Done or Foreign.
+// WaitGroupStatus returns the state of a wait group, and extends its TTL. The verdict is Done or Foreign.
 func WaitGroupStatus(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroupState, Verdict, error) {
-	msg, err := waitGroupStatus.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
+	msg, err := waitGroupStatus.exec(ctx, rdb, []string{k.Lock}, []string{ms(WaitGroupStay)}).ToMessage()
 	if err != nil {
 		return WaitGroupState{}, 0, err
 	}

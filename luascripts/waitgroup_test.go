@@ -296,14 +296,14 @@ func TestWaitGroup_transcript(t *testing.T) {
 		# a member is alive until its lease ends, and lost from then on
 		waitgroup_join [c] a 1000 86400000 0 = 0
 		ZRANGE c 0 -1 WITHSCORES = [round -9.466848e+14 a @1000]
-		waitgroup_status [c] = [@0us 0 1 1000 0]
+		waitgroup_status [c] 86400000 = [@0us 0 1 1000 0]
 		wait 999
 		waitgroup_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = 1
-		waitgroup_status [c] = [@0us 0 1 1 0]
+		waitgroup_status [c] 86400000 = [@0us 0 1 1 0]
 		waitgroup_inspect [c] 0 = [a 1]
 		wait 1
 		waitgroup_leave [c] a 1 9000000000000001 86400000 ch PUBLISH = -2
-		waitgroup_status [c] = [@0us 0 0 -1 1 a]
+		waitgroup_status [c] 86400000 = [@0us 0 0 -1 1 a]
 		wait 5
 		waitgroup_inspect [c] 0 = [a 0]
 		waitgroup_renew [c] 1000 a = [1 1 -2]
@@ -405,13 +405,19 @@ func TestWaitGroup_transcript(t *testing.T) {
 		# a dismissal takes out members that are lost, by their own word or by the end of their leases
 		DEL c
 		ZADD c -1 round 1 a 0.5 h @44400000 b @1011 e @1012 f
-		waitgroup_status [c] = [1 0 2 1 2 a e]
+		waitgroup_status [c] 5000 = [1 0 2 1 2 a e]
 		waitgroup_dismiss [c] 5000 ch PUBLISH a h b x e f = 2
 		published = [ch~0]
 		ZRANGE c 0 -1 WITHSCORES = [round -1 a 0 e 0 h 0.5 f @1012 b @44400000]
 		waitgroup_dismiss [c] 5000 ch PUBLISH a = 1
 		published = []
 		PTTL c = 5000
+
+		# it stays while a caller waits, even if nothing changes
+		waitgroup_status [c] 10000 = [1 0 2 1 0]
+		PTTL c = 5000
+		waitgroup_status [c] 10002 = [1 0 2 1 0]
+		PTTL c = 10002
 
 		# only the round that is named is deleted
 		waitgroup_delete [c] 2 ch PUBLISH = 1
@@ -422,13 +428,13 @@ func TestWaitGroup_transcript(t *testing.T) {
 		published = [ch~1]
 		waitgroup_delete [c] 1 ch PUBLISH = 1
 		published = []
-		waitgroup_status [c] = [0 0 0 -1 0]
+		waitgroup_status [c] 86400000 = [0 0 0 -1 0]
 
 		# another key is left alone
 		SET s 1
 		waitgroup_join [s] a 1 1 0 = -4
 		waitgroup_leave [s] a 0 1 1 ch PUBLISH = -4
-		waitgroup_status [s] = -4
+		waitgroup_status [s] 86400000 = -4
 		waitgroup_inspect [s] 0 = -4
 		waitgroup_dismiss [s] 1 ch PUBLISH a = -4
 		waitgroup_delete [s] 1 ch PUBLISH = -4
@@ -438,9 +444,9 @@ func TestWaitGroup_transcript(t *testing.T) {
 		waitgroup_join [c] a 1000 5000 0 = 0
 		without ZSCORE
 		waitgroup_renew [c] 1000 a = !NOPERM
-		waitgroup_status [c] = !NOPERM
+		waitgroup_status [c] 86400000 = !NOPERM
 		without ZREM
-		waitgroup_status [c] = !NOPERM
+		waitgroup_status [c] 86400000 = !NOPERM
 		waitgroup_leave [c] a 1 1 5000 ch PUBLISH = !NOPERM
 		waitgroup_dismiss [c] 5000 ch PUBLISH a = !NOPERM
 		waitgroup_renew [c] 1000 a = !NOPERM
