@@ -257,7 +257,9 @@ func (l *Latch) Delete(ctx context.Context) error {
 // before the latch is created, it should call TrySetCount first. Any participant can. If the latch is
 // deleted, expires, or is lost by Redis before it is released, the error matches [ErrDeleted].
 // While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err()
-// and lock.ErrUnavailable.
+// and lock.ErrUnavailable. Redis stores only the latest round that was released and the latest that
+// was deleted. If several rounds pass while Redis is unavailable, and a later round was deleted, the
+// error matches [ErrDeleted] even if the round that Wait found was released.
 //
 // Wait requires one round trip. All callers of a client that wait for one latch share a
 // subscription and one poll per second.
