@@ -241,6 +241,31 @@ func TestElection(t *testing.T) {
 	}
 }
 
+// A process that holds the lock leads under this hold, with its token, as often as it runs.
+func TestElection_reentry(t *testing.T) {
+	t.Parallel()
+	c := kindtest.NewClient(t, redistest.Start(t).Client(t))
+	e := c.NewElection("billing")
+	outer := kindtest.MustLock(t, c.NewFairLock("billing"))
+	for i := range 3 {
+		value := fmt.Sprint("http://", i)
+		err := e.Run(outer.Context(), value, func(ctx context.Context) error {
+			if err := e.Publish(ctx, value); err != nil {
+				return err
+			}
+			if l := waitForValue(t, e, value); l.Token != outer.Token() {
+				t.Errorf("%+v, want token %d", l, outer.Token())
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("run %d: %v", i, err)
+		}
+		waitForValue(t, e, "")
+	}
+	kindtest.MustUnlock(t, outer)
+}
+
 // Observers are notified of each leader, and that there is none, even without messages.
 func TestObserve(t *testing.T) {
 	t.Parallel()

@@ -12,12 +12,13 @@
 --
 -- Returns 1 if the value is published or withdrawn. Also returns 1 if this leader has made a newer call; then nothing was
 -- changed.
--- Returns 0 if a leader with a higher token has published a value, or this leader has withdrawn its value; nothing was
--- changed.
+-- Returns 0 if a leader with a higher token has published a value, or this leader has withdrawn its value in a newer call;
+-- nothing was changed.
 -- Returns 0 if a leader without a token would withdraw the value of another leader without a token; nothing was changed.
 -- Returns -4: the key has the wrong type; nothing was changed.
 --
--- Safe to repeat: the token stays after a withdrawal, so a delayed duplicate restores neither a withdrawn nor an older value.
+-- Safe to repeat: token and number stay after a withdrawal, so a delayed duplicate restores neither a withdrawn nor an older
+-- value. A leader can lead again with the same token: its hold may be a reentry of an outer one.
 local store = KEYS[1]
 local token, value, ttl, withdraw, channel, publish = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5], ARGV[6]
 local number, leader = ARGV[7], ARGV[8]
@@ -35,7 +36,6 @@ if own and old_token == 0 and old[5] ~= leader then -- the order of the two lead
   if withdraw then return 0 end
   own = false
 end
-if own and old[3] and old_token > 0 then return withdraw and 1 or 0 end -- mutant: operand 7: a reply has true as 1
 -- mutant: operand 9: a reply has true as 1
 if own and tonumber(old[4] or '0') > tonumber(number) then return (withdraw or not old[3]) and 1 or 0 end
 redis.call('PEXPIRE', store, ttl) -- if it is denied, the script fails before it has changed anything

@@ -53,8 +53,15 @@ func TestLeader(t *testing.T) {
 		post(5, "", true, luascripts.Done)
 		e.expect(channel)
 		says(0, "")
+		number -= 2
 		post(5, "late", false, luascripts.Free)
+		number += 2
+		says(0, "")
+		post(5, "again", false, luascripts.Done) // its hold re-enters an outer one, whose token it has
+		e.expect(channel)
+		says(5, "again")
 		post(5, "", true, luascripts.Done)
+		e.expect(channel)
 		says(0, "")
 		post(6, "", false, luascripts.Done) // it may say nothing
 		e.expect(channel)
@@ -149,10 +156,17 @@ func TestLeader_transcript(t *testing.T) {
 		HGETALL b = [by a number 4 over 1 token 5]
 		PTTL b = 3000
 		published = [ch~]
-		leader_post [b] 5 again 9000 0 ch PUBLISH 5 a = 0
-		leader_post [b] 5 '' 9000 1 ch PUBLISH 5 a = 1
+		leader_post [b] 5 late 9000 0 ch PUBLISH 3 a = 0
+		leader_post [b] 5 '' 9000 1 ch PUBLISH 3 a = 1
 		leader_read [b] = 0
+		PTTL b = 3000
 		published = []
+		leader_post [b] 5 again 9000 0 ch PUBLISH 5 a = 1
+		leader_read [b] = [5 again @10 9000]
+		published = [ch~]
+		leader_post [b] 5 '' 9000 1 ch PUBLISH 6 a = 1
+		leader_read [b] = 0
+		published = [ch~]
 		leader_post [b] 6 next 1000 0 ch PUBLISH 1 b = 1
 		leader_read [b] = [6 next @10 1000]
 		HGETALL b = [by b number 1 since @10 token 6 value next]
