@@ -99,13 +99,10 @@ func leadOnce(ctx context.Context, l lock.Locker, lead func(ctx context.Context)
 	switch {
 	case !led:
 		return false, false, unlock
-	case again:
-	case errors.Is(err, ErrResigned):
-		again, err = true, errors.Join(resignError(err), unlock)
-	case !lost:
-		err = errors.Join(err, unlock)
+	case !again && errors.Is(err, ErrResigned):
+		again, err = true, resignError(err)
 	}
-	return true, again, err
+	return true, again, errors.Join(err, unlock)
 }
 
 // resignError returns the error of a leader that resigned. It returns nil for ErrResigned itself, which has no further
