@@ -121,6 +121,9 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 	if len(keys) == 0 {
 		return rueidis.RedisMessage{}, wrap("fenced script", "", errors.New("want at least 1 key, got 0"))
 	}
+	if s == nil || s.own == nil {
+		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], errors.New("no script: call NewScript"))
+	}
 	if key, is := slots.Elsewhere(r.rdb, keys[0], keys[1:]); is {
 		return rueidis.RedisMessage{}, wrap("fenced script", keys[0], fmt.Errorf("key %q is in a different hash slot", key))
 	}

@@ -201,6 +201,11 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 	if _, err := g.Run(t.Context(), younger, push, nil); err == nil {
 		t.Error("a script of no key runs")
 	}
+	for _, script := range []*fence.Script{nil, {}} {
+		if _, err := g.Run(t.Context(), younger, script, []string{"data"}); err == nil || err.Error() != `leasehold: fenced script "data": no script: call NewScript` {
+			t.Errorf("without a script: %v", err)
+		}
+	}
 	if n := text(t, s, "DBSIZE"); n != "0" {
 		t.Errorf("%s keys are left", n)
 	}

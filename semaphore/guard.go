@@ -2,6 +2,7 @@ package semaphore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -37,6 +38,9 @@ func (s *Semaphore) Run(ctx context.Context, h lock.Hold, script *Script, keys [
 	r, err := session.AskOnce(ctx, s.one.session, spec, "run", func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (reply, error) {
 		if len(luascripts.Permits(owner)) == 0 {
 			return reply{}, command.Final{Err: fmt.Errorf("%v is not a hold of this semaphore", h)}
+		}
+		if script == nil || script.permitted == nil {
+			return reply{}, command.Final{Err: errors.New("no script: call NewScript")}
 		}
 		if key, is := s.one.session.Elsewhere(spec, keys); is {
 			return reply{}, command.Final{Err: fmt.Errorf("key %q is in a different hash slot than the semaphore", key)}

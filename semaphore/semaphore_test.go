@@ -286,6 +286,13 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("resize to %d: %v", n, err)
 		}
 	}
+	for _, script := range []*semaphore.Script{nil, {}} {
+		h := kindtest.MustLock(t, there)
+		if _, err := there.Run(t.Context(), h, script, nil); err == nil || err.Error() != `leasehold: run "five": no script: call NewScript` {
+			t.Errorf("without a script: %v", err)
+		}
+		kindtest.MustUnlock(t, h)
+	}
 	before := s.CommandCalls(t, "evalsha")
 	nameless := c.NewSemaphore("", 3)
 	h := kindtest.MustLock(t, there)
