@@ -16,7 +16,7 @@ type faults struct {
 	mu     sync.Mutex
 	down   bool
 	frozen time.Time       // no command runs before then
-	thawed chan struct{}   // closed when frozen ends early; nil if no Freeze has begun
+	up     chan struct{}   // closed by Up; nil if no command waits for the end of a fault
 	delay  time.Duration   // before each command
 	denied map[string]bool // commands
 	conns  map[*conn]bool  // open connections
@@ -56,15 +56,19 @@ func (f *faults) before(command string) (refusal string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for due := time.Now().Add(f.delay); ; { // another Freeze can begin in the meantime
-		wait, thawed := max(time.Until(due), time.Until(f.frozen)), f.thawed
+		wait := max(time.Until(due), time.Until(f.frozen))
 		if wait <= 0 {
 			break
 		}
+		if f.up == nil {
+			f.up = make(chan struct{})
+		}
+		up := f.up
 		f.mu.Unlock()
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-thawed: // nil without a Freeze
+		case <-up:
 			timer.Stop()
 			due = time.Time{}
 		}
@@ -92,15 +96,16 @@ func (s *Server) Down() {
 	}
 }
 
-// Up ends Down, Freeze, Slow and Deny. The end of the test does, too.
+// Up ends Down, Freeze, Slow and Deny. Commands that are delayed at that moment run immediately. The
+// end of the test ends these faults, too.
 func (s *Server) Up() {
 	f := &s.faults
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.down, f.frozen, f.delay, f.denied = false, time.Time{}, 0, nil
-	if f.thawed != nil {
-		close(f.thawed)
-		f.thawed = nil
+	if f.up != nil {
+		close(f.up)
+		f.up = nil
 	}
 }
 
@@ -112,9 +117,6 @@ func (s *Server) Freeze(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.frozen = time.Now().Add(d)
-	if f.thawed == nil {
-		f.thawed = make(chan struct{})
-	}
 }
 
 // Slow delays each command by d, until [Server.Up] or another Slow.

@@ -3,6 +3,7 @@ package locktest_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,25 +120,48 @@ func TestServer_Freeze_delayedCommand(t *testing.T) {
 	}
 }
 
-// Up ends a freeze, and the delays during it, immediately, and the end of the test ends a fault that lasts.
+// Up ends a freeze and the delay of a command immediately, and the end of the test ends a fault that lasts.
 func TestServer_Up(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
-		began := time.Now()
-		s.Slow(time.Hour)
-		s.Freeze(time.Hour)
-		go func() {
-			time.Sleep(time.Second)
-			s.Up()
-		}()
-		h := must(t, c.NewLock("job"))
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("the lock was acquired after %v", took)
-		}
-		if err := h.Unlock(t.Context()); err != nil {
-			t.Error(err)
+		for what, begin := range map[string]func(){
+			"Slow":   func() { s.Slow(time.Hour) },
+			"Freeze": func() { s.Freeze(time.Hour) },
+			"both":   func() { s.Slow(time.Hour); s.Freeze(time.Hour) },
+		} {
+			began := time.Now()
+			begin()
+			go func() {
+				time.Sleep(time.Second)
+				s.Up()
+			}()
+			h := must(t, c.NewLock("job"))
+			if took := time.Since(began); took != time.Second {
+				t.Errorf("%s: the lock was acquired after %v", what, took)
+			}
+			if err := h.Unlock(t.Context()); err != nil {
+				t.Error(err)
+			}
 		}
 		_ = must(t, c.NewLock("left"))
 		s.Down()
+	})
+}
+
+// The end of the test ends a fault even if no client of the library does.
+func TestServer_Up_withoutClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var sending sync.WaitGroup
+		t.Cleanup(func() {
+			sending.Wait()
+			if took := time.Since(began); took >= time.Hour {
+				t.Errorf("the test ended after %v", took)
+			}
+		})
+		s := locktest.NewServer(t)
+		s.Freeze(time.Hour)
+		sending.Go(func() { _ = s.Redis().Do(context.Background(), s.Redis().B().Get().Key("key").Build()).Error() })
+		synctest.Wait()
 	})
 }
 

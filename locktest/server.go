@@ -74,6 +74,7 @@ func NewServer(tb testing.TB) *Server {
 	s := &Server{mini: mini}
 	memredis.Hook(mini, s.faults.before)
 	s.rdb = s.connect(tb)
+	tb.Cleanup(s.Up) // before the connections are closed
 	return s
 }
 
