@@ -20,7 +20,7 @@ import (
 var (
 	// ErrPermitCount is returned when the semaphore in Redis has a different number of permits than
 	// the handle. It is also returned when it has fewer than the call requests, so that the call would
-	// wait indefinitely. [Semaphore.Resize] changes the number.
+	// wait indefinitely. [Semaphore.Resize] changes the number, and a handle with 0 permits accepts any.
 	ErrPermitCount = errors.New("permit count mismatch")
 
 	// ErrNotInitialized is returned by a handle without a number of permits when there is no semaphore
@@ -133,13 +133,16 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	case other.Absent:
 		return a, command.Final{Err: fmt.Errorf("%w: %w; give the handle a permit count to create it", ErrNotInitialized, err)}
 	case int64(k.Total) > other.Stored:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d%s", ErrPermitCount, err, k.Total, withoutLeases)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d; %s%s", ErrPermitCount, err, k.Total, change, withoutLeases)}
 	case k.Total > 0:
-		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d", ErrPermitCount, err, k.Total)}
+		return a, command.Final{Err: fmt.Errorf("%w: %w, handle wants %d; %s", ErrPermitCount, err, k.Total, change)}
 	default:
 		return a, command.Final{Err: fmt.Errorf("%w: %w, call wants %d%s", ErrPermitCount, err, k.Permits, withoutLeases)}
 	}
 }
+
+// change says what to do about a different permit count.
+const change = "call Resize to change the count, or use a handle with 0 permits for any count"
 
 // withoutLeases names another possible cause of too few permits. Held permits of Redisson's RSemaphore leave no other
 // trace.

@@ -261,7 +261,7 @@ func TestBadInput(t *testing.T) {
 		"the queue's name":           {c.NewSemaphore("leasehold_semaphore_queue:{x}", 3), lock.ErrBadName, "is reserved for", false},
 		"half a brace":               {c.NewSemaphore("x}y", 3), lock.ErrBadName, "without a {", false},
 		"a bad option":               {c.NewSemaphore("x", 3, lock.WithFixedLease(1)), nil, "WithFixedLease", false},
-		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermitCount, "semaphore has 5, handle wants 4", true},
+		"another total":              {c.NewSemaphore("five", 4), semaphore.ErrPermitCount, "semaphore has 5, handle wants 4; call Resize to change the count, or use a handle with 0 permits", true},
 		"more than there are stored": {c.NewSemaphore("five", 0).N(6), semaphore.ErrPermitCount, "call wants 6", true},
 		"unknown number":             {c.NewSemaphore("new", 0), semaphore.ErrNotInitialized, "no semaphore of that name", true},
 		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrWrongType, "hash", true},
