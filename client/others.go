@@ -47,7 +47,8 @@ func (c *Client) NewLeaderStore(name string) leader.Store {
 // NewRateLimiter returns a rate limiter whose limits apply to each key, across all processes that
 // use the name. The policy onFailure sets what the limiter decides when Redis is unavailable. There
 // is no default. NewRateLimiter sends no command. An invalid name, policy or limit makes the
-// first call fail. Create the limiter once, because it batches the calls of its callers.
+// first call fail. A name must not contain a colon. Create the limiter once, because it batches the
+// calls of its callers.
 func (c *Client) NewRateLimiter(name string, onFailure ratelimit.Policy, limits ...ratelimit.Limit) *ratelimit.Limiter {
 	return ratelimit.On(c.sender, name, onFailure, limits...)
 }

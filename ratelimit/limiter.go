@@ -38,7 +38,8 @@ type Limiter struct {
 }
 
 // New returns a limiter that uses rdb and never closes it. New sends no command and cannot fail.
-// With an invalid name, policy or limit, every call returns the error.
+// With an invalid name, policy or limit, every call returns the error. A name must not contain a
+// colon, because the limiter stores each key at <name>:<key>.
 //
 // With a client of this module, use its NewRateLimiter.
 func New(rdb rueidis.Client, name string, onFailure Policy, limits ...Limit) *Limiter {
