@@ -90,13 +90,17 @@ func TestBloom_transcript(t *testing.T) {
 		EXISTS g = 1
 		bloom_undo [f g] 1 9 = 1
 		EXISTS g = 0
+		bloom_undo [f g] 1 9 = 1
+		sent SETBIT = 0
 		SETBIT b 5 1
 		bloom_undo [c b] 1 5 = 0
 		GETBIT b 5 = 1
 		bloom_undo [f h] 1 5 = -4
+		SETBIT g 5 1
 		without SETBIT
 		bloom_undo [f g] 1 5 = !NOPERM
 		without
+		DEL g
 
 		# a filter is deleted before the given time
 		wait 10

@@ -14,6 +14,7 @@ local config, bits, last = KEYS[1], KEYS[2], ARGV[1]
 
 if redis.call('EXISTS', config) == 1 then return 0 end
 redis.call('DEL', config) -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
+if redis.call('EXISTS', bits) == 0 then return 1 end -- SETBIT would allocate the whole string again
 for i = 2, #ARGV do
   local bit = ARGV[i]
   local was = redis.pcall('SETBIT', bits, bit, 0)
