@@ -577,9 +577,9 @@ func estimate(size, hashes uint64, set int64) int64 {
 // lost. Delete requires two round trips.
 //
 // Another handle keeps the size that it read. Its first Add after Delete allocates the bits of that
-// size again, without a memory check, and deletes them. For 512 MB, the server executes nothing else
-// for about a second in the meantime. If a smaller filter was created under the name, the string
-// keeps that size. Stop adding elements before Delete if the filter is large.
+// size again, without a memory check, and deletes them. For 512 MB, that blocks the server for about
+// a second. If a smaller filter was created under the name, the string keeps that size. Stop adding
+// elements before Delete if the filter is large.
 //
 // A delayed duplicate of the command deletes no filter that was created since. Each copy may run
 // for at most one second. If a connection broke, Delete returns when that time has passed. If ctx

@@ -569,6 +569,15 @@ func TestPeers_waitsForever(t *testing.T) {
 		if kept := q.keeps("G3"); kept.Left < 1000*time.Hour {
 			t.Errorf("%+v", kept)
 		}
+		waits("J2") // it gets the lock, and takes its wait off all deadlines
+		if q.holder() != "J2=1" {
+			t.Fatalf("%s has the lock", q.holder())
+		}
+		if _, err := luascripts.InspectFair(t.Context(), q.rdb, fairKeys); err != nil {
+			t.Error(err)
+		}
+		q.keeps("G3")
+		about(t, "G3", q.left("G3"), waiterTimeout)
 		q.releases("G9", luascripts.Gone)
 	})
 }
