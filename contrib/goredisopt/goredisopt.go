@@ -12,11 +12,16 @@
 // # Fields
 //
 //	converted    the servers, TLS, user, password and credential providers, the database, the dialer, client name and protocol,
-//	             DialTimeout, WriteTimeout and ConnMaxLifetime
-//	no effect    pool sizes, buffers, retries and redirects, ReadTimeout, identity, maintenance and push notifications, NewClient:
+//	             DialTimeout, ReadTimeout, WriteTimeout and ConnMaxLifetime
+//	no effect    pool sizes, buffers, retries and redirects, identity, maintenance and push notifications, NewClient:
 //	             leasehold shares one connection between all callers, and client.WithOpTimeout bounds its commands
 //	an error     OnConnect, StreamingCredentialsProvider, Limiter, ClusterSlots, credential providers with Sentinel,
 //	             and all that selects replicas: locks are on the primary
+//
+// rueidis has one timeout for the reads and writes of a connection, ConnWriteTimeout, after which
+// the connection is closed. It is the larger of ReadTimeout and WriteTimeout. If neither is
+// positive, leasehold uses its default, because it must detect a server that hangs. As in go-redis,
+// a user without a password is not sent.
 package goredisopt
 
 import (
@@ -46,7 +51,7 @@ func FromOptions(o *redis.Options) (rueidis.ClientOption, error) {
 	if addr == "" {
 		addr = "localhost:6379"
 	}
-	option, err := convert(o, []string{addr})
+	option, err := convert(o, network, []string{addr})
 	if network != "" && network != "tcp" && option.DialCtxFn == nil {
 		option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
 			if t == nil {
@@ -63,7 +68,7 @@ func FromClusterOptions(o *redis.ClusterOptions) (rueidis.ClientOption, error) {
 	if o == nil {
 		return rueidis.ClientOption{}, errNil("ClusterOptions")
 	}
-	return convert(o, o.Addrs)
+	return convert(o, "", o.Addrs)
 }
 
 // FromFailoverOptions converts the options of redis.NewFailoverClient, for Redis with Sentinel. If a field that is set is not
@@ -72,12 +77,12 @@ func FromFailoverOptions(o *redis.FailoverOptions) (rueidis.ClientOption, error)
 	if o == nil {
 		return rueidis.ClientOption{}, errNil("FailoverOptions")
 	}
-	option, err := convert(o, o.SentinelAddrs)
+	option, err := convert(o, "", o.SentinelAddrs)
 	option.Sentinel = rueidis.SentinelOption{
 		Dialer:     option.Dialer,
 		TLSConfig:  option.TLSConfig,
 		MasterSet:  o.MasterName,
-		Username:   o.SentinelUsername,
+		Username:   user(o.SentinelUsername, o.SentinelPassword),
 		Password:   o.SentinelPassword,
 		ClientName: o.ClientName,
 	}
@@ -141,8 +146,8 @@ func check(options any) error {
 	return nil
 }
 
-// convert converts the fields that all options have.
-func convert(options any, addrs []string) (rueidis.ClientOption, error) {
+// convert converts the fields that all options have. network is that of the dialer; "" is tcp.
+func convert(options any, network string, addrs []string) (rueidis.ClientOption, error) {
 	if err := check(options); err != nil {
 		return rueidis.ClientOption{}, err
 	}
@@ -150,28 +155,22 @@ func convert(options any, addrs []string) (rueidis.ClientOption, error) {
 	r := rueidis.ClientOption{
 		InitAddress:  slices.Clone(addrs),
 		ClientName:   get[string](v, "ClientName"),
-		Username:     get[string](v, "Username"),
+		Username:     user(get[string](v, "Username"), get[string](v, "Password")),
 		Password:     get[string](v, "Password"),
 		SelectDB:     get[int](v, "DB"),
 		TLSConfig:    get[*tls.Config](v, "TLSConfig").Clone(),
 		AlwaysRESP2:  get[int](v, "Protocol") == 2,
-		ConnLifetime: get[time.Duration](v, "ConnMaxLifetime"),
+		ConnLifetime: max(0, get[time.Duration](v, "ConnMaxLifetime")), // -1 is none
+
+		// -1 and -2 are none.
+		ConnWriteTimeout: max(0, get[time.Duration](v, "ReadTimeout"), get[time.Duration](v, "WriteTimeout")),
 	}
-	if r.ConnLifetime < 0 {
-		r.ConnLifetime = 0 // -1 is none
-	}
-	for name, to := range map[string]*time.Duration{"DialTimeout": &r.Dialer.Timeout, "WriteTimeout": &r.ConnWriteTimeout} {
-		if *to = get[time.Duration](v, name); *to < 0 {
-			return rueidis.ClientOption{}, fmt.Errorf("goredisopt: %s.%s must not be negative; got %v", v.Type().Name(), name, *to)
-		}
+	if r.Dialer.Timeout = get[time.Duration](v, "DialTimeout"); r.Dialer.Timeout < 0 {
+		return rueidis.ClientOption{}, fmt.Errorf("goredisopt: %s.DialTimeout must not be negative; got %v", v.Type().Name(), r.Dialer.Timeout)
 	}
 	if dial := get[func(context.Context, string, string) (net.Conn, error)](v, "Dialer"); dial != nil {
 		r.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			network := "tcp"
-			if strings.HasPrefix(addr, "/") {
-				network = "unix"
-			}
-			return dial(ctx, network, addr)
+			return dial(ctx, cmp.Or(network, "tcp"), addr)
 		}
 	}
 	provide := get[func(context.Context) (string, string, error)](v, "CredentialsProviderContext")
@@ -183,11 +182,19 @@ func convert(options any, addrs []string) (rueidis.ClientOption, error) {
 	}
 	if provide != nil {
 		r.AuthCredentialsFn = func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
-			user, password, err := provide(context.Background())
-			return rueidis.AuthCredentials{Username: user, Password: password}, err
+			name, password, err := provide(context.Background())
+			return rueidis.AuthCredentials{Username: user(name, password), Password: password}, err
 		}
 	}
 	return r, nil
+}
+
+// user returns the user that go-redis connects as: without a password it sends none.
+func user(name, password string) string {
+	if password == "" {
+		return ""
+	}
+	return name
 }
 
 // get returns a field of options, or its zero value if these options do not have the field.

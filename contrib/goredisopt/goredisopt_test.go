@@ -218,18 +218,79 @@ func TestFromOptions_converted(t *testing.T) {
 	if err != nil || o.ClientName != "app" || o.Dialer.Timeout != time.Second || o.ConnWriteTimeout != 2*time.Second || o.ConnLifetime != time.Hour || !o.AlwaysRESP2 || o.TLSConfig == config || o.TLSConfig.ServerName != "redis" {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for _, o := range []*redis.Options{{DialTimeout: -1}, {WriteTimeout: -2}} {
-		if _, err := goredisopt.FromOptions(o); err == nil || !strings.Contains(err.Error(), "must not be negative") {
-			t.Errorf("%v", err)
+	if _, err := goredisopt.FromOptions(&redis.Options{DialTimeout: -1}); err == nil || !strings.Contains(err.Error(), "must not be negative") {
+		t.Errorf("%v", err)
+	}
+}
+
+// rueidis breaks a connection off whose reply takes as long as its one timeout, so that is the larger one. None is the default of leasehold.
+func TestFromOptions_timeouts(t *testing.T) {
+	for _, c := range []struct{ read, write, want time.Duration }{
+		{0, 0, 0},
+		{0, time.Second, time.Second},
+		{10 * time.Second, 0, 10 * time.Second},
+		{10 * time.Second, time.Second, 10 * time.Second},
+		{-1, -2, 0},
+		{-2, time.Second, time.Second},
+	} {
+		o := &redis.Options{ReadTimeout: c.read, WriteTimeout: c.write}
+		if got, err := goredisopt.FromOptions(o); err != nil || got.ConnWriteTimeout != c.want {
+			t.Errorf("%+v: %v, %v", c, got.ConnWriteTimeout, err)
 		}
+	}
+	o := redis.NewClient(&redis.Options{ReadTimeout: -2, WriteTimeout: -2})
+	defer o.Close()
+	if got, err := goredisopt.FromOptions(o.Options()); err != nil || got.ConnWriteTimeout != 0 { // go-redis has changed -2 to -1
+		t.Errorf("used: %v, %v", got.ConnWriteTimeout, err)
+	}
+}
+
+// A dialer gets the network of the options.
+func TestFromOptions_dialerNetwork(t *testing.T) {
+	for _, c := range []struct{ network, addr, want string }{
+		{"", "a:1", "tcp"},
+		{"tcp4", "a:1", "tcp4"},
+		{"", "/redis.sock", "unix"},
+		{"unix", "redis.sock", "unix"},
+	} {
+		var got string
+		option, err := goredisopt.FromOptions(&redis.Options{Network: c.network, Addr: c.addr, Dialer: func(_ context.Context, network, addr string) (net.Conn, error) {
+			got = network + " " + addr
+			return nil, net.ErrClosed
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = option.DialCtxFn(t.Context(), option.InitAddress[0], nil, nil)
+		if want := c.want + " " + c.addr; got != want {
+			t.Errorf("%+v: dials %s; want %s", c, got, want)
+		}
+	}
+}
+
+// Without a password, go-redis sends no user, and is the default user.
+func TestFromOptions_userAlone(t *testing.T) {
+	s := redistest.Start(t)
+	for name, o := range map[string]*redis.Options{
+		"fields":   {Addr: s.Addr(), Username: "nobody"},
+		"provider": {Addr: s.Addr(), CredentialsProvider: func() (string, string) { return "nobody", "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			option, err := goredisopt.FromOptions(o)
+			reach(t, redis.NewClient(o), option, err)
+		})
+	}
+	option, err := goredisopt.FromFailoverOptions(&redis.FailoverOptions{MasterName: "primary", SentinelUsername: "nobody"})
+	if err != nil || option.Sentinel.Username != "" {
+		t.Errorf("Sentinel: %q, %v", option.Sentinel.Username, err)
 	}
 }
 
 // Every exported field of each kind of options is converted, has no effect, or is an error that names it.
 func TestFields(t *testing.T) {
 	converted := strings.Fields(`Network Addr Addrs MasterName SentinelAddrs SentinelUsername SentinelPassword IsClusterMode
-		ClientName Dialer Protocol Username Password CredentialsProvider CredentialsProviderContext DB DialTimeout WriteTimeout ConnMaxLifetime TLSConfig`)
-	noEffect := strings.Fields(`MaxRetries MinRetryBackoff MaxRetryBackoff DialerRetries DialerRetryTimeout ReadTimeout ContextTimeoutEnabled
+		ClientName Dialer Protocol Username Password CredentialsProvider CredentialsProviderContext DB DialTimeout ReadTimeout WriteTimeout ConnMaxLifetime TLSConfig`)
+	noEffect := strings.Fields(`MaxRetries MinRetryBackoff MaxRetryBackoff DialerRetries DialerRetryTimeout ContextTimeoutEnabled
 		ReadBufferSize WriteBufferSize PoolFIFO PoolSize MaxConcurrentDials PoolTimeout MinIdleConns MaxIdleConns MaxActiveConns ConnMaxIdleTime
 		ConnMaxLifetimeJitter DisableIndentity DisableIdentity IdentitySuffix UnstableResp3 FailingTimeoutSeconds MaintNotificationsConfig MaxRedirects NewClient PushNotificationProcessor`)
 	for _, options := range []any{new(redis.Options), new(redis.ClusterOptions), new(redis.FailoverOptions), new(redis.UniversalOptions)} {
