@@ -26,8 +26,10 @@ import (
 
 // OldLock is a lock of another library.
 type OldLock interface {
-	// Lock waits until the lock is held or ctx is canceled. The returned context is canceled when
-	// the lock is lost, as far as the library reports it. The returned unlock releases the lock.
+	// Lock waits until the lock is held or ctx is canceled, also while Redis is unavailable. It
+	// returns errors that last, such as a missing permission, immediately. The returned context is
+	// canceled when the lock is lost, as far as the library reports it. The returned unlock releases
+	// the lock.
 	//
 	// If ctx is canceled first, the error matches ctx.Err(). As far as the library reports it, the
 	// error also matches lock.ErrNotAcquired if another owner had the lock, or lock.ErrUnavailable

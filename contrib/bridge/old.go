@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis/rueidislock"
 )
 
@@ -32,7 +34,7 @@ type redsyncLock struct {
 
 func (l redsyncLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	held, unlock, err := l.lock(ctx, 1, nil)
-	for err != nil && ctx.Err() == nil {
+	for waits(err) && ctx.Err() == nil {
 		// The two tries come one pause of redsync apart, and the next two come as much later. One call with more tries would not say
 		// what the latest of them came to.
 		began := time.Now()
@@ -90,7 +92,7 @@ func (l redislockLock) Lock(ctx context.Context) (context.Context, func(context.
 	var last error
 	for {
 		held, unlock, err := l.lock(ctx, last) // Obtain can wait, too, but nobody would know when it sent the question
-		if !errors.Is(err, redislock.ErrNotObtained) {
+		if !waits(err) {
 			return held, unlock, err
 		}
 		last = err
@@ -139,7 +141,7 @@ const askAgain = 5 * time.Second
 func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	for {
 		held, unlock, last := l.TryLock(ctx) // WithContext does not say why it waits
-		if last == nil || ctx.Err() != nil {
+		if !waits(last) || ctx.Err() != nil {
 			return held, unlock, last
 		}
 		within, end := context.WithCancel(ctx) // without a deadline of its own, which rueidislock would make the end of the lock
@@ -200,11 +202,19 @@ func notTaken(ctx context.Context, err error, taken bool, last error) error {
 	return errors.Join(ctx.Err(), err)
 }
 
-// transient are the codes of error replies after which the same command may succeed later.
-var transient = []string{"LOADING", "BUSY", "NOREPLICAS", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
+// waits reports whether a Lock goes on after err, which is of notTaken.
+func waits(err error) bool {
+	return errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable)
+}
 
-// unavailable reports whether err says that Redis did not decide. For most clients an error reply is a type of its own, so it is told
-// by its code.
+// The codes of error replies after which the same command may succeed later, and of those after which it fails again.
+var (
+	transient = []string{"LOADING", "BUSY", "NOREPLICAS", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
+	final     = []string{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "NOPROTO", "WRONGTYPE", "CROSSSLOT", "ERR"}
+)
+
+// unavailable reports whether err says that Redis did not decide, or is unknown. For most clients an error reply is a type of its own, so it is
+// told by its code. Redsync joins the errors of its servers: what may pass on one of them counts.
 func unavailable(err error) bool {
 	for _, target := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrDeadlineExceeded, context.DeadlineExceeded, redsync.ErrFailed} {
 		if errors.Is(err, target) {
@@ -214,11 +224,21 @@ func unavailable(err error) bool {
 	if errors.As(err, new(net.Error)) || errors.As(err, new(*redsync.ErrNodeTaken)) {
 		return true
 	}
-	for word := range strings.FieldsSeq(err.Error()) {
-		for _, code := range transient {
-			if word == code {
-				return true
-			}
+	text := err.Error()
+	switch {
+	case has(text, transient), strings.Contains(text, "max number of clients"):
+		return true
+	case errors.Is(err, rueidislock.ErrLockerClosed), errors.Is(err, redis.ErrClosed), strings.Contains(text, "closed pool"): // the latter is redigo's
+		return false
+	}
+	return !has(text, final)
+}
+
+// has reports whether one of the codes is a word of the text of an error. Before Redis 7, the error of a script has it with a dash.
+func has(text string, codes []string) bool {
+	for word := range strings.FieldsSeq(text) {
+		if slices.Contains(codes, strings.TrimPrefix(word, "-")) {
+			return true
 		}
 	}
 	return false
