@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"syscall"
@@ -60,11 +61,16 @@ func handler(c *client.Client) http.Handler {
 
 // byAddress makes each request use one permit of the address that it comes from.
 func byAddress(r *http.Request) (key string, n int64) {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return "unknown", 1
 	}
-	return host, 1
+	addr := from.Addr().Unmap()
+	if addr.Is4() {
+		return addr.String(), 1
+	}
+	network, _ := addr.Prefix(64) // a client with IPv6 has a whole network
+	return network.String(), 1
 }
 
 // poll calls fetch as often as a partner allows: 100 times per hour, and 10 times at once, across all workers.

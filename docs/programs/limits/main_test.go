@@ -56,6 +56,23 @@ func available(t *testing.T, replica http.Handler, method, path, address string)
 	return resp
 }
 
+// A client with IPv6 has all addresses of its network, and one with IPv4 has its own in either notation.
+func TestByAddress(t *testing.T) {
+	for from, want := range map[string]string{
+		"192.0.2.7:4711":                   "192.0.2.7",
+		"[::ffff:192.0.2.7]:4711":          "192.0.2.7",
+		"[2001:db8:1:2:3:4:5:6]:4711":      "2001:db8:1:2::/64",
+		"[2001:db8:1:2:ffff::1%eth0]:4711": "2001:db8:1:2::/64",
+		"@":                                "unknown",
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/search", nil)
+		r.RemoteAddr = from
+		if key, n := byAddress(r); key != want || n != 1 {
+			t.Errorf("%s: %d permits of %q, want %q", from, n, key, want)
+		}
+	}
+}
+
 // Two replicas together admit five log-ins of an address. Without Redis, they admit no log-in, and their share of searches.
 func TestHandler(t *testing.T) {
 	s := redistest.Start(t)
