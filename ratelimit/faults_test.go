@@ -492,7 +492,7 @@ func TestHandler_faults(t *testing.T) {
 			adaptertest.WrongType:    "503, told: ErrWrongType",
 			adaptertest.BadName:      "400, told: ErrBadName",
 			adaptertest.Closed:       "503, told: ErrClosed",
-			adaptertest.Canceled:     "499",
+			adaptertest.Canceled:     "503, Retry-After",
 			adaptertest.Deadline:     "503, told: DeadlineExceeded",
 		}
 		if name == "Closed" {

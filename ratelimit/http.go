@@ -122,28 +122,25 @@ func quoted(name string) string {
 // quotaExceeded is the problem type (RFC 9457) that the draft defines.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
-// statusClientClosedRequest is what nginx and others log for a client that went away.
-const statusClientClosedRequest = 499
-
 // Handler returns a handler that takes permits for each request before it calls next. The function
 // cost returns the key of a request and its number of permits. A request with 0 permits is not
 // limited. The parameter name is the name of the policy in the headers of [Decision.SetHeader].
 // Handlers can be nested, each with a different name.
 //
-//	the limiter rejects the request                       429 Too Many Requests, with Retry-After
-//	it costs more than a Burst                            413 Content Too Large
-//	the key is not valid                                  400 Bad Request
-//	Redis is unavailable, and the Policy is FailClosed    503 Service Unavailable, with Retry-After
-//	any other error                                       503 Service Unavailable
-//	the client disconnected before the reply              499, in logs and metrics only
+//	the limiter rejects the request                         429 Too Many Requests, with Retry-After
+//	it costs more than a Burst                              413 Content Too Large
+//	the key is not valid                                    400 Bad Request
+//	Redis is unavailable, and the Policy is FailClosed      503 Service Unavailable, with Retry-After
+//	the context of the request was canceled before a reply  503 Service Unavailable, with Retry-After
+//	any other error                                         503 Service Unavailable
 //
 // The responses 429 and 413 have the headers too, and a problem of the type quota-exceeded (RFC
 // 9457). A client can repeat a request after 429 or 503. A request with the response 413 or 400
 // never succeeds.
 //
 // Handler calls failed, which may be nil, with the error that led to 413, 400 or 503. For 413 the
-// error matches [ErrLimited], and for 400 [lock.ErrBadName]. A request over its limit and a
-// disconnected client are not errors.
+// error matches [ErrLimited], and for 400 [lock.ErrBadName]. A request over its limit, a
+// disconnected client and the end of the server's BaseContext are not errors.
 //
 // A client must not be able to choose its key. Use the authenticated user, or the address of the
 // connection. That is r.RemoteAddr without its port ([net.SplitHostPort]). Behind a proxy it is the
@@ -180,16 +177,20 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			d.SetHeader(w.Header(), name)
 			next.ServeHTTP(w, r)
 		case err == nil:
+			if d.RetryAfter == Never { // of a share of FailLocal, so the request can succeed when Redis is available again
+				d.RetryAfter = time.Second
+			}
 			d.SetHeader(w.Header(), name)
 			c.respond(w, r, http.StatusTooManyRequests, l.wrap("take", key, &LimitedError{RetryAfter: d.RetryAfter}))
-		case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-			w.WriteHeader(statusClientClosedRequest)
 		case errors.Is(err, lock.ErrBadName) && l.bad == nil: // the key's fault
 			tell(err)
 			c.respond(w, r, http.StatusBadRequest, err)
 		default:
-			tell(err)
-			if errors.Is(err, lock.ErrUnavailable) {
+			canceled := errors.Is(err, context.Canceled) && r.Context().Err() != nil // the client is gone, or the server ends
+			if !canceled {
+				tell(err)
+			}
+			if canceled || errors.Is(err, lock.ErrUnavailable) {
 				w.Header().Set("Retry-After", "1")
 			}
 			c.respond(w, r, http.StatusServiceUnavailable, err)

@@ -271,7 +271,8 @@ func handler(l *ratelimit.Limiter, name string, n int64, next http.Handler) (h h
 	}), func(_ *http.Request, err error) { *told = append(*told, err) }), told, served
 }
 
-// A client that goes away is no fault, whether before the request or before the answer.
+// A client that goes away is no fault, whether before the request or before the answer. If it is the server that ends, the client is there,
+// and can repeat the request.
 func TestHandler_clientGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -284,7 +285,7 @@ func TestHandler_clientGone(t *testing.T) {
 		wire.Freeze(true)
 		time.AfterFunc(time.Second, cancel)
 		for what, ctx := range map[string]context.Context{"before the request": over, "before the answer": soon} {
-			if r := request(ctx, h, "ann"); r.StatusCode != 499 || r.Header.Get("Retry-After") != "" || len(*told) > 0 || *served > 0 {
+			if r := request(ctx, h, "ann"); r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || len(*told) > 0 || *served > 0 {
 				t.Errorf("%s: %v, told %v, %d served", what, r, *told, *served)
 			}
 		}
@@ -295,6 +296,24 @@ func TestHandler_clientGone(t *testing.T) {
 			t.Errorf("a deadline: %v, told %v", r, *told)
 		}
 		thaw(wire)
+	})
+}
+
+// A request for more than the share of FailLocal can succeed when Redis is available again, so the response says when to repeat it.
+func TestHandler_costAboveTheShare(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		l := ratelimit.New(m.Client(t, redistest.Via(wire)), "http", ratelimit.FailLocal(5), ratelimit.PerMinute(10))
+		h, told, served := handler(l, "p", 3, nil)
+		wire.Freeze(true)
+		if r := request(t.Context(), h, "ann"); r.StatusCode != 429 || r.Header.Get("Retry-After") != "1" || len(*told) > 0 || *served > 0 {
+			t.Errorf("without Redis: %v, told %v, %d served", r, *told, *served)
+		}
+		thaw(wire)
+		if r := request(t.Context(), h, "ann"); r.StatusCode != 200 {
+			t.Errorf("with Redis: %v", r)
+		}
 	})
 }
 
