@@ -24,7 +24,7 @@ import (
 //
 // If report is not nil, it is called with other errors. The error matches lock.ErrUnavailable if
 // Redis is unavailable and the run is skipped. It matches lock.ErrLost if the lock was lost while
-// the job ran.
+// the job ran, even if the job panicked. The panic then continues.
 func SkipIfLocked(l lock.Locker, report func(error)) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
 		return Func(l, report, func(context.Context) error {
@@ -39,16 +39,26 @@ func SkipIfLocked(l lock.Locker, report func(error)) cron.JobWrapper {
 // is also called with the errors of fn (see [SkipIfLocked]).
 func Func(l lock.Locker, report func(error), fn func(ctx context.Context) error) cron.Job {
 	return cron.FuncJob(func() {
-		called := false
-		err := lock.TryDo(context.Background(), l, func(ctx context.Context) error {
-			called = true
-			return fn(ctx)
-		})
-		if !called && errors.Is(err, lock.ErrNotAcquired) {
-			return
+		tell := func(err error) {
+			if err != nil && report != nil {
+				report(err)
+			}
 		}
-		if err != nil && report != nil {
-			report(err)
+		called := false
+		err := lock.TryDo(context.Background(), l, func(ctx context.Context) (err error) {
+			called = true
+			panics := true
+			defer func() {
+				if panics { // TryDo does not return
+					tell(lock.HoldFromContext(ctx).Err())
+				}
+			}()
+			err = fn(ctx)
+			panics = false
+			return err
+		})
+		if called || !errors.Is(err, lock.ErrNotAcquired) {
+			tell(err)
 		}
 	})
 }

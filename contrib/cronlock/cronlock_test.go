@@ -95,6 +95,24 @@ func TestSkipIfLocked_silence(t *testing.T) {
 	}
 }
 
+// A loss is reported although the job panics, as one whose lock is lost may do.
+func TestFunc_panicsAfterLoss(t *testing.T) {
+	l := locktest.NewServer(t).Client(t).NewLock("cron:invoices")
+	var reported []error
+	defer func() {
+		if recover() == nil || len(reported) != 1 || !errors.Is(reported[0], lock.ErrLost) {
+			t.Errorf("reported %v", reported)
+		}
+	}()
+	Func(l, func(err error) { reported = append(reported, err) }, func(ctx context.Context) error {
+		if _, err := l.ForceUnlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-ctx.Done()
+		panic("out of paper")
+	}).Run()
+}
+
 // A panic of a job goes on to cron's own recovery, and the lock is given back.
 func TestSkipIfLocked_panics(t *testing.T) {
 	server := locktest.NewServer(t)
