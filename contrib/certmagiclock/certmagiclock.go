@@ -86,8 +86,12 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 }
 
 // Unlock releases the lock. Its error matches lock.ErrLost if the lock was lost. Another server may
-// then have worked on the same certificate. It matches only lock.ErrNotHeld if this server has not
-// acquired the lock.
+// then have worked on the same certificate. It matches only lock.ErrNotHeld if this server does not
+// have the lock. Any other error means that Redis did not confirm the release. The lock is then
+// free no later than when its lease expires.
+//
+// This server does not have the lock after any of these errors. certmagic logs them, and they do
+// not undo what it did under the lock. Its CleanUpOwnLocks then logs lock.ErrNotHeld.
 //
 // If one goroutine of this server has lost the lock and another has acquired it since, there are
 // two holds. The first Unlock applies to the lost hold, whichever goroutine calls it. The other
