@@ -219,6 +219,9 @@ type handlerConfig struct {
 // it is also a [*LimitedError]. The handler has set the headers, Retry-After among them. By default
 // the responses are short texts, and problems (RFC 9457) for 429 and 413.
 func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) HandlerOption {
+	if respond == nil {
+		panic("ratelimit: WithErrorResponse(nil): omit the option")
+	}
 	return func(c *handlerConfig) { c.respond = respond }
 }
 

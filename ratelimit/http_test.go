@@ -271,6 +271,16 @@ func handler(l *ratelimit.Limiter, name string, n int64, next http.Handler) (h h
 	}), func(_ *http.Request, err error) { *told = append(*told, err) }), told, served
 }
 
+// A missing function is an error of the program, and is detected when it starts.
+func TestWithErrorResponse_nil(t *testing.T) {
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "ratelimit: WithErrorResponse(nil)") {
+			t.Errorf("%s", said)
+		}
+	}()
+	ratelimit.WithErrorResponse(nil)
+}
+
 // A client that goes away is no fault, whether before the request or before the answer. If it is the server that ends, the client is there,
 // and can repeat the request.
 func TestHandler_clientGone(t *testing.T) {

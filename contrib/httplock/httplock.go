@@ -44,7 +44,8 @@ const retryAfter = "5"
 // lockOf returns the lock of a request, or nil for a request that needs none. In a [http.ServeMux],
 // it can use the path values. Put a prefix such as "orders:" before a part of the name that comes
 // from the request, so that no request reaches another lock. Each request is its own owner, even if
-// the BaseContext of the server is the context of a hold.
+// the BaseContext of the server is the context of a hold. A request that next sends to the same
+// server is another request, and finds the lock busy. With a [WaitingHandler], it waits for itself.
 //
 // In next, [lock.HoldFromContext] returns the hold. The context of the request is canceled when the
 // client disconnects, and when the lock is lost or its client is closed. next must check it before
@@ -81,6 +82,9 @@ type Option func(*handler)
 // has set Retry-After if the table says so. By default the responses are short texts. respond is
 // not called if next has responded.
 func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, status int, err error)) Option {
+	if respond == nil {
+		panic("httplock: WithErrorResponse(nil): omit the option")
+	}
 	return func(s *handler) { s.respond = respond }
 }
 

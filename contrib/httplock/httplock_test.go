@@ -332,6 +332,16 @@ func TestHandler_clientGoesAway(t *testing.T) {
 	}
 }
 
+// A missing function is an error of the program, and is detected when it starts.
+func TestWithErrorResponse_nil(t *testing.T) {
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, "httplock: WithErrorResponse(nil)") {
+			t.Errorf("%s", said)
+		}
+	}()
+	httplock.WithErrorResponse(nil)
+}
+
 // A panic goes on to the server, and the lock is given back.
 func TestHandler_panics(t *testing.T) {
 	redis := locktest.NewServer(t)
