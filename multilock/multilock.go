@@ -32,8 +32,9 @@ var _ lock.Locker = (*Lock)(nil)
 //
 // A lock that is given twice is acquired twice, because one owner acquires all. Both sides of a
 // read/write lock are therefore allowed. The same lock through two clients is not, because two
-// clients are two owners, which wait for each other. To acquire several permits of one semaphore,
-// use the Locker that its N returns. Two Lockers of one semaphore are an error.
+// clients are two owners, which wait for each other. The first call then fails, if Redis shows the
+// owners of the lock. To acquire several permits of one semaphore, use the Locker that its N
+// returns. Two Lockers of one semaphore are an error.
 func New(locks ...lock.Locker) *Lock {
 	m := &Lock{}
 	for i, l := range locks {
@@ -315,6 +316,9 @@ func (t *acquisition) acquireInOrder(ctx context.Context) error {
 		}
 		later := t.later(i)
 		h, err := t.acquireOne(ctx, i, len(later) > 0)
+		if same := t.heldByOther(ctx, i, err); same != nil {
+			err = same
+		}
 		t.last = nil
 		switch {
 		case err == nil:
@@ -361,6 +365,25 @@ func (t *acquisition) later(i int) (later []int) {
 		}
 	}
 	return later
+}
+
+// heldByOther returns an error if another lock of this call holds lock i, whose attempt failed with err. They are then one lock through
+// two clients, and no attempt acquires both.
+func (t *acquisition) heldByOther(ctx context.Context, i int, err error) error {
+	l, ok := t.m.locks[i].(interface {
+		Inspect(ctx context.Context) (lock.State, error)
+	})
+	others := slices.DeleteFunc(t.later(i), func(j int) bool { return t.m.locks[j].Name() != t.m.locks[i].Name() })
+	if !ok || len(others) == 0 || !errors.Is(err, lock.ErrNotAcquired) {
+		return nil
+	}
+	state, err := l.Inspect(ctx)
+	for _, j := range others {
+		if err == nil && state.HoldCount(t.holds[j].Owner()) > 0 {
+			return fmt.Errorf("locks %d and %d of %d are the same lock through two clients, which exclude each other: use one client", min(i, j)+1, max(i, j)+1, len(t.holds))
+		}
+	}
+	return nil
 }
 
 func (t *acquisition) acquireOne(ctx context.Context, i int, outOfOrder bool) (lock.Hold, error) {

@@ -490,6 +490,49 @@ func TestMultiLock_sameNameOnSeveralServers(t *testing.T) {
 	})
 }
 
+// The same lock through two clients can never be held, and the error says so. Locks of one name on two servers are two locks, even while
+// another owner has one of them.
+func TestMultiLock_sameLockOfTwoClients(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		server := locktest.NewServer(t)
+		c1, c2 := server.Client(t), server.Client(t)
+		for kind, locks := range map[string][]lock.Locker{
+			"plain":          {c1.NewLock("x"), c2.NewLock("x")},
+			"fair":           {c1.NewFairLock("x"), c2.NewFairLock("x", lock.WithWait(time.Second))},
+			"write":          {c1.NewRWLock("x").Write(), c2.NewRWLock("x").Write()},
+			"read and write": {c1.NewRWLock("x").Read(), c2.NewRWLock("x").Write()},
+		} {
+			m := multilock.New(c1.NewLock("a"), locks[0], c2.NewLock("z"), locks[1])
+			for op, f := range map[string]func(context.Context) (lock.Hold, error){"lock": m.Lock, "trylock": m.TryLock} {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				began := time.Now()
+				_, err := f(ctx)
+				cancel()
+				const text = ` "x": locks 2 and 4 of 4 are the same lock through two clients, which exclude each other: use one client`
+				if err == nil || err.Error() != "leasehold: "+op+text || time.Since(began) > time.Second {
+					t.Errorf("%s, %s: after %v: %v", kind, op, time.Since(began), err)
+				}
+				for _, sentinel := range []error{lock.ErrNotAcquired, lock.ErrUnavailable, context.DeadlineExceeded} {
+					if errors.Is(err, sentinel) {
+						t.Errorf("%s, %s: it matches %v", kind, op, sentinel)
+					}
+				}
+			}
+		}
+
+		second := locktest.NewServer(t)
+		other := must(t)(second.Client(t).NewLock("x").Lock(t.Context()))
+		m := multilock.New(c1.NewLock("x"), second.Client(t).NewLock("x"))
+		_, err := m.TryLock(t.Context())
+		want(t, err, lock.ErrNotAcquired)
+		time.AfterFunc(time.Minute, func() { _ = other.Unlock(t.Context()) })
+		h := must(t)(m.Lock(t.Context()))
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // rw is a read/write lock of one owner, which must not write once it reads.
 type rw struct {
 	mu      sync.Mutex

@@ -178,9 +178,7 @@ func (l *Lock) Downgrade(ctx context.Context, w lock.Hold) (lock.Hold, error) {
 //
 // If there are more than about 50 readers, they are read in several calls. A reader that arrives in
 // the meantime may be missing, and one that has left may be listed.
-func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
-	return session.Inspect(ctx, l.session, l.read.spec, luascripts.InspectRW)
-}
+func (l *Lock) Inspect(ctx context.Context) (lock.State, error) { return l.read.Inspect(ctx) }
 
 // ForceUnlock ends all reading and writing, and reports whether there was any. It notifies the
 // waiters. ForceUnlock is for operators.
@@ -213,6 +211,11 @@ func (s *side) Config() lockimpl.Config { return s.spec.Config }
 func (s *side) Lock(ctx context.Context) (lock.Hold, error) { return s.session.Lock(ctx, s.spec) }
 
 func (s *side) TryLock(ctx context.Context) (lock.Hold, error) { return s.session.TryLock(ctx, s.spec) }
+
+// Inspect is for a multi-lock, which has a side only.
+func (s *side) Inspect(ctx context.Context) (lock.State, error) {
+	return session.Inspect(ctx, s.session, s.spec, luascripts.InspectRW)
+}
 
 func (s *side) Server(ctx context.Context) (lockimpl.Server, error) {
 	return s.session.Server(ctx, s.spec)
