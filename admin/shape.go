@@ -67,10 +67,10 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 	return s
 }
 
-// counts reports whether a value counts holds.
+// counts reports whether a value counts holds: digits alone, as the scripts have it, and no larger than StateOf can read.
 func counts(value string) bool {
-	n, err := strconv.Atoi(value)
-	return err == nil && n >= 0
+	_, err := strconv.Atoi(value)
+	return err == nil && value[0] != '+' && value[0] != '-'
 }
 
 // state returns the state that the shape gives the lock called name.
