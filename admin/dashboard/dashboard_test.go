@@ -599,6 +599,35 @@ func TestGraph(t *testing.T) {
 	}
 }
 
+// A lock that the user may list and not read does not hide the others, and the page does not take it for one without waiters.
+func TestGraph_unread(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
+	mustLock(t, a.NewLock("plain"))
+	mustLock(t, a.NewRWLock("rw").Read())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{}, 2)
+	for _, l := range []lock.Locker{b.NewLock("plain"), b.NewRWLock("rw").Write()} {
+		go func() {
+			_, _ = l.Lock(ctx)
+			done <- struct{}{}
+		}()
+	}
+	rights := []string{"+@all", "~plain", "~rw", "~leasehold_client:*", "~redisson_*", "~leasehold_rwlock_wish:*"} // and not leasehold_rwlock_turn
+	s := serve(t, server.Client(t, server.AddUser(t, "narrow", rights...)))
+	await(t, s.follow(t, "view=graph"), func(html string) bool {
+		return strings.Contains(html, "plain is held by") && strings.Contains(html, "the waiters of 1 lock cannot be read") && strings.Contains(html, "inspect &#34;rw&#34;: Redis: NOPERM") &&
+			strings.Contains(html, "No deadlock found so far.")
+	})
+	s.says("locks", 200, "2 locks")
+	cancel()
+	for range 2 {
+		<-done
+	}
+}
+
 // The pages show semaphores, also what the dead have left of one. A ring through a semaphore is a ring only if all its
 // holders are in it.
 func TestSemaphore(t *testing.T) {

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ type survey struct {
 	clients   []lock.Client
 	contended []admin.Lock // the locks that owners wait for, with these owners; the most of them
 	unseen    int          // how many of them are missing for want of time
+	unread    []error      // why others are missing, one for each
 	graph     graph
 	health    health
 	happened  []happening // the latest first
@@ -156,10 +158,12 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	now.unseen = max(len(waited)-mostContended, 0)
 	for _, l := range waited[:min(len(waited), mostContended)] {
 		l, err := s.admin.Inspect(ctx, l.Name)
-		if err != nil {
+		switch {
+		case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the server does not respond
 			return err
-		}
-		if l.Locked() && len(l.Waiters) > 0 {
+		case err != nil: // one lock that cannot be read must not hide the others
+			now.unread = append(now.unread, err)
+		case l.Locked() && len(l.Waiters) > 0:
 			now.contended = append(now.contended, l)
 		}
 	}

@@ -469,6 +469,7 @@ type graphView struct {
 	Note note
 	graph
 	Unseen int
+	Unread []error
 }
 
 func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int, error) {
@@ -476,7 +477,7 @@ func (h *Handler) graphPage(ctx context.Context, _ url.Values, _ bool) (any, int
 	if err != nil {
 		return nil, 0, err
 	}
-	return graphView{s.note(), s.graph, s.unseen}, statusOf(s.err, len(s.locks)), nil
+	return graphView{s.note(), s.graph, s.unseen, s.unread}, statusOf(s.err, len(s.locks)), nil
 }
 
 type lockView struct {
