@@ -163,8 +163,9 @@ type Lock struct {
 	// IsGone).
 	Gone int
 
-	line    []string        // the clients that wait for a plain lock, of a lock in a list
-	nowhere map[string]bool // those of its clients that have no entry
+	leases  map[side]time.Duration // of the holders that have a lease of their own: see HolderLease
+	line    []string               // the clients that wait for a plain lock, of a lock in a list
+	nowhere map[string]bool        // those of its clients that have no entry
 
 	// HighestToken is the fencing token counter, or 0 if there is none. The next token will be
 	// larger. Only Inspect sets it.
@@ -199,6 +200,33 @@ type Lock struct {
 	// ForceUnlock is the audit record of the latest force-unlock in the last week, or nil. Only
 	// Inspect sets it.
 	ForceUnlock *ForceUnlockRecord
+}
+
+// side is how an owner holds a lock.
+type side struct {
+	owner string
+	mode  lock.Mode
+}
+
+// lease takes note of a lease that h has beside the other holders. The longest counts: a reader of Redisson has one for each hold.
+func (l *Lock) lease(h lock.Holder, left time.Duration) {
+	if l.leases == nil {
+		l.leases = make(map[side]time.Duration)
+	}
+	id := side{h.Owner, h.Mode}
+	if uint64(left) >= uint64(l.leases[id]) { // NoExpiry, which is negative, is the longest
+		l.leases[id] = left
+	}
+}
+
+// HolderLease returns the remaining lease time of h, a holder of l. The holders of a semaphore, the
+// workers of a wait group and the readers of a read/write lock each have a lease of their own, of
+// which Lease is the longest. It is NoExpiry if the lease has no expiry.
+func (l *Lock) HolderLease(h lock.Holder) time.Duration {
+	if left, own := l.leases[side{h.Owner, h.Mode}]; own {
+		return left
+	}
+	return l.Lease
 }
 
 // within returns the context of one question.

@@ -46,6 +46,9 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 			err = unread
 		}
 	}
+	if err == nil {
+		err = a.readLeases(ctx, []*Lock{&l})
+	}
 	if err != nil {
 		return Lock{}, a.failed(ctx, "inspect", name, err)
 	}

@@ -67,6 +67,7 @@ func (a *Admin) waitGroup(ctx context.Context, name string) (l Lock, ok bool, er
 		default:
 			l.Holders = append(l.Holders, h)
 			l.Mode, l.Lease = lock.Worker, max(l.Lease, m.Left)
+			l.lease(h, m.Left)
 		}
 	}
 	l.Holding = len(l.Holders)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
@@ -403,34 +404,20 @@ func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lo
 // living returns locks without the dead readers of those whose holders are all known, and without locks that only have dead ones. The
 // lease of a reader is a key of its own, so the hash keeps the field of a dead reader while others read.
 func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
-	var questions rueidis.Commands
 	var asked []*Lock
 	for i := range locks {
-		l := &locks[i]
-		if l.Mode != lock.Read || l.Holding > len(l.Holders) { // mutant: operand 1: speed
-			continue
-		}
-		for _, h := range l.Holders {
-			questions = append(questions, a.rdb.B().Exists().Key(keys.ReadLeases(l.Name, h.Owner, h.Count)...).Build())
+		if l := &locks[i]; l.Mode == lock.Read && l.Holding <= len(l.Holders) { // mutant: operand 1: speed
 			asked = append(asked, l)
 		}
 	}
-	if len(questions) == 0 {
-		return locks, nil
+	if err := a.readLeases(ctx, asked); err != nil {
+		return nil, err
 	}
-	within, cancel := a.within(ctx)
-	defer cancel()
-	dead := make(map[*Lock]bool)
-	for i, reply := range a.rdb.DoMulti(within, questions...) {
-		n, err := reply.AsInt64()
-		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
-			return nil, err
+	for _, l := range asked {
+		if !slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { _, known := l.leases[side{h.Owner, h.Mode}]; return !known }) {
+			continue
 		}
-		if n == 0 { // or the reader has changed its number of holds since, or this user may not read its lease
-			dead[asked[i]] = true
-		}
-	}
-	for l := range dead {
+		// One of them is dead, has changed its number of holds since, or this user may not read its lease.
 		now, err := a.ask(ctx, l.Name, ReadWrite)
 		if err != nil {
 			if unanswered(err) {
@@ -441,6 +428,42 @@ func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
 		l.Mode, l.Holders, l.Holding = now.Mode, now.Holders, len(now.Holders)
 	}
 	return slices.DeleteFunc(locks, func(l Lock) bool { return len(l.Holders) == 0 }), nil
+}
+
+// readLeases takes note of the leases of the readers of locks, as far as they have one.
+func (a *Admin) readLeases(ctx context.Context, locks []*Lock) error {
+	var questions rueidis.Commands
+	var note []func(time.Duration) // what to do with each answer
+	for _, l := range locks {
+		for _, h := range l.Holders {
+			if h.Mode != lock.Read {
+				continue
+			}
+			for _, key := range keys.ReadLeases(l.Name, h.Owner, h.Count) {
+				questions = append(questions, a.rdb.B().Pttl().Key(key).Build())
+				note = append(note, func(left time.Duration) { l.lease(h, left) })
+			}
+		}
+	}
+	for some := range slices.Chunk(questions, atOnce) {
+		within, cancel := a.within(ctx)
+		replies := a.rdb.DoMulti(within, some...)
+		cancel()
+		for _, reply := range replies {
+			left, err := reply.AsInt64()
+			if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
+				return err
+			}
+			switch {
+			case err == nil && left == -1:
+				note[0](lock.NoExpiry)
+			case err == nil && left >= 0:
+				note[0](ms(left))
+			}
+			note = note[1:]
+		}
+	}
+	return nil
 }
 
 // beside returns the question for those that wait beside the hash: the writer of a read/write lock, or the queue of a fair lock.

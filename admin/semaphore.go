@@ -25,10 +25,11 @@ func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, er
 	if err != nil || stored.Foreign {
 		return Lock{}, false, err
 	}
-	state, _, free := session.SemaphoreStateOf(name, stored)
+	state, leases, free := session.SemaphoreStateOf(name, stored)
 	l = Lock{State: state, Kind: Semaphore, Holding: len(state.Holders), Waiting: len(state.Waiters), Permits: free, Free: free}
-	for _, h := range state.Holders {
+	for i, h := range state.Holders {
 		l.Permits += int64(h.Count)
+		l.lease(h, leases[i])
 	}
 	return l, stored.Exists && (l.Locked() || l.Waiting > 0), nil
 }

@@ -173,12 +173,6 @@ func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
 	return events, nil
 }
 
-// side is how an owner holds a lock.
-type side struct {
-	owner string
-	mode  lock.Mode
-}
-
 // changes returns the events that lead from the last look to l.
 func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 	add := func(what EventType, owner string, c lock.Client) {
@@ -207,10 +201,10 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 			continue
 		}
 		what := Released
-		switch {
+		switch lease := w.last.HolderLease(h); {
 		case forcing && record.Removed(h.Client):
 			what, w.forcing = ForceUnlocked, true
-		case w.last.Lease >= 0 && now.Sub(w.lastAt)+watchEvery/10 >= w.last.Lease: // a look takes time, so its end is not known exactly
+		case lease >= 0 && now.Sub(w.lastAt)+watchEvery/10 >= lease: // a look takes time, so its end is not known exactly
 			what = Expired
 		}
 		add(what, h.Owner, h.Client)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -112,6 +113,37 @@ func TestWatch(t *testing.T) {
 		w.tells(admin.Dequeued, "plain", owner)
 		if err := h.Unlock(s.Context()); err != nil {
 			s.Error(err)
+		}
+	})
+}
+
+// A holder whose lease has expired was not released, also if others hold the lock, with leases of their own.
+func TestWatch_expiredBesideOthers(t *testing.T) {
+	everywhere(t, func(s *scene) {
+		s.lock(s.c.NewSemaphore("gpus", 3))
+		s.lock(s.c.NewRWLock("rw").Read())
+		if _, err := s.c.NewWaitGroup("group").Add(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+		dead := map[string]string{"gpus": "0102030405060708090a0b0c0d0e0f10", "rw": redissons + ":7", "group": redissons + ":7"}
+		watches := make(map[string]*watching)
+		for name := range dead {
+			watches[name] = s.watch(name)
+			watches[name].tells(admin.Seen, name, s.inspect(name).Holders[0].Owner)
+		}
+		end := strconv.FormatInt(time.Now().Add(4*time.Second).UnixMilli(), 10) // the servers have the same clock
+		s.do("ZADD", "{gpus}:timeout", end, "\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10")
+		s.do("SET", "{rw}:"+redissons+":7:rwlock_timeout:1", "1", "PX", "4000")
+		s.do("HSET", "rw", redissons+":7", "1")
+		s.do("ZADD", "leasehold_crew:{group}", end, redissons+":7")
+		for name, owner := range dead {
+			e := watches[name].tells(admin.Acquired, name, owner)
+			for _, h := range e.Lock.Holders {
+				if own := e.Lock.HolderLease(h); (own <= 4*time.Second) != (h.Owner == owner) {
+					s.Errorf("%s, %s: %v left of %v", name, h.Owner, own, e.Lock.Lease)
+				}
+			}
+			watches[name].tells(admin.Expired, name, owner)
 		}
 	})
 }

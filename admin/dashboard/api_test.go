@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -201,5 +202,32 @@ func TestPages_scanning(t *testing.T) {
 	})
 	if text := s.says("", 200); strings.Contains(text, "is held by") {
 		t.Error("the scan takes locks that it finds for new ones")
+	}
+}
+
+// A holder that was killed lost its lease, and did not release the lock, also if others hold it with leases of their own.
+func TestAPI_historyBesideOthers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := serve(t, server.Client(t))
+	c := billing(t, server.Client(t), "billing")
+	mustLock(t, c.NewSemaphore("gpus", 4))
+	mustLock(t, c.NewRWLock("rw").Read())
+	if _, err := c.NewWaitGroup("group").Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const dead = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7"
+	end := strconv.FormatInt(time.Now().Add(4*time.Second).UnixMilli(), 10)
+	server.Do(t, "ZADD", "{gpus}:timeout", end, "abcdefghijklmnop")
+	server.Do(t, "SET", "{rw}:"+dead+":rwlock_timeout:1", "1", "PX", "4000")
+	server.Do(t, "HSET", "rw", dead, "1")
+	server.Do(t, "ZADD", "leasehold_crew:{group}", end, dead)
+	events := s.follow(t, "view=locks")
+	await(t, events, func(html string) bool { return strings.Contains(html, "3 locks") })
+	for _, name := range []string{"gpus", "rw", "group"} {
+		text := s.until("api/history?name="+name, func(text string) bool { return strings.Contains(text, `"ended":`) })
+		if !strings.Contains(text, `"ended":"lease expired"`) || strings.Contains(text, "released") {
+			t.Errorf("%s: %s", name, text)
+		}
 	}
 }

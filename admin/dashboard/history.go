@@ -170,7 +170,7 @@ func (h *history) take(l admin.Lock, at time.Time, before bool) {
 			open[id] = known
 		}
 		if at.After(known.last) {
-			known.client, known.last, known.lease = holder.Client, at, l.Lease
+			known.client, known.last, known.lease = holder.Client, at, l.HolderLease(holder)
 		}
 	}
 	h.end(l.Name, at, now, part, l.ForceUnlock)
