@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/user"
 	"strconv"
@@ -55,15 +56,16 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	return l, nil
 }
 
-// unheld reads name as what nobody ever holds, or as a semaphore that nobody holds. err is that of a look for a lock. What the user may not read is not there.
-func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok bool, unread error) {
+// unheld reads name as what nobody ever holds, or as a semaphore that nobody holds. failed is the error of a look for a lock.
+func (a *Admin) unheld(ctx context.Context, name string, failed error) (l Lock, ok bool, unread error) {
 	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter, a.idleSemaphore}
 	switch {
-	case err == nil: // there is no such key, but a filter can have none of its own
+	case failed == nil: // there is no such key, but a filter can have none of its own
 		reads = reads[2:3]
-	case errors.Is(err, lock.ErrBadName): // the key of a limiter can be any text
+	case errors.Is(failed, lock.ErrBadName): // the key of a limiter can be any text
 		reads = reads[:1]
 	}
+	var denied error
 	for _, read := range reads {
 		l, ok, err := read(ctx, name)
 		if _, refused := rueidis.IsRedisErr(err); err != nil && !refused {
@@ -72,8 +74,11 @@ func (a *Admin) unheld(ctx context.Context, name string, err error) (l Lock, ok 
 		if ok && err == nil {
 			return l, true, nil
 		}
+		if command.Refused(err) {
+			denied = err
+		}
 	}
-	return Lock{}, false, nil
+	return Lock{}, false, hidden(failed, denied)
 }
 
 func (a *Admin) inspect(ctx context.Context, name string) (Lock, error) {
@@ -97,6 +102,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	if err != nil {
 		return Lock{}, err
 	}
+	var denied error
 	if len(found) == 0 {
 		for _, read := range []func(context.Context, string) (Lock, bool, error){a.semaphore, a.latch, a.waitGroup} {
 			l, ok, err := read(ctx, name)
@@ -105,6 +111,9 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			}
 			if ok && err == nil { // after another error the other scripts say what is wrong
 				return l, nil
+			}
+			if command.Refused(err) {
+				denied = err
 			}
 		}
 	}
@@ -121,21 +130,31 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 		if rw, failed := a.ask(ctx, name, ReadWrite); failed == nil && rw.Kind == ReadWrite {
 			return rw, nil // it was acquired since the first question
 		}
+		err = hidden(err, denied)
 	}
 	if err != nil {
 		return Lock{}, err
 	}
 	fair, err := a.ask(ctx, name, Fair)
-	if errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Is == lock.ErrWrongType || command.Refused(err) {
+	kind, known := kindOf(plain.State)
+	if errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Is == lock.ErrWrongType || command.Refused(err) && !(known && kind == Fair) {
 		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
 	}
 	if err != nil {
 		return Lock{}, err
 	}
-	if kind, known := kindOf(fair.State); known && kind == Fair || !known && len(fair.Waiters) > 0 {
+	if kind, known = kindOf(fair.State); known && kind == Fair || !known && len(fair.Waiters) > 0 {
 		return fair, nil
 	}
 	return plain, nil
+}
+
+// hidden returns err, which says that a key is of none of the types that were read, or denied if the user may not read some of them.
+func hidden(err, denied error) error {
+	if denied == nil || !errors.Is(err, lock.ErrWrongType) {
+		return err
+	}
+	return fmt.Errorf("the key is not a lock that this user may read: %w", denied)
 }
 
 // kindOf returns whether a lock without sides is Plain or Fair, if its holder says it.

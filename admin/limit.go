@@ -253,7 +253,7 @@ func (a *Admin) windows(ctx context.Context, names []string, skipDenied bool) (f
 				continue
 			}
 			l, ok, err := a.windowAt(ctx, p.name, s)
-			if command.Refused(err) {
+			if skipDenied && command.Refused(err) {
 				continue // SCAN lists all keys, also those that the user is not allowed to read
 			}
 			if err != nil {

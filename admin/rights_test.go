@@ -1,8 +1,10 @@
 package admin_test
 
 import (
+	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/admin"
@@ -64,4 +66,38 @@ func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
 		}
 	}
 	return "orders:gone"
+}
+
+// A user who may not read what is beside a key is told so, and not that the key is no lock, or another one than it is.
+func TestInspect_denied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	a, err := admin.New(s.Client(t, s.AddUser(t, "narrow", "+@all", "&*", "~o:*")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sc.lock(sc.c.NewLock("o:plain"))
+	sc.lock(sc.c.NewFairLock("o:fair"))
+	sc.lock(sc.c.NewRWLock("o:rw").Read())
+	sc.lock(sc.c.NewSemaphore("o:semaphore", 2))
+	if _, err := sc.c.NewLatch("o:latch").TrySetCount(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	sc.do("SET", "o:number", "5") // an idle semaphore, perhaps
+	sc.do("HSET", "o:limiter", "rate", "5", "interval", "1000", "type", "0")
+	for _, name := range []string{"o:fair", "o:rw", "o:semaphore", "o:latch", "o:number", "o:limiter"} {
+		if l, err := a.Inspect(t.Context(), name); err == nil || errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("%s: %+v, %v", name, l, err)
+		}
+	}
+	if _, err := a.ForceUnlock(t.Context(), "o:semaphore", "", ""); err == nil || errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), "NOPERM") {
+		t.Errorf("%v", err)
+	}
+	if l, err := a.Inspect(t.Context(), "o:plain"); err != nil || l.Kind != admin.Plain {
+		t.Errorf("%+v, %v", l, err)
+	}
+	if l, err := a.Inspect(t.Context(), "o:free"); err != nil || l.Kind != "" {
+		t.Errorf("%+v, %v", l, err)
+	}
 }
