@@ -38,6 +38,7 @@ func TestOpen_errors(t *testing.T) {
 		unavailable bool
 	}{
 		"wrong password":          {"redis://locks:x@" + s.Addr(), time.Minute, []string{"WRONGPASS", s.Addr(), `user "locks"`, "check the user and the password"}, false},
+		"password without colon":  {"redis://hunter2@" + guarded.Addr(), time.Minute, []string{"WRONGPASS", guarded.Addr(), "as in redis://:password@host:port"}, false},
 		"no password":             {"redis://" + guarded.Addr(), time.Minute, []string{"NOAUTH", guarded.Addr(), `user "default"`, "redis://user:password@"}, false},
 		"no permissions":          {"redis://nobody:hunter2@" + s.Addr() + "/1", time.Minute, []string{"NOPERM", s.Addr(), `user "nobody"`, "docs/operate/security.md"}, false},
 		"TLS to plain":            {"rediss://" + s.Addr() + "?dial_timeout=3s", time.Minute, []string{s.Addr(), "does not use TLS on this port"}, true},

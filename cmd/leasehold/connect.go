@@ -169,6 +169,9 @@ func redacted(address string) string {
 		return "an invalid URL"
 	}
 	u.User, u.Fragment = nil, ""
+	if u.Host == "" && u.Scheme != "unix" {
+		u.Host = "localhost:6379" // to which rueidis connects then
+	}
 	q := u.Query()
 	maps.DeleteFunc(q, func(name string, _ []string) bool {
 		return !slices.Contains([]string{"db", "addr", "master_set"}, name)

@@ -81,6 +81,7 @@ func TestRedacted(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
 		"redis://user:secret@host:1/2?master_set=m":  "redis://host:1/2?master_set=m",
+		"redis://secret@/2":                          "redis://localhost:6379/2",
 		"redis://host:1?password=secret&db=2#secret": "redis://host:1?db=2",
 		"redis:user:secret@host":                     "an invalid URL",
 		"redis://user:se%zzcret@host":                "an invalid URL",
@@ -98,6 +99,8 @@ func TestOneLine(t *testing.T) {
 		"leasehold: lock: first\nsecond":                       "lock: first; second",
 		`unknown command "redis://user:secret@host" for x`:     `unknown command "redis://***@host" for x`,
 		"redis://a:s@h and rediss://:p@ss@h, user@example.com": "redis://***@h and rediss://***@h, user@example.com",
+		"redis://secret@h or redis://a:s/c@h":                  "redis://***@h or redis://***@h",
+		"as in redis://user:password@h or http://:password@h/": "as in redis://user:password@h or http://:password@h/",
 	} {
 		if got := oneLine(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -117,6 +120,8 @@ func TestConnect_says(t *testing.T) {
 	}{
 		"redis://" + s.Addr() + "?tls=true":          {exitUsage, `unknown URL parameter "tls"; for TLS the URL begins with rediss://`},
 		"redis://user:12#secret@" + s.Addr():         {exitUsage, "write %23"},
+		"redis://secret@" + s.Addr():                 {exitBroken, "as in redis://:password@host:port"},
+		"redis://user:%zzsecret@" + s.Addr():         {exitUsage, "want redis://user:password@host:port"},
 		"redis://" + addr:                            {exitBroken, "the server uses TLS on this port: use rediss://"},
 		"redis://" + s.Addr() + "?master_set=orders": {exitBroken, "is not a Sentinel"},
 	} {

@@ -83,13 +83,19 @@ func codeOf(cause error) int {
 }
 
 // credentials matches what stands before the host of a URL.
-var credentials = regexp.MustCompile(`://[^/\s"]*@`)
+var credentials = regexp.MustCompile(`://[^\s"]*@`)
 
 // oneLine makes one line of text, and takes out what could be a password, and what moves a cursor. Errors of
-// the library repeat none; but a URL can stand where something else was expected.
+// the library repeat none; but a URL can stand where something else was expected. What stays are the words that
+// advice has in their place.
 func oneLine(text string) string {
 	text = strings.TrimPrefix(text, "leasehold: ")
-	text = credentials.ReplaceAllString(text, "://***@")
+	text = credentials.ReplaceAllStringFunc(text, func(part string) string {
+		if part == "://user:password@" || part == "://:password@" {
+			return part
+		}
+		return "://***@"
+	})
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -77,7 +77,7 @@ func TestHistory(t *testing.T) {
 	defer guarded.Close()
 	address := strings.TrimPrefix(guarded.URL, "http://")
 	says(t, prepare(t, []string{"LEASEHOLD_SERVE_URL=http://alice:secret@" + address + "/locks/"}, "history", "orders:42").start(), 0, "unregistered client  -    write", "1m35s  released") // 4
-	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://"+address+"/locks/").start(), 1, "requires a password: put user and password into LEASEHOLD_SERVE_URL")
+	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://"+address+"/locks/").start(), 1, "requires a password: put user and password into LEASEHOLD_SERVE_URL, as in http://user:password@host/")
 	says(t, prepare(t, nil, "history", "orders:42", "--from", "http://bob:secret@"+address+"/").start(), 1, "replied with 404 Not Found")
 }
 

@@ -97,7 +97,7 @@ func Refusal(addr, user string, err error) error {
 	case strings.Contains(text, "NOAUTH"):
 		advice = "the server requires a password: set one, as in redis://user:password@host:port"
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"):
-		advice = "check the user and the password"
+		advice = "check the user and the password; before a password without a user, a URL has a colon, as in redis://:password@host:port"
 	}
 	return fmt.Errorf("%s: %w (%s)", server, err, advice)
 }

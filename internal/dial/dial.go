@@ -21,10 +21,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// UserOf returns the Redis user that a client with these options connects as, or "" if AuthCredentialsFn provides
-// it.
+// UserOf returns the Redis user that a client with these options connects as, for error messages. It returns "" if
+// AuthCredentialsFn provides it. It also does for a user without a password, which is in fact a password in a URL
+// such as redis://secret@host.
 func UserOf(option rueidis.ClientOption) string {
-	if option.AuthCredentialsFn != nil {
+	if option.AuthCredentialsFn != nil || option.Username != "" && option.Password == "" {
 		return ""
 	}
 	return cmp.Or(option.Username, "default")
