@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -94,9 +93,6 @@ func interrupted(ctx context.Context, last error) error {
 	return last
 }
 
-// attempts pools attempts. No reference to an attempt may outlive its call.
-var attempts = sync.Pool{New: func() any { return new(attempt) }}
-
 // acquire acquires one hold for the owner in ctx, or for a new owner. waiting is ctx, or is also canceled when the wait of
 // spec times out.
 func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c *call) (*hold, error) {
@@ -121,12 +117,7 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 			return h, nil
 		}
 	}
-	a := attempts.Get().(*attempt)
-	defer func() { // mutant: removed: speed
-		*a = attempt{}
-		attempts.Put(a) // mutant: removed: speed
-	}()
-	a.s, a.spec, a.at, a.caller, a.waiting, a.timing = s, spec, at, by, waiting, startNow(0)
+	a := &attempt{s: s, spec: spec, at: at, caller: by, waiting: waiting, timing: startNow(0)}
 	if known { // mutant: always: speed
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)
