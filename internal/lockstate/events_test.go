@@ -222,7 +222,7 @@ func (w *world) do(e event) {
 	case cross:
 		w.flying = slices.DeleteFunc(w.flying, func(other *command) bool { return other == k })
 		w.tellCross(c, k)
-		c.p.lock.GrantedAfterCancel(c.w, k.t)
+		c.p.lock.Failed(c.w, k.t, true, nil)
 		w.crossing = true
 		w.cancel(c)
 		w.crossing = false

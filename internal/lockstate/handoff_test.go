@@ -558,7 +558,7 @@ func TestAdopt(t *testing.T) {
 // the waiter cannot use the grant, the state releases it.
 func TestAdopt_lostBefore(t *testing.T) {
 	for name, ends := range map[string]func(*stage, *Waiter, *Acquisition){
-		"its wait ends": func(s *stage, w *Waiter, t *Acquisition) { s.GrantedAfterCancel(w, t); s.GiveUp(w, t) },
+		"its wait ends": func(s *stage, w *Waiter, t *Acquisition) { s.Failed(w, t, true, nil); s.GiveUp(w, t) },
 		"the answer breaks": func(s *stage, w *Waiter, t *Acquisition) {
 			s.Failed(w, t, true, errBroke)
 			s.Retry(w, s.now)

@@ -96,7 +96,7 @@ func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
 
 // WillSend records that a request for t is about to be sent. The request asks for this lease, and may
 // leave an entry in Redis that lives for waiterTimeout. Each WillSend needs exactly one of Granted,
-// Refused, Failed, RolledBack, GrantedAfterCancel and LateReply.
+// Refused, Failed, RolledBack and LateReply.
 func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {
 	t.longest, t.traceTTL = max(t.longest, lease), max(t.traceTTL, waiterTimeout)
 	t.pending++
@@ -139,12 +139,13 @@ func (p *Lock) Waits(w *Waiter, r Refusal, now time.Time) {
 	}
 }
 
-// Failed records that a request of w for t failed with err. mayHaveRun says that the server may have
-// executed the request, or may still do so.
+// Failed records that a request of w for t failed with err, or with nil if it was granted and its call had
+// just stopped waiting. mayHaveRun says that the server may have executed the request, or may still do so.
+// What Redis has of t is then released when t ends.
 func (p *Lock) Failed(w *Waiter, t *Acquisition, mayHaveRun bool, err error) {
 	p.answered(w, t, sharedResult{err: err})
-	if mayHaveRun {
-		p.markUncertain(t)
+	if mayHaveRun && !t.MarkUncertain() {
+		p.release(t) // t has ended already, so nothing else would release what Redis has of it
 	}
 }
 
@@ -258,27 +259,11 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	}
 }
 
-// GrantedAfterCancel records that a request for t was granted just after its call stopped waiting.
-// The grant is released when t ends.
-func (p *Lock) GrantedAfterCancel(w *Waiter, t *Acquisition) {
-	p.answered(w, t, sharedResult{})
-	p.markUncertain(t)
-}
-
 // answered records that a request of w for t has its reply. how is what the reply says about other readers.
 func (p *Lock) answered(w *Waiter, t *Acquisition, how sharedResult) {
 	t.pending--
 	p.inFlight--
 	if t.Terms.Reads { // mutant: always: speed
 		p.finishRequest(w, t, how)
-	}
-}
-
-// markUncertain records that a request for t may have been or may be executed, but its call does not
-// use the result. If t has ended already, markUncertain reconciles it, because nothing else would
-// release what Redis has of it.
-func (p *Lock) markUncertain(t *Acquisition) {
-	if !t.MarkUncertain() {
-		p.release(t)
 	}
 }

@@ -158,7 +158,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 	q, t, lease := &a.request, a.t, a.spec.terms.Lease
 	if err := a.waiting.Err(); err != nil {
 		a.at.lock()
-		a.at.state.GrantedAfterCancel(a.w, &a.t.Acquisition)
+		a.at.state.Failed(a.w, &a.t.Acquisition, true, nil) // the grant is released when the acquisition ends
 		a.at.unlock()
 		return err
 	}
