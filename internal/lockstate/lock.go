@@ -63,7 +63,7 @@ type Kind struct {
 
 // Tickets reports whether the waiters of a queue send requests in the name of a ticket, one at a
 // time. Otherwise each waiter has its own acquisition.
-func (k Kind) Tickets() bool { return k.HandsOff && !k.WaitPolicy.entersWaiters() }
+func (k Kind) Tickets() bool { return k.HandsOff && k.WaitPolicy != FairQueue }
 
 // Terms are what a call requests of a lock.
 type Terms struct {

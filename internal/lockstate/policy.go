@@ -23,21 +23,11 @@ type WaitPolicy interface {
 
 	// retry makes w send its request again at due, after an error.
 	retry(l *Queue, w *Waiter, due time.Time)
-
-	// wakesOnUnlock reports whether an Unlock in this process wakes waiters.
-	wakesOnUnlock() bool
-
-	// tryQueues reports whether a single attempt joins the queue, and fails unless it is the first.
-	tryQueues() bool
-
-	// entersWaiters reports whether the queue enters its waiters in the Redis queue, in batches (fair locks). The
-	// waiters of RedisQueue enter by their own requests.
-	entersWaiters() bool
 }
 
 var (
 	// OnlyFirst is the policy of locks with one owner at a time: only the first waiter of a queue
-	// sends requests.
+	// sends requests. A single attempt joins the queue, too, and fails unless it is the first.
 	OnlyFirst WaitPolicy = onlyFirst{}
 
 	// AllAtOnce is the policy of readers. Each new reader sends a request, until one is refused.
@@ -60,9 +50,6 @@ var (
 type onlyFirst struct{}
 
 func (onlyFirst) sendsAtOnce(*Queue) bool { return false }
-func (onlyFirst) wakesOnUnlock() bool     { return true }
-func (onlyFirst) tryQueues() bool         { return true }
-func (onlyFirst) entersWaiters() bool     { return false }
 
 func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	if !w.leads() {
@@ -107,8 +94,6 @@ func (onlyFirst) retry(l *Queue, w *Waiter, due time.Time) { l.when.sendAt = due
 type allAtOnce struct{ onlyFirst }
 
 func (allAtOnce) sendsAtOnce(l *Queue) bool { return !l.refusedLast }
-func (allAtOnce) wakesOnUnlock() bool       { return false }
-func (allAtOnce) tryQueues() bool           { return false }
 
 func (p allAtOnce) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.Time) {
 	if w.Acquisition.uncertain && !w.leads() {
@@ -139,9 +124,6 @@ func (allAtOnce) retry(l *Queue, w *Waiter, due time.Time) {
 type redisQueue struct{}
 
 func (redisQueue) sendsAtOnce(*Queue) bool { return true }
-func (redisQueue) wakesOnUnlock() bool     { return false }
-func (redisQueue) tryQueues() bool         { return false }
-func (redisQueue) entersWaiters() bool     { return false }
 
 func (redisQueue) next(*Queue, *Waiter, time.Time) (bool, time.Time) { return false, time.Time{} }
 
@@ -154,7 +136,6 @@ func (redisQueue) retry(l *Queue, w *Waiter, due time.Time) { w.retryAt = due }
 type fairQueue struct{ redisQueue }
 
 func (fairQueue) sendsAtOnce(l *Queue) bool { return len(l.waiters) == 1 }
-func (fairQueue) entersWaiters() bool       { return true }
 
 func (fairQueue) next(l *Queue, w *Waiter, _ time.Time) (bool, time.Time) {
 	return l.hand.to == w, time.Time{}

@@ -18,7 +18,7 @@ type Queue struct {
 	outage        Outage    // since when Redis has not replied to it
 	when          schedule
 	hand          hand
-	entersWaiters bool // it enters its waiters in a Redis queue
+	entersWaiters bool // it enters its waiters in a Redis queue, in batches: FairQueue. Those of RedisQueue enter by their own requests
 	heartbeat     heartbeat
 	Subscriptions any // set by the session: its Pub/Sub subscriptions and heartbeat; nil before it needs them
 }
@@ -141,7 +141,7 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 // Try makes a call of o a single attempt, and returns its waiter. It reports false if the policy queues
 // single attempts, and other waiters are ahead.
 func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
-	if c.WaitPolicy.tryQueues() {
+	if c.WaitPolicy == OnlyFirst {
 		w = p.Join(c, o, now)
 		first = w.First()
 	} else {
@@ -165,7 +165,7 @@ func (s *side) newQueue(c *Terms) *Queue {
 	if l == nil {
 		l = &Queue{only: *newWaiter()}
 	}
-	l.side, l.key, l.entersWaiters = s, c.QueueKey, c.WaitPolicy.entersWaiters()
+	l.side, l.key, l.entersWaiters = s, c.QueueKey, c.WaitPolicy == FairQueue
 	l.when = schedule{active: s.held == nil, pollInterval: s.p.rules.Poll, longPollInterval: confirmedPolls * s.p.rules.Poll, yieldUntil: s.yieldUntil}
 	s.yieldUntil = time.Time{}
 	s.queues = append(s.queues, l)
@@ -322,7 +322,7 @@ func (p *Lock) YieldUntil(c *Terms, until time.Time) {
 // Free notifies the queues of both sides after an owner with these terms released the lock. It does
 // nothing if Redis notifies the next waiter, or if other owners may still hold the lock.
 func (p *Lock) Free(c *Terms) {
-	if !c.WaitPolicy.wakesOnUnlock() {
+	if c.WaitPolicy != OnlyFirst {
 		return
 	}
 	for i := range p.sides {
