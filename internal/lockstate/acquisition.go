@@ -282,33 +282,34 @@ const (
 	NotThere     Remains = iota // the hold was not there, because the acquisition had ended
 	OwnerHolds                  // the same owner has other holds
 	ProcessKeeps                // there is no hold, but the process keeps the lock: the acquisition has ended, and another one is Kept
+	NextHolds                   // the lock was handed off: the acquisition has ended, and another one is Offered
 	SharersHold                 // only other owners have holds
-	NobodyHolds                 // there is no hold: the acquisition has ended
+	NobodyHolds                 // there is no hold: the acquisition has ended, and the caller releases it
 )
 
 // Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
 // locally or kept, Unlock first calls handOff, which makes the next acquisition, calls HandOffTo, and
-// reports whether it did. If handedOff is false, the caller releases t.
-func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acquisition) bool) (remains Remains, handedOff bool) {
-	if !p.remove(t, h) {
-		return NotThere, false
-	}
+// reports whether it did.
+func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acquisition) bool) (remains Remains) {
 	switch {
-	case len(t.holds) == 0:
-		remains = NobodyHolds
-		if p.mayHandOff(t, now) {
-			handedOff = handOff(t)
-		} else if t.Lingers() && p.mayKeep(t, now) && handOff(t) { // mutant: operand 2: speed
-			p.keepFor(t.Latest(), now)
-			remains, handedOff = ProcessKeeps, true
-		}
-		p.end(t, Released)
-		return remains, handedOff
-	case h.By.acquisition != t:
-		return SharersHold, false
-	default:
-		return OwnerHolds, false
+	case !p.remove(t, h):
+		return NotThere
+	case h.By.acquisition == t:
+		return OwnerHolds
+	case len(t.holds) > 0:
+		return SharersHold
 	}
+	remains = NobodyHolds
+	if p.mayHandOff(t, now) {
+		if handOff(t) {
+			remains = NextHolds
+		}
+	} else if t.Lingers() && p.mayKeep(t, now) && handOff(t) { // mutant: operand 2: speed
+		p.keepFor(t.Latest(), now)
+		remains = ProcessKeeps
+	}
+	p.end(t, Released)
+	return remains
 }
 
 // Drop removes h from t if that leaves the count in Redis unchanged: the owner has no other hold, and

@@ -21,13 +21,13 @@ func TestAdd(t *testing.T) {
 	if s.Add(held, s.owner(&writeTerms, 2), new(Hold)) {
 		t.Error("another owner has a hold of it")
 	}
-	if left, passed := s.Unlock(held, h, s.now, nil); left != OwnerHolds || passed || held.HoldsInRedis() != 1 || o.Acquisition() != held {
+	if left := s.Unlock(held, h, s.now, nil); left != OwnerHolds || held.HoldsInRedis() != 1 || o.Acquisition() != held {
 		t.Errorf("%d is left", left)
 	}
-	if left, _ := s.Unlock(held, h, s.now, nil); left != NotThere || held.HoldsInRedis() != 1 {
+	if left := s.Unlock(held, h, s.now, nil); left != NotThere || held.HoldsInRedis() != 1 {
 		t.Errorf("given back twice, %d is left", left)
 	}
-	if left, _ := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.HoldsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.owners != 0 {
+	if left := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.HoldsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.owners != 0 {
 		t.Errorf("%d is left", left)
 	}
 	if s.Add(held, o, new(Hold)) {
@@ -90,7 +90,7 @@ func TestEnd(t *testing.T) {
 	if ended, before = s.End(first, Closed); ended != nil || before != Lost || first.Phase() != Lost {
 		t.Error("it ended twice")
 	}
-	if left, _ := s.Unlock(first, h, s.now, nil); left != NotThere {
+	if left := s.Unlock(first, h, s.now, nil); left != NotThere {
 		t.Error("it is given back after the end")
 	}
 	for _, p := range []Phase{Asking, Ticket, Offered, Held} {
@@ -314,7 +314,7 @@ func TestEnd_leavesTheOwnersNextAcquisition(t *testing.T) {
 		t.Fatal("the acquisition is not shared")
 	}
 	owner := h.By
-	if remains, _ := s.Unlock(first, h, s.now, nil); remains != SharersHold {
+	if remains := s.Unlock(first, h, s.now, nil); remains != SharersHold {
 		t.Fatalf("%d holds remain", remains)
 	}
 	s.pass(2 * ShareTime)
@@ -347,10 +347,10 @@ func TestEnd_afterItsOwnerHoldsAgain(t *testing.T) {
 	if owner.Acquisition() != second {
 		t.Fatal("the owner has lost an acquisition that is not over")
 	}
-	if remains, _ := s.Unlock(second, h, s.now, nil); remains != SharersHold {
+	if remains := s.Unlock(second, h, s.now, nil); remains != SharersHold {
 		t.Errorf("the owner unlocks, and %d holds remain", remains)
 	}
-	if remains, _ := s.Unlock(second, second.Holds()[0], s.now, nil); remains != NobodyHolds {
+	if remains := s.Unlock(second, second.Holds()[0], s.now, nil); remains != NobodyHolds {
 		t.Errorf("both unlock, and %d holds remain", remains)
 	}
 }

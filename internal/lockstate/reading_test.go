@@ -681,7 +681,7 @@ func TestDrop(t *testing.T) {
 	if s.Drop(first, second) {
 		t.Error("an owner has one hold less, and Redis does not hear of it")
 	}
-	if left, _ := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
+	if left := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
 		t.Errorf("%d is left", left)
 	}
 	if !s.Drop(first, second) || first.owners != 1 {
@@ -693,7 +693,7 @@ func TestDrop(t *testing.T) {
 	if s.Drop(first, h) {
 		t.Error("the last one leaves, and Redis does not hear of it")
 	}
-	if left, _ := s.Unlock(first, h, s.now, nil); left != NobodyHolds || first.Lives() {
+	if left := s.Unlock(first, h, s.now, nil); left != NobodyHolds || first.Lives() {
 		t.Errorf("%d is left", left)
 	}
 
@@ -705,7 +705,7 @@ func TestDrop(t *testing.T) {
 	if s.JoinOpen(first, second, 4, true); s.side(true).owners[4] == nil {
 		t.Fatal("it did not join")
 	}
-	if left, _ := s.Unlock(first, h, s.now, nil); left != SharersHold || !first.Lives() {
+	if left := s.Unlock(first, h, s.now, nil); left != SharersHold || !first.Lives() {
 		t.Errorf("%d is left", left)
 	}
 }

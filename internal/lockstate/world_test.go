@@ -730,12 +730,12 @@ func (w *world) unlock(c *call) {
 		w.act(c.p)
 		return
 	}
-	left, passed := p.Unlock(t, h, w.now, func(t *Acquisition) bool { return w.pass(c.p, t) })
-	if passed && left != ProcessKeeps {
+	left := p.Unlock(t, h, w.now, func(t *Acquisition) bool { return w.pass(c.p, t) })
+	if left == NextHolds {
 		w.tellPass(c)
 	}
 	w.act(c.p)
-	if left == NobodyHolds && !passed {
+	if left == NobodyHolds {
 		w.release(c.p, c, t)
 	}
 }

@@ -175,13 +175,12 @@ func (s *Session) expire(h *hold) {
 		return // an Unlock was faster
 	}
 	t.at.lock()
-	remains, handedOff := t.remove(h, time.Now())
+	remains := t.remove(h, time.Now())
 	t.at.unlock()
 	if remains == lockstate.NotThere {
 		return // its owner has lost all holds in the meantime
 	}
-	releases := remains == lockstate.NobodyHolds && !handedOff
-	if releases {
+	if remains == lockstate.NobodyHolds {
 		// mutant: always: speed
 		if _, inFlight := t.lease.End(); inFlight != nil { // not waited for: unless the lock is retained, it is executed before the release or has no effect
 			t.unrenewed()
@@ -191,7 +190,7 @@ func (s *Session) expire(h *hold) {
 		t.at.dropKeeper()
 		t.at.unlock()
 	}
-	if releases || remains == lockstate.OwnerHolds {
+	if remains == lockstate.NobodyHolds || remains == lockstate.OwnerHolds {
 		s.reconcile(t, locked(t.at, t.unsure))
 	}
 	if why == lock.ErrAbandoned {

@@ -51,7 +51,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		ctx = context.WithoutCancel(ctx)
 	}
 	t.at.lock()
-	remains, handedOff := t.remove(h, now)
+	remains := t.remove(h, now)
 	t.at.unlock()
 	switch {
 	case remains == lockstate.ProcessKeeps:
@@ -59,7 +59,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		if s.Observer != nil {
 			h.tell(s.Observer.Kept, lock.Event{})
 		}
-	case handedOff:
+	case remains == lockstate.NextHolds:
 		s.done(at)
 		if s.Observer != nil {
 			h.tell(s.Observer.HandedOff, lock.Event{})
@@ -146,7 +146,7 @@ func (t *acquisition) drop(h *hold) bool {
 }
 
 // remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.
-func (t *acquisition) remove(h *hold, now time.Time) (remains lockstate.Remains, handedOff bool) {
+func (t *acquisition) remove(h *hold, now time.Time) lockstate.Remains {
 	if t.Lingers() && !t.at.listens() { // mutant: operand 1: a lock that does not linger is not kept
 		t.at.state.Wanted(false) // notifications may be lost from now on
 	}
