@@ -283,7 +283,7 @@ const (
 	OwnerHolds                  // the same owner has other holds
 	ProcessKeeps                // there is no hold, but the process keeps the lock: the acquisition has ended, and another one is Kept
 	NextHolds                   // the lock was handed off: the acquisition has ended, and another one is Offered
-	SharersHold                 // only other owners have holds
+	SharersHold                 // only other owners have holds, so the count in Redis does not change
 	NobodyHolds                 // there is no hold: the acquisition has ended, and the caller releases it
 )
 
@@ -310,12 +310,6 @@ func (p *Lock) Unlock(t *Acquisition, h *Hold, now time.Time, handOff func(*Acqu
 	}
 	p.end(t, Released)
 	return remains
-}
-
-// Drop removes h from t if that leaves the count in Redis unchanged: the owner has no other hold, and
-// other owners share the acquisition. It reports whether it did.
-func (p *Lock) Drop(t *Acquisition, h *Hold) bool {
-	return t.owners > 1 && h.By.holds == 1 && p.remove(t, h)
 }
 
 // End removes all holds of t, and ends t if it lives. It returns the holds, and the phase that t was in

@@ -668,7 +668,7 @@ func TestWakeReader_notOthers(t *testing.T) {
 }
 
 // Each reader releases separately; the last one releases the hold in Redis.
-func TestDrop(t *testing.T) {
+func TestUnlock_shared(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
 	second := new(Hold)
@@ -678,29 +678,19 @@ func TestDrop(t *testing.T) {
 	if first.HoldsInRedis() != 2 {
 		t.Errorf("Redis should have %d holds", first.HoldsInRedis())
 	}
-	if s.Drop(first, second) {
-		t.Error("an owner has one hold less, and Redis does not hear of it")
-	}
 	if left := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
 		t.Errorf("%d is left", left)
 	}
-	if !s.Drop(first, second) || first.owners != 1 {
-		t.Error("Redis hears that one of two readers leaves")
+	if left := s.Unlock(first, second, s.now, nil); left != SharersHold || first.owners != 1 || first.HoldsInRedis() != 1 {
+		t.Errorf("%d is left", left)
 	}
-	if s.Drop(first, second) {
+	if left := s.Unlock(first, second, s.now, nil); left != NotThere {
 		t.Error("it left twice")
-	}
-	if s.Drop(first, h) {
-		t.Error("the last one leaves, and Redis does not hear of it")
 	}
 	if left := s.Unlock(first, h, s.now, nil); left != NobodyHolds || first.Lives() {
 		t.Errorf("%d is left", left)
 	}
 
-	writes, h := s.take(&writeTerms, 1)
-	if s.Drop(writes, h) || !writes.Lives() {
-		t.Error("a writer drops its hold")
-	}
 	first, h = s.reads(hastyTerms, 3)
 	if s.JoinOpen(first, second, 4, true); s.side(true).owners[4] == nil {
 		t.Fatal("it did not join")

@@ -725,14 +725,12 @@ func (w *world) unlock(c *call) {
 	p, h := &c.p.lock, c.h
 	t := h.Acquisition
 	c.h, c.state = nil, done
-	if t.Turn != nil && p.Drop(t, h) {
-		w.tellDrop(c)
-		w.act(c.p)
-		return
-	}
 	left := p.Unlock(t, h, w.now, func(t *Acquisition) bool { return w.pass(c.p, t) })
-	if left == NextHolds {
+	switch left {
+	case NextHolds:
 		w.tellPass(c)
+	case SharersHold:
+		w.tellDrop(c)
 	}
 	w.act(c.p)
 	if left == NobodyHolds {

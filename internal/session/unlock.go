@@ -39,10 +39,6 @@ func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err er
 // unlockEnded releases h, which unlock has just ended.
 func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) error {
 	t := h.acquisition()
-	// mutant: never, operand 1: speed
-	if t.Turn != nil && t.drop(h) { // other readers share the acquisition
-		return s.unlocked(ctx, h, now, nil)
-	}
 	at, err := s.begin(t.spec)
 	if err != nil { // Close releases it
 		return s.unlocked(ctx, h, now, fmt.Errorf("%w: %w", lock.ErrNotHeld, err))
@@ -64,7 +60,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 		if s.Observer != nil {
 			h.tell(s.Observer.HandedOff, lock.Event{})
 		}
-	case remains == lockstate.SharersHold: // other readers joined after drop
+	case remains == lockstate.SharersHold: // they share one hold in Redis
 		s.done(at)
 	case remains == lockstate.NotThere: // it ended after unlock checked it
 		s.done(at)
@@ -136,13 +132,6 @@ func (at *entry) released(r *releasing) {
 	defer at.unlock()
 	at.releasing = slices.DeleteFunc(at.releasing, func(other *releasing) bool { return other == r })
 	close(r.done)
-}
-
-// drop releases h without a command if the count in Redis does not change. It reports whether it did.
-func (t *acquisition) drop(h *hold) bool {
-	t.at.lock()
-	defer t.at.unlock()
-	return t.at.state.Drop(&t.Acquisition, &h.Hold)
 }
 
 // remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.
