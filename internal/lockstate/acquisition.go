@@ -33,7 +33,6 @@ type Acquisition struct {
 
 	owner *Owner // the owner of the first hold; nil before t is Held
 	phase Phase
-	alive bool // the watchdog is to renew the lease
 	Late  bool // a renewal, extension or reentry with this owner string may still be executed; the session sets it, too
 	grant grant
 	holdings
@@ -247,8 +246,7 @@ func (p *Lock) Add(t *Acquisition, o *Owner, h *Hold) bool {
 	o.users++
 	if !h.Fixed {
 		t.longest = max(t.longest, p.rules.Lease)
-		if t.renewed++; !t.alive {
-			t.alive = true
+		if t.renewed++; t.renewed == 1 && len(t.holds) > 1 { // the grant starts the renewals for the first hold
 			p.emit(Effect{Kind: Renew, Acquisition: t})
 		}
 	}
@@ -267,7 +265,6 @@ func (p *Lock) remove(t *Acquisition, h *Hold) bool {
 	t.holds = t.holds[:end]
 	if !h.Fixed {
 		if t.renewed--; t.renewed == 0 && end > 0 {
-			t.alive = false
 			p.emit(Effect{Kind: StopRenewing, Acquisition: t})
 		}
 	}

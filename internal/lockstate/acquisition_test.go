@@ -46,7 +46,7 @@ func TestAdd_renewals(t *testing.T) {
 	asked, o, first := s.acquisition(own), s.owner(own, 1), &Hold{Fixed: true}
 	s.WillSend(asked, own.Lease, 0)
 	s.Granted(nil, asked, o, first, 1, false, s.now)
-	if s.done() != nil || asked.alive || asked.longest != time.Second {
+	if s.done() != nil || asked.longest != time.Second {
 		t.Fatal("a lease of its own is renewed")
 	}
 	second, third := new(Hold), new(Hold)

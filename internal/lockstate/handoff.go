@@ -121,7 +121,7 @@ func (t *Acquisition) Served() []string {
 
 // Follows initializes next as the acquisition after t: same owner string, next token.
 func (next *Acquisition) Follows(t *Acquisition) {
-	next.Terms, next.Name, next.phase, next.alive, next.Late = t.Terms, t.Name, Offered, true, t.Late || t.Unconfirmed()
+	next.Terms, next.Name, next.phase, next.Late = t.Terms, t.Name, Offered, t.Late || t.Unconfirmed()
 	next.grant = grant{token: t.grant.token + 1, since: t.grant.since, handOffs: t.handOffs(), lingering: t.grant.lingering}
 	next.ledger = ledger{longest: t.longest, counted: 1}
 }
@@ -243,7 +243,7 @@ func (p *Lock) onRelease(l *Queue, i ReleaseResult, now time.Time) bool {
 
 // takesOver makes t Offered, because a release granted the lock to it.
 func (t *Acquisition) takesOver(token uint64, now time.Time) {
-	t.phase, t.alive = Offered, true
+	t.phase = Offered
 	t.grant.token, t.grant.since, t.counted = token, now, 1
 }
 

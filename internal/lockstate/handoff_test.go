@@ -91,7 +91,7 @@ func TestHandOffTo(t *testing.T) {
 	if wakes := s.wakes(); len(wakes) != 1 || wakes[0] != w {
 		t.Error("the first of the queue is not woken")
 	}
-	if next.Name != first.Name || next.Token() != first.Token()+1 || next.HandOffCount() != 1 || next.grant.since != since || next.phase != Offered || !next.alive || next.counted != 1 || next.longest != leaseTime {
+	if next.Name != first.Name || next.Token() != first.Token()+1 || next.HandOffCount() != 1 || next.grant.since != since || next.phase != Offered || next.counted != 1 || next.longest != leaseTime {
 		t.Errorf("%+v", next)
 	}
 	if all := s.Offered(); len(all) != 1 || all[0] != next {
@@ -301,7 +301,7 @@ func TestOnRelease(t *testing.T) {
 		if !s.OnRelease(ticket, ReleaseResult{Done: true, Token: 200, Sent: s.now}, s.now) {
 			t.Fatal("it is not offered")
 		}
-		if ticket.phase != Offered || ticket.Token() != 200 || ticket.grant.since != s.now || !ticket.alive || ticket.counted != 1 || s.side(false).held != ticket {
+		if ticket.phase != Offered || ticket.Token() != 200 || ticket.grant.since != s.now || ticket.counted != 1 || s.side(false).held != ticket {
 			t.Errorf("%+v", ticket)
 		}
 		if step := s.next(w); step.Do != Take || step.Acquisition != ticket {
@@ -450,7 +450,7 @@ func TestAdopt(t *testing.T) {
 		if again := s.asks(second); again != ticket {
 			t.Fatal("the position in the queue is not kept")
 		}
-		if out := grant(s, second, ticket, false); out != Holds || ticket.Came != came || ticket.Terms != own || ticket.alive {
+		if out := grant(s, second, ticket, false); out != Holds || ticket.Came != came || ticket.Terms != own {
 			t.Errorf("%d, asked %v, %+v", out, ticket.Came, ticket.Terms)
 		}
 	})

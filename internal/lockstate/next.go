@@ -225,7 +225,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 		if p.keeping != nil { // mutant: always: speed
 			p.releaseKept() // it is lost, because Redis granted the lock to t
 		}
-		t.grant.token, t.grant.since, t.counted, t.alive = token, now, 1, !t.Terms.Fixed
+		t.grant.token, t.grant.since, t.counted = token, now, 1
 		t.phase, t.owner = Held, o
 		o.hold(t)
 		if t.grant.lingering != nil {
