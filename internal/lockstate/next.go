@@ -194,9 +194,13 @@ func (w *Waiter) Leads() bool { return w.queue == nil || w.leads() }
 // queue had a reply, an owner in this process has it, or the queue has sent nothing because it lets
 // other processes come first.
 func (p *Lock) Refuses(c *Terms) bool {
-	l := p.Queue(c)
-	yields := l != nil && l.outage.latest.IsZero() && l.waiters[0].since.Before(l.when.yieldUntil)
-	return yields || l.Outage().Replied() || p.side(c.Reads).held != nil
+	if l := p.Queue(c); l != nil {
+		yields := l.outage.latest.IsZero() && l.waiters[0].since.Before(l.when.yieldUntil)
+		if yields || !l.outage.repliedTo.IsZero() {
+			return true
+		}
+	}
+	return p.side(c.Reads).held != nil
 }
 
 // Failed records that the latest request of w, which is in a queue, failed with err.

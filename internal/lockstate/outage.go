@@ -2,14 +2,14 @@ package lockstate
 
 import "time"
 
-// Outage tracks since when Redis has not replied to a queue. It distinguishes "another owner has the
+// outage tracks since when Redis has not replied to a queue. It distinguishes "another owner has the
 // lock" from "Redis is unavailable". That also serves waiters that send nothing, because the first
 // waiter sends requests for all.
 //
 // Redis is unavailable if a request sent after the last answered one failed or is overdue. Failures
 // include a refused connection, a timeout and LOADING. A request that is merely in flight says
 // nothing.
-type Outage struct {
+type outage struct {
 	from      time.Time // when the first request without a reply was sent; zero if there is none
 	latest    time.Time // when the latest request was sent
 	repliedTo time.Time // when the last answered request was sent; zero if none was answered
@@ -18,7 +18,7 @@ type Outage struct {
 
 // sent records that a request is sent. Callers read the clock before they take the mutex, so an earlier
 // time can follow a later one.
-func (q *Outage) sent(sent time.Time) {
+func (q *outage) sent(sent time.Time) {
 	if sent.After(q.latest) {
 		q.latest = sent
 	}
@@ -28,7 +28,7 @@ func (q *Outage) sent(sent time.Time) {
 }
 
 // replied records the reply to the request that was sent at sent.
-func (q *Outage) replied(sent time.Time) {
+func (q *outage) replied(sent time.Time) {
 	if sent.After(q.repliedTo) {
 		q.repliedTo = sent
 	}
@@ -39,7 +39,7 @@ func (q *Outage) replied(sent time.Time) {
 }
 
 // failed records that the request sent at sent failed with err.
-func (q *Outage) failed(sent time.Time, err error) {
+func (q *outage) failed(sent time.Time, err error) {
 	if sent.Before(q.repliedTo) {
 		return // a later request was answered
 	}
@@ -49,17 +49,14 @@ func (q *Outage) failed(sent time.Time, err error) {
 	}
 }
 
-// Lasts returns how long Redis has been unavailable, and the error of the latest request. It returns
-// 0 if Redis is available, or q is nil. A request without a reply counts as failed after overdue.
-func (q *Outage) Lasts(now time.Time, overdue time.Duration) (time.Duration, error) {
-	if q == nil || q.from.IsZero() {
+// Outage returns for how long Redis has not replied to l, and the error of the latest request. It returns
+// 0 if Redis is available, or l is nil. A request without a reply counts as failed after overdue.
+func (l *Queue) Outage(now time.Time, overdue time.Duration) (time.Duration, error) {
+	if l == nil || l.outage.from.IsZero() {
 		return 0, nil
 	}
-	if d := now.Sub(q.from); q.err != nil || d >= overdue {
-		return max(d, 1), q.err
+	if d := now.Sub(l.outage.from); l.outage.err != nil || d >= overdue {
+		return max(d, 1), l.outage.err
 	}
 	return 0, nil
 }
-
-// Replied reports whether any request of the queue had a reply. It is false for a nil Outage.
-func (q *Outage) Replied() bool { return q != nil && !q.repliedTo.IsZero() }

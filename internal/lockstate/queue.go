@@ -15,7 +15,7 @@ type Queue struct {
 	only          Waiter    // preallocated memory for the first waiter
 	refusedLast   bool      // the latest reply was a refusal
 	subscribed    bool      // its channels are subscribed, or about to be
-	outage        Outage    // since when Redis has not replied to it
+	outage        outage    // since when Redis has not replied to it
 	when          schedule
 	hand          hand
 	entersWaiters bool // it enters its waiters in a Redis queue, in batches: FairQueue. Those of RedisQueue enter by their own requests
@@ -80,14 +80,6 @@ func (s *side) queue(c *Terms) *Queue {
 
 // Queue returns the queue for waiters with these terms, or nil if none waits.
 func (p *Lock) Queue(c *Terms) *Queue { return p.side(c.Reads).queue(c) }
-
-// Outage returns the queue's record of Redis replies. It is nil for a nil queue.
-func (l *Queue) Outage() *Outage {
-	if l == nil {
-		return nil
-	}
-	return &l.outage
-}
 
 // Queue returns the queue of w, or nil if it is in none.
 func (w *Waiter) Queue() *Queue { return w.queue }

@@ -722,42 +722,42 @@ func TestOutage(t *testing.T) {
 	no := errors.New("no")
 	type clock = func(ms int) time.Time
 	for name, test := range map[string]struct {
-		does  func(q *Outage, at clock)
+		does  func(q *outage, at clock)
 		at    int // ms
 		lasts time.Duration
 		err   error
 		heard bool
 	}{
-		"nothing was asked":                    {func(*Outage, clock) {}, 1, 0, nil, false},
-		"the first request is in flight":       {func(q *Outage, at clock) { q.sent(at(0)) }, 299, 0, nil, false},
-		"it is overdue":                        {func(q *Outage, at clock) { q.sent(at(0)) }, 300, overdue, nil, false},
-		"it was answered":                      {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)) }, 400, 0, nil, true},
-		"the next is in flight":                {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 309, 0, nil, true},
-		"the next is overdue":                  {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 310, overdue, nil, true},
-		"an answer to the one before the last": {func(q *Outage, at clock) { q.sent(at(0)); q.sent(at(10)); q.replied(at(0)) }, 310, overdue, nil, true},
-		"an earlier request is recorded late":  {func(q *Outage, at clock) { q.sent(at(10)); q.sent(at(5)); q.replied(at(5)) }, 310, overdue, nil, true},
-		"an error":                             {func(q *Outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 5, 5 * time.Millisecond, no, false},
-		"an error just now":                    {func(q *Outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 0, 1, no, false},
-		"errors, since the first": {func(q *Outage, at clock) {
+		"nothing was asked":                    {func(*outage, clock) {}, 1, 0, nil, false},
+		"the first request is in flight":       {func(q *outage, at clock) { q.sent(at(0)) }, 299, 0, nil, false},
+		"it is overdue":                        {func(q *outage, at clock) { q.sent(at(0)) }, 300, overdue, nil, false},
+		"it was answered":                      {func(q *outage, at clock) { q.sent(at(0)); q.replied(at(0)) }, 400, 0, nil, true},
+		"the next is in flight":                {func(q *outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 309, 0, nil, true},
+		"the next is overdue":                  {func(q *outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.sent(at(10)) }, 310, overdue, nil, true},
+		"an answer to the one before the last": {func(q *outage, at clock) { q.sent(at(0)); q.sent(at(10)); q.replied(at(0)) }, 310, overdue, nil, true},
+		"an earlier request is recorded late":  {func(q *outage, at clock) { q.sent(at(10)); q.sent(at(5)); q.replied(at(5)) }, 310, overdue, nil, true},
+		"an error":                             {func(q *outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 5, 5 * time.Millisecond, no, false},
+		"an error just now":                    {func(q *outage, at clock) { q.sent(at(0)); q.failed(at(0), no) }, 0, 1, no, false},
+		"errors, since the first": {func(q *outage, at clock) {
 			q.sent(at(0))
 			q.failed(at(0), no)
 			q.sent(at(3))
 			q.failed(at(3), no)
 		}, 5, 5 * time.Millisecond, no, false},
-		"an answer after errors": {func(q *Outage, at clock) {
+		"an answer after errors": {func(q *outage, at clock) {
 			q.sent(at(0))
 			q.failed(at(0), no)
 			q.sent(at(3))
 			q.replied(at(3))
 		}, 5, 0, nil, true},
-		"an error after an answer": {func(q *Outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.failed(at(2), no) }, 5, 3 * time.Millisecond, no, true},
-		"an error of one before the answered one": {func(q *Outage, at clock) {
+		"an error after an answer": {func(q *outage, at clock) { q.sent(at(0)); q.replied(at(0)); q.failed(at(2), no) }, 5, 3 * time.Millisecond, no, true},
+		"an error of one before the answered one": {func(q *outage, at clock) {
 			q.sent(at(0))
 			q.sent(at(3))
 			q.replied(at(3))
 			q.failed(at(0), no)
 		}, 500, 0, nil, true},
-		"an answer to the one before the answered one": {func(q *Outage, at clock) {
+		"an answer to the one before the answered one": {func(q *outage, at clock) {
 			q.sent(at(0))
 			q.sent(at(3))
 			q.replied(at(3))
@@ -768,20 +768,21 @@ func TestOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			began := time.Unix(1, 0)
 			at := func(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
-			q := new(Outage)
-			test.does(q, at)
-			if d, err := q.Lasts(at(test.at), overdue); d != test.lasts || err != test.err || q.Replied() != test.heard {
-				t.Errorf("it lasts for %v, with %v; heard: %v", d, err, q.Replied())
+			l := new(Queue)
+			test.does(&l.outage, at)
+			heard := !l.outage.repliedTo.IsZero()
+			if d, err := l.Outage(at(test.at), overdue); d != test.lasts || err != test.err || heard != test.heard {
+				t.Errorf("it lasts for %v, with %v; heard: %v", d, err, heard)
 			}
 		})
 	}
-	if d, err := (*Queue)(nil).Outage().Lasts(time.Now(), 0); d != 0 || err != nil || (*Queue)(nil).Outage().Replied() {
+	if d, err := (*Queue)(nil).Outage(time.Now(), 0); d != 0 || err != nil {
 		t.Error("no queue is silent")
 	}
 
 	s := newStage(t)
 	w := s.stand(&plainTerms, 1)
-	lasts := func() time.Duration { d, _ := s.Queue(&plainTerms).Outage().Lasts(s.now, overdue); return d }
+	lasts := func() time.Duration { d, _ := s.Queue(&plainTerms).Outage(s.now, overdue); return d }
 	ticket := s.asks(w)
 	s.pass(time.Second)
 	if lasts() != time.Second {
@@ -789,7 +790,7 @@ func TestOutage(t *testing.T) {
 	}
 	s.Failed(w, ticket, false, no)
 	w.Failed(no)
-	if d, err := w.queue.Outage().Lasts(s.now, time.Hour); d != time.Second || err != no {
+	if d, err := w.queue.Outage(s.now, time.Hour); d != time.Second || err != no {
 		t.Errorf("there was an error, and the queue has %v for %v", err, d)
 	}
 	s.Retry(w, s.now)

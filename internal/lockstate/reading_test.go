@@ -510,7 +510,7 @@ func TestSharedRequest_cameEarlier(t *testing.T) {
 	if step := s.next(w); step.Do != Send {
 		t.Errorf("%+v", step)
 	}
-	if d, _ := w.queue.Outage().Lasts(s.now.Add(opTime), opTime); d != opTime {
+	if d, _ := w.queue.Outage(s.now.Add(opTime), opTime); d != opTime {
 		t.Errorf("its request has had no reply for %v, want %v", d, opTime)
 	}
 	if w.Failed(errBroke); w.queue.outage.err != errBroke {
@@ -747,7 +747,7 @@ func TestJoined_countsAsAReply(t *testing.T) {
 	s.next(joiner)
 	s.pass(opTime)
 	s.Joined(joiner, s.now)
-	if d, _ := joiner.Queue().Outage().Lasts(s.now, opTime); d != 0 {
+	if d, _ := joiner.Queue().Outage(s.now, opTime); d != 0 {
 		t.Errorf("Redis is silent for %v", d)
 	}
 }

@@ -64,12 +64,12 @@ func TestNextHeartbeat(t *testing.T) {
 		t.Errorf("%v, %+v", due, r)
 	}
 	w.queue.HeartbeatDone(keeps(s.now), nil)
-	if d, _ := w.queue.Outage().Lasts(s.now.Add(time.Second), time.Second); d != 0 {
+	if d, _ := w.queue.Outage(s.now.Add(time.Second), time.Second); d != 0 {
 		t.Error("a heartbeat was answered, and the queue does not know")
 	}
 	w.queue.HeartbeatDone(keeps(s.now), errBroke)
 	w.queue.heartbeat.flying = 0
-	if _, err := w.queue.Outage().Lasts(s.now.Add(1), time.Second); err != errBroke {
+	if _, err := w.queue.Outage(s.now.Add(1), time.Second); err != errBroke {
 		t.Error("a heartbeat broke, and the queue does not know")
 	}
 }
@@ -163,7 +163,7 @@ func TestNextHeartbeat_notifications(t *testing.T) {
 	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
 		t.Fatal("no heartbeat is sent")
 	}
-	if d, _ := l.Outage().Lasts(s.now.Add(time.Second), time.Second); d != time.Second {
+	if d, _ := l.Outage(s.now.Add(time.Second), time.Second); d != time.Second {
 		t.Error("a heartbeat is under way, and the queue does not know")
 	}
 	if _, queued := l.nextBeat(s.now); queued != nil {
@@ -190,7 +190,7 @@ func TestNextHeartbeat_notifications(t *testing.T) {
 	if _, queued := l.nextBeat(s.now); queued != nil {
 		t.Error("a heartbeat without a reason")
 	}
-	if d, _ := l.Outage().Lasts(s.now.Add(time.Second), time.Second); d != 0 {
+	if d, _ := l.Outage(s.now.Add(time.Second), time.Second); d != 0 {
 		t.Error("nothing was sent, and the queue waits for a reply")
 	}
 

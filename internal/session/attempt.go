@@ -307,7 +307,7 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	}
 	a.at.lock()
 	a.w.Failed(err)
-	quiet, _ := a.w.Queue().Outage().Lasts(a.now, 0)
+	quiet, _ := a.w.Queue().Outage(a.now, 0)
 	a.at.state.Retry(a.w, a.now.Add(d))
 	a.at.unlock()
 	a.s.silent(a.spec, quiet, err)
@@ -365,7 +365,7 @@ func (a *attempt) ended(err error) error {
 		}
 		return err
 	}
-	if d, instead := at.state.Queue(&spec.terms).Outage().Lasts(now, s.overdue(spec)); d > 0 {
+	if d, instead := at.state.Queue(&spec.terms).Outage(now, s.overdue(spec)); d > 0 {
 		return s.sender.Unavailable(d, cmp.Or(instead, err))
 	}
 	switch {
@@ -411,7 +411,7 @@ func (s *Session) Ahead(spec *Spec) error {
 func (at *entry) behind(spec *Spec) error {
 	at.lock()
 	defer at.unlock()
-	if d, err := at.state.Queue(&spec.terms).Outage().Lasts(time.Now(), at.s.overdue(spec)); d > 0 {
+	if d, err := at.state.Queue(&spec.terms).Outage(time.Now(), at.s.overdue(spec)); d > 0 {
 		return fmt.Errorf("another call of this process is ahead: %w", at.s.sender.Unavailable(d, err))
 	}
 	return errAhead

@@ -73,7 +73,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 	} else {
 		e.queue.HeartbeatDone(round, nil)
 	}
-	quiet, _ := e.queue.Outage().Lasts(now, 0)
+	quiet, _ := e.queue.Outage(now, 0)
 	for i, q := range round.Waiters {
 		switch {
 		case !q.Enters:
