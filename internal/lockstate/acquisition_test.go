@@ -211,7 +211,7 @@ func TestFail(t *testing.T) {
 			if gives != test.gives || asked.Lives() || s.side(false).held != nil {
 				t.Errorf("it is given back: %t", gives)
 			}
-			if l := s.Queue(&plainTerms); l != nil && !l.waiters[0].Leads() {
+			if l := s.Queue(&plainTerms); l != nil && !l.waiters[0].leads() {
 				t.Error("the lock has no holder, and the first does not know")
 			}
 		})

@@ -186,9 +186,14 @@ func (p *Lock) LateReply(w *Waiter, t *Acquisition, wrote bool) (reconcile bool)
 // failed.
 func (p *Lock) Retry(w *Waiter, due time.Time) { w.Terms.WaitPolicy.retry(w.queue, w, due) }
 
-// Leads reports whether w sends its own requests: it is in no queue, or is the first of an active
-// one.
-func (w *Waiter) Leads() bool { return w.queue == nil || w.leads() }
+// IsBehind reports whether w, which is in a queue, waits behind other calls of this process, which send the
+// requests. In a fair queue it does so once it has its position in Redis.
+func (w *Waiter) IsBehind() bool {
+	if w.queue.entersWaiters {
+		return w.queued.as != nil
+	}
+	return w.joined == nil && !w.leads()
+}
 
 // Refuses reports whether another owner is known to have the lock or to come first: a request of the
 // queue had a reply, an owner in this process has it, or the queue has sent nothing because it lets

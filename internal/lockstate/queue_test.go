@@ -11,7 +11,7 @@ import (
 func TestOnlyFirst(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
-	if !w.First() || behind.First() || !w.Leads() || behind.Leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
+	if !w.First() || behind.First() || !w.leads() || behind.leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
 		t.Fatal("the first is not the first")
 	}
 	s.refused(w)
@@ -55,7 +55,7 @@ func TestStartTimer(t *testing.T) {
 	if len(all) != 1 || all[0].Kind != StartTimer || all[0].Due != s.now.Add(pollTime) {
 		t.Fatalf("%+v", all)
 	}
-	if w.Leads() || s.next(w).Do != Wait {
+	if w.leads() || s.next(w).Do != Wait {
 		t.Error("it asks for what its process has")
 	}
 	s.stand(&plainTerms, 3)
@@ -76,11 +76,11 @@ func TestStartTimer(t *testing.T) {
 		t.Error("it asks twice")
 	}
 	s.Quit(w, s.now)
-	if all := s.done(); len(all) != 1 || all[0].Kind != StartTimer || s.Queue(&plainTerms).waiters[0].Leads() {
+	if all := s.done(); len(all) != 1 || all[0].Kind != StartTimer || s.Queue(&plainTerms).waiters[0].leads() {
 		t.Errorf("%+v", all)
 	}
 	s.NoLongerHeld(held)
-	if len(s.wakes()) != 1 || !s.Queue(&plainTerms).waiters[0].Leads() {
+	if len(s.wakes()) != 1 || !s.Queue(&plainTerms).waiters[0].leads() {
 		t.Error("the lock has no holder, and the first does not know")
 	}
 	s.NoLongerHeld(held)
@@ -212,7 +212,7 @@ func TestTry(t *testing.T) {
 			s := newStage(t)
 			s.refused(s.stand(c, 1))
 			w, may := try(s, c, 2)
-			if !may || w.queue != nil || !w.Leads() || w.First() {
+			if !may || w.queue != nil || w.First() {
 				t.Fatal("it stands in the queue")
 			}
 			if s.next(w).Do != Send {
@@ -545,7 +545,7 @@ func TestAllAtOnce_uncertain(t *testing.T) {
 	s.Failed(w, asked, true, errBroke)
 	s.Retry(w, s.now)
 	s.refused(first)
-	if s.refused(w) != asked || w.Leads() {
+	if s.refused(w) != asked || w.leads() {
 		t.Fatal("it asks as another, or for the queue")
 	}
 	for range 3 {

@@ -264,9 +264,6 @@ func (p *Lock) Joined(w *Waiter, now time.Time) {
 	}
 }
 
-// IsJoined reports whether w waits for another reader's request.
-func (w *Waiter) IsJoined() bool { return w.joined != nil }
-
 // leaveRequest makes w leave the request that it joined. If that request has already admitted w,
 // leaveRequest returns the hold of w.
 func (w *Waiter) leaveRequest() (hold *Hold) {

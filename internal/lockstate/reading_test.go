@@ -299,7 +299,7 @@ func TestSharedRequest(t *testing.T) {
 		if step := s.next(joiner); step.Do != Wait || step.Due != s.now.Add(opTime) {
 			t.Fatalf("%+v", step)
 		}
-		if !joiner.IsJoined() || joiner.joined.sent != sent {
+		if joiner.joined == nil || joiner.joined.sent != sent {
 			t.Errorf("it did not join the request: %+v", joiner.joined)
 		}
 		s.done()
@@ -319,7 +319,7 @@ func TestSharedRequest(t *testing.T) {
 		if step := s.next(joiner); step.Do != Share || step.Hold != joiner.Prepared {
 			t.Errorf("%+v", step)
 		}
-		if joiner.IsJoined() {
+		if joiner.joined != nil {
 			t.Error("it rides along still")
 		}
 	})

@@ -79,17 +79,14 @@ func (a *attempt) tellWaiting() {
 }
 
 // tellBehind calls tellWaiting if the attempt is about to sleep behind other calls of this process. Such an attempt has
-// sent no request, so it gets no refusal. In a fair queue, tellBehind waits until the attempt has its queue position.
+// sent no request, so it gets no refusal.
 func (a *attempt) tellBehind() {
 	// mutant: operand 1: speed: a TryLock waits only for another reader's request
 	if a.isTry() || a.spec.WaitPolicy == lockstate.RedisQueue {
 		return
 	}
 	a.at.lock()
-	behind := !a.w.IsJoined() && !a.w.Leads()
-	if a.spec.terms.WaitPolicy == lockstate.FairQueue {
-		behind = a.w.Queued() != nil
-	}
+	behind := a.w.IsBehind()
 	a.at.unlock()
 	if behind {
 		a.tellWaiting()
