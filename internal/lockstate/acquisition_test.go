@@ -79,7 +79,7 @@ func TestEnd(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
 	second := new(Hold)
-	s.JoinOpen(first, second, 2, true)
+	s.JoinOpen(first, second, 2)
 	ended, before := s.End(first, Lost)
 	if len(ended) != 2 || before != Held || first.Phase() != Lost || first.HoldsInRedis() != 0 {
 		t.Errorf("%d holds, in phase %d", len(ended), before)
@@ -244,7 +244,7 @@ func TestUnused(t *testing.T) {
 	s := newStage(t)
 	held, _ := s.take(&plainTerms, 1)
 	shared, _ := s.reads(&readTerms, 1)
-	s.JoinOpen(shared, new(Hold), 2, true)
+	s.JoinOpen(shared, new(Hold), 2)
 	all := s.Close()
 	if len(all) != 2 || !slices.Contains(all, held) || !slices.Contains(all, shared) || !s.IsClosed() {
 		t.Errorf("%d are held", len(all))

@@ -26,9 +26,6 @@ func (w *world) enabled() (all []event) {
 			add(cancel, i, 0)
 		case asks:
 			add(cancel, i, 0)
-		case taking:
-			add(accept, i, 0)
-			add(cancel, i, 0)
 		case leaving:
 			add(leave, i, 0)
 		case holding:
@@ -175,7 +172,7 @@ func (w *world) do(e event) {
 	var c *call
 	var k *command
 	switch e.verb {
-	case start, look, accept, leave, cancel, unlock:
+	case start, look, leave, cancel, unlock:
 		c = w.calls[e.a]
 	case answer, answerAside, run, breakBefore, breakAfter, breakCopy, timeOut, cross:
 		k = w.flying[e.a]
@@ -187,8 +184,6 @@ func (w *world) do(e event) {
 		w.act(c.p)
 	case look:
 		w.look(c)
-	case accept:
-		w.accept(c)
 	case leave:
 		w.parts(c)
 	case cancel:

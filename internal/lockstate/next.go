@@ -9,14 +9,13 @@ import (
 type Do uint8
 
 const (
-	Wait    Do = iota // wait until Due, or until woken
-	Restart           // the offered acquisition was lost: make a new acquisition, and send a request
-	Send              // send a request for Acquisition
-	Take              // Acquisition is the owner's: add a hold
-	Join              // Acquisition is open to readers: add a hold, unless its lease has expired
-	Share             // another reader's request was granted for this call, too: Hold is its hold
-	Refuse            // another reader's request was refused, and the refusal is valid for this call
-	Fail              // another reader's request failed with Err, or had no reply in time; then Err is nil
+	Wait   Do = iota // wait until Due, or until woken
+	Send             // send a request for Acquisition
+	Take             // Acquisition is the owner's: add a hold
+	Join             // Acquisition is open to readers: call Admit, unless its lease has expired
+	Share            // another reader's request was granted for this call, too: it has its Prepared hold
+	Refuse           // another reader's request was refused, and the refusal is valid for this call
+	Fail             // another reader's request failed with Err, or had no reply in time; then Err is nil
 )
 
 // Step is what a call does next. Do says which fields are set.
@@ -27,31 +26,64 @@ type Step struct {
 	Ticket      bool          // Send: Acquisition is a ticket, and Redis queues it if it refuses the request
 	RetryAfter  time.Duration // Send, if Ticket: how long the queue waits before it retries
 	Sibling     *Acquisition  // Send: the owner's acquisition on the other side
-	Hold        *Hold         // Share
-	Left        time.Duration // Refuse: the remaining lease of the current owner
 	Kept        time.Duration // Refuse: as in Refusal
-	Sent        time.Time     // Refuse, Fail: when the request was sent
 	Err         error         // Fail
 }
 
-// Next returns what the call of w does now. sibling is the acquisition of the same owner on the other
-// side of the lock, or nil. If the Step says Send, the caller calls WillSend and sends the request.
-func (p *Lock) Next(w *Waiter, sibling *Acquisition, now time.Time) Step {
-	if w.Terms.Reads {
-		return p.nextToRead(w, sibling, now)
+// Next returns what the call of w does now. The caller does it before it unlocks the state, except that it
+// sends a request after that: it first calls WillSend.
+func (p *Lock) Next(w *Waiter, now time.Time) Step {
+	var sibling *Acquisition
+	if w.Terms.Sided { // mutant: always: speed
+		sibling = w.Owner.Sibling() // if the owner acquires the write side later, w is woken
 	}
-	if ready, due := w.next(now); !ready {
+	if w.joined != nil {
+		if step := p.joinedStep(w, sibling, now); step.Do != Send {
+			return step
+		}
+	} else if ready, due := w.next(now); !ready {
 		return Step{Do: Wait, Due: due}
 	}
-	if !w.once && w.queue.hand.offered != nil {
+	w.retryAt, w.sentAt = time.Time{}, now
+	if l := w.queue; l != nil {
+		w.handled = l.heartbeat.handled
+		l.outage.sent(now)
+	}
+	switch {
+	case w.Terms.Reads:
+		if step := p.share(w, sibling, now); step.Do != Send {
+			return step
+		}
+	case !w.once && w.queue.hand.offered != nil:
 		if t := w.take(now); t != nil {
 			return Step{Do: Take, Acquisition: t}
 		}
 	}
 	if w.Acquisition != nil && !w.Acquisition.Lives() {
-		return Step{Do: Restart}
+		p.begin(w, now) // it was offered, and lost
 	}
-	return p.sendStep(w, sibling, now)
+	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
+	if l := w.queue; !w.once && w.Terms.Tickets() {
+		step.Acquisition, step.Ticket, step.RetryAfter = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pollInterval)
+	}
+	if sibling != nil {
+		step.Acquisition.writes, sibling.reads = true, true
+	}
+	return step
+}
+
+// begin gives w a new acquisition, unless it sends requests for the ticket of its queue.
+func (p *Lock) begin(w *Waiter, now time.Time) {
+	if w.once || !w.Terms.Tickets() {
+		w.Acquisition = p.maker.NewAcquisition(w.Terms, now)
+	}
+}
+
+// Restart makes w abandon t, the acquisition of its latest request, and send a request for a new one.
+func (p *Lock) Restart(w *Waiter, t *Acquisition, now time.Time) {
+	p.GiveUp(w, t) // it sent its own request, so it joined none
+	p.begin(w, now)
+	p.Wakeup(w)
 }
 
 // next reports whether w must send a request now, and clears the reason. Otherwise due is when w
@@ -67,31 +99,7 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 			due = queueDue
 		}
 	}
-	if ready {
-		w.sendsAt(now)
-	}
 	return ready, due
-}
-
-// sendsAt records that w sends a request now, or joins one.
-func (w *Waiter) sendsAt(now time.Time) {
-	w.retryAt, w.sentAt = time.Time{}, now
-	if l := w.queue; l != nil {
-		w.handled = l.heartbeat.handled
-		l.outage.sent(now)
-	}
-}
-
-// sendStep returns the Step of a waiter that sends its request now.
-func (p *Lock) sendStep(w *Waiter, sibling *Acquisition, now time.Time) Step {
-	step := Step{Do: Send, Acquisition: w.Acquisition, Sibling: sibling}
-	if l := w.queue; !w.once && w.Terms.Tickets() {
-		step.Acquisition, step.Ticket, step.RetryAfter = l.ticket(w.Terms, now), true, cmp.Or(l.when.pollWithoutPubSub, l.when.pollInterval)
-	}
-	if sibling != nil {
-		step.Acquisition.writes, sibling.reads = true, true
-	}
-	return step
 }
 
 // WillSend records that a request for t is about to be sent. The request asks for this lease, and may
@@ -122,11 +130,11 @@ func (p *Lock) Refused(w *Waiter, t *Acquisition, r Refusal, now time.Time) {
 	if !t.Lives() {
 		p.release(t) // the request may have queued t again after t was reconciled
 	}
-	p.Waits(w, r, now)
+	p.waits(w, r, now)
 }
 
-// Waits records that w was refused, by the reply to its own request or to another reader's.
-func (p *Lock) Waits(w *Waiter, r Refusal, now time.Time) {
+// waits records that w was refused, by the reply to its own request or to another reader's.
+func (p *Lock) waits(w *Waiter, r Refusal, now time.Time) {
 	l := w.queue
 	switch {
 	case l == nil:

@@ -104,6 +104,7 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 		w = newWaiter()
 	}
 	w.Terms, w.Owner, w.since, w.queue = c, o, now, l
+	p.begin(w, now)
 	if c.Reads {
 		o.waiter, w.reason = w, o.Sibling() != nil
 	}
@@ -141,6 +142,9 @@ func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
 		w.Terms, w.Owner, w.since = c, o, now
 	}
 	w.reason, w.once = true, true
+	if w.Acquisition == nil {
+		p.begin(w, now)
+	}
 	return w, first
 }
 

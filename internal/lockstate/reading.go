@@ -106,32 +106,33 @@ func (p *Lock) wakeReader(t *Acquisition) {
 	}
 }
 
-// JoinOpen makes h a hold of t for the owner with this number, without a command. It reports false if
-// t is not open any more, or if fresh requires a new owner and the owner exists.
-func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64, fresh bool) bool {
+// JoinOpen makes h a hold of t, which Open returned, without a command. It reports false if the owner with this
+// number exists.
+func (p *Lock) JoinOpen(t *Acquisition, h *Hold, number uint64) bool {
 	s := p.side(true)
-	o := s.owners[number]
-	if s.open != t || p.closed || fresh && o != nil {
+	if s.owners[number] != nil {
 		return false
 	}
-	if o == nil {
-		o = s.newOwner(number, h.By)
-	}
+	o := s.newOwner(number, h.By)
 	o.hold(t)
 	return p.Add(t, o, h)
 }
 
-// nextToRead is Next for a reader.
-func (p *Lock) nextToRead(w *Waiter, sibling *Acquisition, now time.Time) Step {
-	if w.joined != nil {
-		if step := p.joinedStep(w, sibling, now); step.Do != Send {
-			return step
-		}
-		w.sendsAt(now)
-	} else if ready, due := w.next(now); !ready {
-		return Step{Do: Wait, Due: due}
+// Admit makes the Prepared hold of w a hold of t, which a Step to Join named.
+func (p *Lock) Admit(w *Waiter, t *Acquisition, now time.Time) {
+	w.Owner.hold(t)
+	p.Add(t, w.Owner, w.Prepared)
+	p.shares(w, now)
+}
+
+// shares records that w has a hold of another reader's acquisition, without its own reply. It abandons its own
+// acquisition.
+func (p *Lock) shares(w *Waiter, now time.Time) {
+	if l := w.queue; l != nil {
+		l.outage.replied(w.sentAt)
+		w.Terms.WaitPolicy.granted(l, w, now)
 	}
-	return p.share(w, sibling, now)
+	p.Fail(w.Acquisition)
 }
 
 // share returns the Step of a reader that must send a request. The reader may instead join an open
@@ -147,7 +148,7 @@ func (p *Lock) share(w *Waiter, sibling *Acquisition, now time.Time) Step {
 		}
 		p.startRequest(w, now)
 	}
-	return p.sendStep(w, sibling, now)
+	return Step{Do: Send}
 }
 
 // joinRequest makes w join the request of another reader, and reports whether it did. The request
@@ -238,30 +239,24 @@ func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step 
 		}
 		w.leaveRequest()
 		w.until = time.Time{}
-		return Step{Do: Fail, Sent: f.sent}
+		return Step{Do: Fail}
 	}
 	w.joined = nil
 	switch {
 	case f.granted:
-		step = Step{Do: Share, Hold: w.Prepared}
+		p.shares(w, now)
+		step = Step{Do: Share}
 	case f.err != nil:
-		step = Step{Do: Fail, Sent: f.sent, Err: f.err}
+		step = Step{Do: Fail, Err: f.err}
 	case f.refused && !w.Acquisition.Came.Before(f.t.Came) && w.Terms.Yield == f.t.Terms.Yield && sibling == nil:
-		step = Step{Do: Refuse, Sent: f.sent, Left: f.left, Kept: f.kept}
+		p.waits(w, Refusal{Sent: f.sent, Left: f.left}, now)
+		step = Step{Do: Refuse, Kept: f.kept}
 	default:
 		w.alone = f.refused // it came earlier, does not wait behind writers, or writes, so it may be admitted
 		return Step{Do: Send}
 	}
 	w.until, w.alone = time.Time{}, false
 	return step
-}
-
-// Joined records that w joined another reader's acquisition, without its own reply.
-func (p *Lock) Joined(w *Waiter, now time.Time) {
-	if l := w.queue; l != nil {
-		l.outage.replied(w.sentAt)
-		w.Terms.WaitPolicy.granted(l, w, now)
-	}
 }
 
 // leaveRequest makes w leave the request that it joined. If that request has already admitted w,

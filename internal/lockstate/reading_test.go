@@ -48,7 +48,7 @@ func (s *stage) readsLater(number uint64) (*Acquisition, *Hold) {
 // joins reports whether a reader that comes now may enter without a request.
 func (s *stage) joins(c *Terms, number uint64) bool {
 	t := s.Open(c, s.now, s.now)
-	return t != nil && s.JoinOpen(t, new(Hold), number, true)
+	return t != nil && s.JoinOpen(t, new(Hold), number)
 }
 
 // The acquisition of a reader is open to others for ShareTime, and no longer.
@@ -136,9 +136,6 @@ func TestOpen_ended(t *testing.T) {
 		t.Fatalf("%+v", step)
 	}
 	s.give(h)
-	if s.JoinOpen(first, new(Hold), 2, false) {
-		t.Error("the reader joins an acquisition that is over")
-	}
 	w.queue.when.sendAt = s.now.Add(pollTime)
 	if step := s.next(w); step.Do != Send {
 		t.Errorf("%+v", step)
@@ -170,7 +167,8 @@ func TestJoinOpen(t *testing.T) {
 			first, h := s.reads(&readTerms, 1)
 			test.change(s, first, h)
 			joined := new(Hold)
-			if s.JoinOpen(first, joined, test.number, true) != test.joins {
+			open := s.Open(&readTerms, s.now, s.now)
+			if (open == first && s.JoinOpen(first, joined, test.number)) != test.joins {
 				t.Fatalf("the reader joins: %t", !test.joins)
 			}
 			if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || joined.Acquisition != first || joined.By.Acquisition() != first) {
@@ -181,12 +179,13 @@ func TestJoinOpen(t *testing.T) {
 	t.Run("a call of the owner that asks itself", func(t *testing.T) {
 		s := newStage(t)
 		first, _ := s.reads(&readTerms, 1)
-		o, joined := s.owner(&readTerms, 2), new(Hold)
-		if !s.JoinOpen(first, joined, 2, false) {
-			t.Fatal("it may not join")
-		}
-		if joined.By != o || o.Acquisition() != first {
+		w := s.reader(&readTerms, 2)
+		s.Admit(w, first, s.now)
+		if w.Prepared.By != w.Owner || w.Owner.Acquisition() != first {
 			t.Error("another owner has the hold")
+		}
+		if w.Acquisition.Lives() {
+			t.Error("its own acquisition goes on")
 		}
 	})
 }
@@ -316,7 +315,7 @@ func TestSharedRequest(t *testing.T) {
 		if !asked.Lives() {
 			t.Error("the first to leave ends it")
 		}
-		if step := s.next(joiner); step.Do != Share || step.Hold != joiner.Prepared {
+		if step := s.next(joiner); step.Do != Share || joiner.Prepared.Acquisition != asked || joiner.Acquisition.Lives() {
 			t.Errorf("%+v", step)
 		}
 		if joiner.joined != nil {
@@ -325,9 +324,13 @@ func TestSharedRequest(t *testing.T) {
 	})
 	t.Run("refused", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
-		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second, Trace: true}, s.now)
-		if step := s.next(joiner); step.Do != Refuse || step.Left != time.Second {
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: pollTime / 2, Trace: true, Kept: time.Minute}, s.now)
+		s.pass(time.Millisecond)
+		if step := s.next(joiner); step.Do != Refuse || step.Kept != time.Minute {
 			t.Errorf("%+v", step)
+		}
+		if due := joiner.queue.when.sendAt; due != s.now.Add(pollTime/2+time.Millisecond) {
+			t.Errorf("the queue sends a request in %v", due.Sub(s.now))
 		}
 	})
 	t.Run("refused, and it came sooner", func(t *testing.T) {
@@ -341,7 +344,8 @@ func TestSharedRequest(t *testing.T) {
 	t.Run("refused, and its owner writes", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.Next(joiner, s.acquisition(&writeTerms), s.now); step.Do != Send {
+		s.take(&writeTerms, 2)
+		if step := s.next(joiner); step.Do != Send {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -458,9 +462,9 @@ func TestSharedRequest_own(t *testing.T) {
 	t.Run("its owner writes", func(t *testing.T) {
 		s := newStage(t)
 		s.asks(s.reader(&readTerms, 1))
-		writes := s.acquisition(&writeTerms)
+		writes, _ := s.take(&writeTerms, 2)
 		w := s.reader(&readTerms, 2)
-		if step := s.Next(w, writes, s.now); step.Do != Send || step.Sibling != writes || !step.Acquisition.writes {
+		if step := s.next(w); step.Do != Send || step.Sibling != writes || !step.Acquisition.writes {
 			t.Errorf("%+v", step)
 		}
 	})
@@ -585,19 +589,18 @@ func TestJoined(t *testing.T) {
 	s.refused(first)
 	second := s.reader(hastyTerms, 2)
 	try, _ := s.Try(hastyTerms, s.owner(hastyTerms, 3), s.now)
-	try.Acquisition, try.Prepared = s.acquisition(hastyTerms), new(Hold)
+	try.Prepared = new(Hold)
 	asked := s.asks(try)
 	s.Wakeup(first)
 	if step := s.next(first); step.Do != Wait {
 		t.Fatalf("it did not join the request: %+v", step)
 	}
 	s.lets(try, asked)
+	s.done()
 	if step := s.next(first); step.Do != Share {
 		t.Fatalf("%+v", step)
 	}
 	s.pass(2 * ShareTime) // so that no reader can join
-	s.done()
-	s.Joined(first, s.now)
 	if step := s.next(second); step.Do != Send || !slices.Contains(s.wakes(), second) {
 		t.Errorf("%+v", step)
 	}
@@ -608,12 +611,12 @@ func TestJoined_attempt(t *testing.T) {
 	s := newStage(t)
 	open, _ := s.reads(&readTerms, 1)
 	try, _ := s.Try(&readTerms, s.owner(&readTerms, 2), s.now)
-	try.Acquisition = s.acquisition(&readTerms)
+	try.Prepared = new(Hold)
 	if step := s.next(try); step.Do != Join || step.Acquisition != open {
 		t.Fatalf("%+v", step)
 	}
 	s.done()
-	if s.Joined(try, s.now); s.done() != nil {
+	if s.Admit(try, open, s.now); s.done() != nil {
 		t.Error("waiters are notified, and none waits")
 	}
 }
@@ -633,7 +636,7 @@ func TestWakeReader(t *testing.T) {
 	if all := s.wakes(); len(all) != 1 || all[0] != w {
 		t.Fatal("it is not woken")
 	}
-	if s.Next(w, w.Owner.Sibling(), s.now).Do != Send {
+	if s.next(w).Do != Send {
 		t.Error("it does not ask")
 	}
 	s.Quit(w, s.now)
@@ -645,7 +648,7 @@ func TestWakeReader(t *testing.T) {
 	s.refused(s.reader(&readTerms, 2))
 	writes, _ := s.take(&writeTerms, 1)
 	w = s.stand(&readTerms, 1)
-	if w.Owner.Sibling() != writes || s.Next(w, writes, s.now).Do != Send {
+	if w.Owner.Sibling() != writes || s.next(w).Do != Send {
 		t.Error("a writer stands behind the waiters for its lock")
 	}
 }
@@ -658,7 +661,7 @@ func TestWakeReader_notOthers(t *testing.T) {
 	s.take(&writeTerms, 1)
 	w := s.reader(&readTerms, 1)
 	w.reason = true
-	step := s.Next(w, w.Owner.Sibling(), s.now)
+	step := s.next(w)
 	s.WillSend(step.Acquisition, leaseTime, 0)
 	s.done()
 	s.lets(w, step.Acquisition)
@@ -672,7 +675,7 @@ func TestUnlock_shared(t *testing.T) {
 	s := newStage(t)
 	first, h := s.reads(&readTerms, 1)
 	second := new(Hold)
-	s.JoinOpen(first, second, 2, true)
+	s.JoinOpen(first, second, 2)
 	again := new(Hold)
 	s.Add(first, second.By, again)
 	if first.HoldsInRedis() != 2 {
@@ -692,7 +695,7 @@ func TestUnlock_shared(t *testing.T) {
 	}
 
 	first, h = s.reads(hastyTerms, 3)
-	if s.JoinOpen(first, second, 4, true); s.side(true).owners[4] == nil {
+	if s.JoinOpen(first, second, 4); s.side(true).owners[4] == nil {
 		t.Fatal("it did not join")
 	}
 	if left := s.Unlock(first, h, s.now, nil); left != SharersHold || !first.Lives() {
@@ -705,10 +708,10 @@ func TestUnlock_shared(t *testing.T) {
 func TestFinishRequest_besideAWrite(t *testing.T) {
 	s := newStage(t)
 	open, _ := s.reads(&readTerms, 1)
-	written, _ := s.take(&writeTerms, 9)
+	s.take(&writeTerms, 9)
 	w := s.reader(&readTerms, 9)
 	w.reason = true
-	if step := s.Next(w, written, s.now); step.Do != Send {
+	if step := s.next(w); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(w.Acquisition, leaseTime, leaseTime)
@@ -728,7 +731,8 @@ func TestFinishRequest_once(t *testing.T) {
 	asked := s.asks(w)
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	w.reason = true
-	if step := s.Next(w, s.acquisition(&writeTerms), s.now); step.Do != Send {
+	s.take(&writeTerms, 1)
+	if step := s.next(w); step.Do != Send {
 		t.Fatalf("%+v", step)
 	}
 	s.WillSend(asked, leaseTime, leaseTime)
@@ -742,11 +746,15 @@ func TestFinishRequest_once(t *testing.T) {
 func TestJoined_countsAsAReply(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
-	s.asks(w)
+	asked := s.asks(w)
 	joiner := s.reader(&readTerms, 2)
+	s.pass(time.Millisecond)
 	s.next(joiner)
+	s.lets(w, asked)
 	s.pass(opTime)
-	s.Joined(joiner, s.now)
+	if step := s.next(joiner); step.Do != Share {
+		t.Fatalf("%+v", step)
+	}
 	if d, _ := joiner.Queue().Outage(s.now, opTime); d != 0 {
 		t.Errorf("Redis is silent for %v", d)
 	}

@@ -811,7 +811,7 @@ func TestFollow_lost(t *testing.T) {
 	}
 	s.End(as, Lost)
 	s.NoLongerHeld(as)
-	if step := s.next(w[0]); step.Do != Restart {
+	if step := s.next(w[0]); step.Do != Send || step.Acquisition == as || step.Acquisition.Name == as.Name {
 		t.Errorf("%+v", step)
 	}
 }

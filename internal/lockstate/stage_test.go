@@ -55,18 +55,12 @@ func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 // reader makes an owner wait to read.
 func (s *stage) reader(c *Terms, number uint64) *Waiter {
 	w := s.Join(c, s.owner(c, number), s.now)
-	w.Acquisition, w.Prepared = s.acquisition(c), new(Hold)
+	w.Prepared = new(Hold)
 	return w
 }
 
 // stand makes an owner wait in the queue.
-func (s *stage) stand(c *Terms, number uint64) *Waiter {
-	w := s.Join(c, s.owner(c, number), s.now)
-	if !c.Tickets() {
-		w.Acquisition = s.acquisition(c)
-	}
-	return w
-}
+func (s *stage) stand(c *Terms, number uint64) *Waiter { return s.Join(c, s.owner(c, number), s.now) }
 
 // tries makes an owner try once, in the queue.
 func (s *stage) tries(c *Terms, number uint64) *Waiter {
@@ -76,7 +70,7 @@ func (s *stage) tries(c *Terms, number uint64) *Waiter {
 }
 
 // next returns what the call of w does now.
-func (s *stage) next(w *Waiter) Step { return s.Next(w, nil, s.now) }
+func (s *stage) next(w *Waiter) Step { return s.Next(w, s.now) }
 
 // asks lets w send a request now.
 func (s *stage) asks(w *Waiter) *Acquisition {

@@ -181,13 +181,10 @@ func (w *world) tellAsk(c *call, k *command) {
 	}
 }
 
-// tellTake tells that c takes what its queue was offered. In the model of the fair lock, it has that
-// before it accepts.
-func (w *world) tellTake(c *call, accepted bool) {
-	if accepted != (w.cast.model == ofFair) {
-		w.says(tellTake, w.caller(c), w.nameOf(c.t))
-		c.lingers = !accepted
-	}
+// tellTake tells that c takes what its queue was offered. In the model of the fair lock, it leaves the queue separately.
+func (w *world) tellTake(c *call) {
+	w.says(tellTake, w.caller(c), w.nameOf(c.t))
+	c.lingers = w.cast.model == ofFair
 }
 
 func (w *world) tellCancel(c *call) {

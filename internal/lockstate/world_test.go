@@ -140,7 +140,6 @@ const (
 	awake
 	sleeping
 	asks
-	taking // takes an offered acquisition
 	leaving
 	holding
 	releasing
@@ -207,7 +206,6 @@ type verb uint8
 const (
 	start verb = iota
 	look
-	accept
 	leave
 	cancel
 	unlock
@@ -237,7 +235,7 @@ const (
 	verbs
 )
 
-var verbNames = [verbs]string{"start", "look", "accept", "leave", "cancel", "unlock", "answer", "answerAside", "run", "breakBefore", "breakAfter", "breakCopy", "timeOut", "cross", "settle", "confirm", "deliver", "drop", "beat", "tick", "pause", "lose", "expire", "close", "hear", "want", "loseWant", "deafen", "unkeep"}
+var verbNames = [verbs]string{"start", "look", "leave", "cancel", "unlock", "answer", "answerAside", "run", "breakBefore", "breakAfter", "breakCopy", "timeOut", "cross", "settle", "confirm", "deliver", "drop", "beat", "tick", "pause", "lose", "expire", "close", "hear", "want", "loseWant", "deafen", "unkeep"}
 
 // event is something that happens to a call or a command, for example.
 type event struct {
@@ -417,7 +415,10 @@ func (w *world) begin(c *call) {
 	c.order = c.p.order
 	w.tellStart(c, false)
 	if c.terms.MayShare() {
-		if t := p.Open(c.terms, w.now, w.now); t != nil && w.hold(c, t, true) {
+		h := &Hold{Of: c}
+		if t := p.Open(c.terms, w.now, w.now); t != nil && p.JoinOpen(t, h, c.owner) {
+			w.tellJoin(c, t, false)
+			w.holds(c, h)
 			return
 		}
 	}
@@ -439,11 +440,11 @@ func (w *world) begin(c *call) {
 	} else {
 		c.w = p.Join(c.terms, c.o, w.now)
 	}
-	if c.how == tryLock || !c.terms.Tickets() {
-		c.t = w.acquisition(c.p, c.terms)
-		c.w.Acquisition = c.t
+	if c.t = c.w.Acquisition; c.t != nil {
 		w.names(c)
-		w.prepare(c)
+	}
+	if c.terms.MayShare() {
+		c.w.Prepared = &Hold{Of: c}
 	}
 	if !first {
 		c.quit = true
@@ -451,26 +452,6 @@ func (w *world) begin(c *call) {
 		return
 	}
 	w.awake(c)
-}
-
-// prepare makes the hold of a reader's waiter.
-func (w *world) prepare(c *call) {
-	if c.terms.MayShare() {
-		c.w.Prepared = &Hold{Of: c}
-	}
-}
-
-func (w *world) hold(c *call, t *Acquisition, fresh bool) bool {
-	h := &Hold{Of: c}
-	if !c.p.lock.JoinOpen(t, h, c.owner, fresh) {
-		return false
-	}
-	w.tellJoin(c, t, false)
-	if c.h = h; c.w != nil {
-		w.giveUp(c) // the call's earlier request is no longer needed
-	}
-	w.holds(c, h)
-	return true
 }
 
 // holds records that a call has its hold.
@@ -573,33 +554,30 @@ func (w *world) look(c *call) {
 	default:
 	}
 	p := &c.p.lock
-	var beside *Acquisition
-	if c.terms.Reads {
-		beside = c.o.Sibling()
+	rode, own := c.w.joined, c.w.Acquisition
+	step := p.Next(c.w, w.now)
+	if c.w.Acquisition != own && step.Do == Send {
+		w.anew(c)
 	}
-	rode := c.w.joined
-	step := p.Next(c.w, beside, w.now)
 	switch step.Do {
 	case Wait:
 		w.tellRide(c, rode)
 		c.state, c.due = sleeping, step.Due
 	case Send:
 		w.ask(c, step)
-	case Restart:
-		w.anew(c)
-		w.awake(c)
 	case Take:
-		c.t, c.state = step.Acquisition, taking
-		w.tellTake(c, false)
+		c.t = step.Acquisition
+		h := &Hold{Of: c}
+		p.Add(c.t, c.o, h)
+		w.tellTake(c)
+		w.holds(c, h)
 	case Join:
-		if w.hold(c, step.Acquisition, false) {
-			return
-		}
-		w.awake(c)
+		w.tellJoin(c, step.Acquisition, false)
+		p.Admit(c.w, step.Acquisition, w.now)
+		w.holds(c, c.w.Prepared)
 	case Share:
-		c.h, c.rides = step.Hold, false
-		w.giveUp(c)
-		w.holds(c, step.Hold)
+		c.rides = false
+		w.holds(c, c.w.Prepared)
 	case Refuse:
 		if c.how == tryLock {
 			w.giveUp(c)
@@ -607,7 +585,6 @@ func (w *world) look(c *call) {
 			w.part(c)
 			return
 		}
-		p.Waits(c.w, Refusal{Sent: step.Sent, Left: step.Left}, w.now)
 		w.awake(c)
 	case Fail:
 		w.unanswered(c, errBroke)
@@ -656,25 +633,6 @@ func (w *world) wants(k *command) {
 	if p != nil && p != k.p && p.keeper.listens && p.keeper.channel {
 		p.keeper.wanted, p.keeper.tries = true, p.keeper.tries || k.errand == toAsk && k.waiterTimeout == 0
 	}
-}
-
-// accept adds a hold to the acquisition that a call took.
-func (w *world) accept(c *call) {
-	h := &Hold{Of: c}
-	if c.p.lock.Add(c.t, c.o, h) {
-		w.tellTake(c, true)
-		w.holds(c, h)
-		return
-	}
-	if c.p.closed {
-		w.cancel(c)
-		return
-	}
-	c.t = nil
-	if !c.terms.Tickets() {
-		w.anew(c)
-	}
-	w.awake(c)
 }
 
 // giveUp abandons the request of a call.
@@ -863,13 +821,14 @@ func (w *world) granted(k *command) {
 		w.act(k.p)
 		w.holds(c, h)
 	case TooLate:
-		w.giveUp(c)
 		if c.late++; c.late > 2 {
+			w.giveUp(c)
 			w.tellTired(c)
 			c.quit = true
 			w.part(c)
 			return
 		}
+		p.Restart(c.w, c.t, w.now)
 		w.anew(c)
 		w.awake(c)
 	case Shut:
@@ -879,23 +838,12 @@ func (w *world) granted(k *command) {
 	}
 }
 
-// anew makes the acquisition of the next request.
+// anew records that a call has a new acquisition, unless it uses the ticket of its queue.
 func (w *world) anew(c *call) {
-	c.t = nil
-	if c.how != lock || !c.terms.Tickets() {
-		c.t = w.acquisition(c.p, c.terms)
+	if c.t = c.w.Acquisition; c.t != nil {
 		w.tellStart(c, true)
 		w.names(c)
 	}
-	if c.w == nil {
-		return
-	}
-	c.w.Acquisition = nil
-	if c.t != nil {
-		c.w.Acquisition = c.t
-		w.prepare(c)
-	}
-	c.p.lock.Wakeup(c.w)
 }
 
 func (w *world) answeredRelease(k *command, broken bool) {

@@ -234,9 +234,12 @@ func (a *attempt) join() (first bool) {
 	} else {
 		a.w = p.Join(terms, a.owner, a.now)
 	}
-	a.w.Tells = a.call != nil          // mutant: always: speed
-	if a.isTry() || !terms.Tickets() { // mutant: always: speed
-		a.ownAcquisition()
+	a.w.Tells = a.call != nil // mutant: always: speed
+	a.t = a.w.Acquisition
+	if terms.MayShare() { // mutant: always: memory
+		h := new(hold) // used if another reader's grant admits it
+		h.init(a.caller, false)
+		a.w.Prepared = &h.Hold
 	}
 	if len(a.at.releasing) > 0 { // mutant: always, border: speed
 		a.releasing = slices.Clone(a.at.releasing)
@@ -251,7 +254,7 @@ func (a *attempt) leave() {
 	a.at.lock()
 	var admitted *lockstate.Hold
 	if a.h == nil {
-		admitted = a.giveUp()
+		admitted = a.at.state.GiveUp(a.w, a.t)
 	}
 	if a.w != nil {
 		a.at.state.Quit(a.w, a.now)
@@ -262,27 +265,6 @@ func (a *attempt) leave() {
 	if admitted != nil { // another reader's grant admitted it as the wait ended
 		s := a.s
 		s.sender.Go(func() { _ = s.unlock(context.Background(), holdOf(admitted), true) })
-	}
-}
-
-// giveUp abandons the attempt's acquisition. It returns the hold that another reader's grant gave to the attempt, if
-// any. The caller holds the mutex of the state.
-func (a *attempt) giveUp() (admitted *lockstate.Hold) {
-	if a.t == nil {
-		return a.at.state.GiveUp(a.w, nil)
-	}
-	return a.at.state.GiveUp(a.w, &a.t.Acquisition)
-}
-
-// ownAcquisition creates the acquisition of an attempt that does not use the ticket of its queue. The caller holds the
-// mutex of the state.
-func (a *attempt) ownAcquisition() {
-	a.w.Acquisition = a.at.NewAcquisition(&a.spec.terms, a.now)
-	a.t = acquisitionOf(a.w.Acquisition)
-	if a.spec.terms.MayShare() { // mutant: always: memory
-		h := new(hold) // used if another reader's grant admits it
-		h.init(a.caller, false)
-		a.w.Prepared = &h.Hold
 	}
 }
 
@@ -298,25 +280,9 @@ func (s *Session) joinOpen(by caller, at *entry, spec *Spec) *hold {
 	h.By = &memory.owner // mutant: removed: speed
 	at.lock()
 	defer at.unlock()
-	t := acquisitionOf(at.state.Open(&spec.terms, now, now))
+	t := at.state.Open(&spec.terms, now, now)
 	// mutant: always: speed
-	if t == nil || !t.lease.IsTrusted(now) || !at.state.JoinOpen(&t.Acquisition, &h.Hold, by.number, true) {
-		return nil
-	}
-	return h
-}
-
-// join returns a hold of t; nil if t is no longer open.
-func (s *Session) join(by caller, at *entry, t *acquisition) *hold {
-	if t.lease.Check() != nil {
-		return nil
-	}
-	h := new(hold)
-	h.init(by, false)
-	at.lock()
-	joined := at.state.JoinOpen(&t.Acquisition, &h.Hold, by.number, false)
-	at.unlock()
-	if !joined {
+	if t == nil || !acquisitionOf(t).lease.IsTrusted(now) || !at.state.JoinOpen(t, &h.Hold, by.number) {
 		return nil
 	}
 	return h

@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/lockstate"
-	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -133,24 +131,6 @@ func TestClose_thenACall(t *testing.T) {
 			if h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil)); h != nil || !errors.Is(err, lock.ErrClosed) {
 				w.Errorf("%v, %v", h, err)
 			}
-		}
-	})
-}
-
-// The acquisition that a reader was about to join is no longer open, or was released. The reader gets no hold of it.
-func TestReaders_joinNoEndedAcquisition(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.take(w.a, reading, w.Context())
-		done := h.(*hold).acquisition()
-		time.Sleep(2 * lockstate.ShareTime) // the next reader has its own acquisition, which others can join
-		next := w.take(w.a, reading, w.Context())
-		if got := w.a.join(newCaller(w.Context(), owner.New(), nil), done.at, done); got != nil {
-			w.Error("a hold of what is shared no more")
-		}
-		w.unlock(next)
-		w.unlock(h)
-		if got := w.a.join(newCaller(w.Context(), owner.New(), nil), done.at, done); got != nil {
-			w.Errorf("got a hold of a released acquisition: %v", got.Err())
 		}
 	})
 }

@@ -26,12 +26,7 @@ type acquisition struct {
 
 var _ watchdog.Subject = (*acquisition)(nil)
 
-func acquisitionOf(t *lockstate.Acquisition) *acquisition {
-	if t == nil {
-		return nil
-	}
-	return t.Of.(*acquisition)
-}
+func acquisitionOf(t *lockstate.Acquisition) *acquisition { return t.Of.(*acquisition) }
 
 // NewAcquisition returns an acquisition in its first phase, with a new owner string. It implements lockstate.Maker.
 func (at *entry) NewAcquisition(c *lockstate.Terms, now time.Time) *lockstate.Acquisition {
@@ -190,9 +185,9 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 // valid returns an acquisition of an owner, as found by of; nil if there is none, or if it is lost. It checks the lease,
 // and may detect the loss.
 func (at *entry) valid(of func() *lockstate.Acquisition) *acquisition {
-	t := acquisitionOf(locked(at, of))
-	if t != nil && t.lease.Check() != nil {
+	t := locked(at, of)
+	if t == nil || acquisitionOf(t).lease.Check() != nil {
 		return nil
 	}
-	return t
+	return acquisitionOf(t)
 }

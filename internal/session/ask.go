@@ -27,9 +27,9 @@ type acquireRequest struct {
 // holds the mutex of the state.
 func (a *attempt) prepare(step *lockstate.Step) {
 	s, spec := a.s, a.spec
-	a.t = acquisitionOf(step.Acquisition)
+	a.t = step.Acquisition
 	q := &a.request
-	*q = acquireRequest{s: s, t: a.t, spec: spec, w: a.w, sent: a.now}
+	*q = acquireRequest{s: s, t: acquisitionOf(a.t), spec: spec, w: a.w, sent: a.now}
 	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare,
 		Replicas: spec.Config.Replicas, ReplicaTimeout: spec.Config.ReplicaTimeout}
 	if step.Sibling != nil {
@@ -41,9 +41,9 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	case !a.isTry():
 		q.WaiterTimeout = spec.terms.WaiterTimeout
 	}
-	a.at.state.WillSend(&a.t.Acquisition, q.Lease, q.WaiterTimeout)
+	a.at.state.WillSend(a.t, q.Lease, q.WaiterTimeout)
 	if spec.terms.Linger > 0 {
-		a.at.willLinger(a.t, spec)
+		a.at.willLinger(q.t, spec)
 	}
 	if !a.isTry() {
 		a.at.subscribeEarly(a.w.Queue(), spec)
@@ -110,7 +110,7 @@ func (a *attempt) send() error {
 	switch {
 	case !o.Answered:
 		a.at.lock()
-		a.at.state.Abandoned(a.w, &a.t.Acquisition) // Late receives the reply
+		a.at.state.Abandoned(a.w, a.t) // Late receives the reply
 		a.at.unlock()
 		return s.sender.Abandoned(err)
 	case err != nil:
@@ -128,7 +128,7 @@ func (a *attempt) send() error {
 		s.hub.Check(a.spec.Keys.Channel)
 	}
 	a.at.lock()
-	a.at.state.Refused(a.w, &a.t.Acquisition, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0, Kept: reply.Kept}, a.now)
+	a.at.state.Refused(a.w, a.t, lockstate.Refusal{Sent: q.sent, Left: reply.Left, NoPubSub: reply.NoPubSub, Confirmed: confirmed, Own: reply.Own, Trace: q.WaiterTimeout > 0, Kept: reply.Kept}, a.now)
 	a.at.unlock()
 	if q.Writer != "" {
 		return errRefused // a writer that is refused to read has lost the lock
@@ -147,7 +147,7 @@ func (a *attempt) isSubscribed() bool {
 func (a *attempt) failed(mayHaveRun bool, err error) error {
 	err = a.s.sender.Foreign(a.waiting, a.spec.Keys.Lock, err)
 	a.at.lock()
-	a.at.state.Failed(a.w, &a.t.Acquisition, mayHaveRun, err)
+	a.at.state.Failed(a.w, a.t, mayHaveRun, err)
 	a.at.unlock()
 	return err
 }
@@ -155,10 +155,10 @@ func (a *attempt) failed(mayHaveRun bool, err error) error {
 // granted records the grant, and creates the first hold. It fails if the wait has ended, if too few replicas confirmed
 // the grant, if the reply came too late for the lease, or if the session is closed.
 func (a *attempt) granted(reply luascripts.Acquired) error {
-	q, t, lease := &a.request, a.t, a.spec.terms.Lease
+	q, t, lease := &a.request, a.request.t, a.spec.terms.Lease
 	if err := a.waiting.Err(); err != nil {
 		a.at.lock()
-		a.at.state.Failed(a.w, &a.t.Acquisition, true, nil) // the grant is released when the acquisition ends
+		a.at.state.Failed(a.w, a.t, true, nil) // the grant is released when the acquisition ends
 		a.at.unlock()
 		return err
 	}

@@ -31,10 +31,10 @@ type attempt struct {
 	owner   *lockstate.Owner // nil before join if no other call uses it
 	waiting context.Context  // ends the wait: ctx, or a child of it with a timeout
 
-	w       *lockstate.Waiter // nil before it waits in the queue
-	t       *acquisition      // the acquisition of the latest request; nil before the first request of its queue and after restart
-	request acquireRequest    // the latest
-	h       *hold             // the result
+	w       *lockstate.Waiter      // nil before it waits in the queue
+	t       *lockstate.Acquisition // the acquisition of the latest request; nil before the first request of its queue and after restart
+	request acquireRequest         // the latest
+	h       *hold                  // the result
 
 	releasing []*releasing // the releases of this process that were in flight when it began
 }
@@ -91,7 +91,18 @@ func (a *attempt) steps() error {
 	late := 0
 	var last error // TryLock: the error of the previous step
 	for {
-		err := a.step()
+		step, err := a.next()
+		if err != nil {
+			return cmp.Or(last, a.ended(err))
+		}
+		switch step.Do {
+		case lockstate.Send:
+			err = a.send()
+		case lockstate.Refuse:
+			err = a.refused(step.Kept)
+		case lockstate.Fail:
+			err = a.s.sender.Explain(cmp.Or(step.Err, error(command.NoReply{After: a.s.OpTimeout})))
+		}
 		switch {
 		case err == nil:
 			return nil
@@ -101,18 +112,15 @@ func (a *attempt) steps() error {
 				return before
 			}
 			last = before
-		case err == errAgain: // mutant: never: text
 		case err == errRefused:
 			pause.Reset()
 			if !a.overtook() && a.call != nil {
 				a.tellWaiting()
 			}
-		case errors.As(err, new(waitOver)):
-			return errors.Unwrap(err)
 		case errors.As(err, new(tooLate)) && late < 2:
 			// Slow replies happen. After three of them the lease is too short for this server.
 			late++
-			a.restart(true)
+			a.restart()
 		case !retry.FaultOf(err).Temporary:
 			return err
 		default:
@@ -121,64 +129,14 @@ func (a *attempt) steps() error {
 	}
 }
 
-// Results of a step, in addition to the errors of commands.
-var (
-	errRefused = errors.New("others have the lock")
-	errAgain   = errors.New("look again")
-)
+// errRefused is the result of a request that was refused.
+var errRefused = errors.New("others have the lock")
 
-// waitOver is the result of a step whose wait has ended.
-type waitOver struct{ error }
-
-func (e waitOver) Unwrap() error { return e.error }
-
-// step waits until there is something to do, and does it. It returns nil when the lock is held.
-func (a *attempt) step() error {
-	step, err := a.next()
-	if err != nil {
-		return waitOver{a.ended(err)}
-	}
-	switch step.Do {
-	case lockstate.Restart:
-		a.restart(false)
-		return errAgain
-	case lockstate.Take:
-		return a.accept(acquisitionOf(step.Acquisition))
-	case lockstate.Join:
-		if a.h = a.s.join(a.caller, a.at, acquisitionOf(step.Acquisition)); a.h == nil {
-			return errAgain
-		}
-		a.joined()
-		return nil
-	case lockstate.Share:
-		a.h = holdOf(step.Hold)
-		a.joined()
-		return nil
-	case lockstate.Refuse:
-		a.at.lock()
-		// mutant: removed: the waiter sends its own request, and is refused again
-		a.at.state.Waits(a.w, lockstate.Refusal{Sent: step.Sent, Left: step.Left}, a.now)
-		a.at.unlock()
-		return a.refused(step.Kept)
-	case lockstate.Fail:
-		return a.s.sender.Explain(cmp.Or(step.Err, error(command.NoReply{After: a.s.OpTimeout})))
-	}
-	return a.send()
-}
-
-// joined abandons the attempt's own request, because another reader's grant covers it.
-func (a *attempt) joined() {
-	a.at.lock()
-	a.at.state.Joined(a.w, a.now)
-	_ = a.giveUp() // it left the request that it joined
-	a.at.unlock()
-}
-
-// next waits until the state has a step for the attempt other than Wait.
+// next waits until the state has a step for the attempt other than Wait. It executes the step, except that a request is
+// sent without the mutex, by send. The error says why the wait ended.
 func (a *attempt) next() (lockstate.Step, error) {
 	for {
-		over := a.waiting.Err() // without the mutex: the context is the caller's
-		var sibling *lockstate.Acquisition
+		over := a.waiting.Err()    // without the mutex: the context is the caller's
 		if a.spec.Sibling != nil { // mutant: always: speed
 			a.at.valid(a.owner.Sibling) // checks the lease, which may end the acquisition
 		}
@@ -190,26 +148,46 @@ func (a *attempt) next() (lockstate.Step, error) {
 			a.at.unlock()
 			return lockstate.Step{}, over
 		}
-		if a.spec.Sibling != nil { // mutant: always: speed
-			sibling = a.owner.Sibling() // under the mutex: if the owner acquires the write side later, the waiter is woken
-		}
-		step := a.at.state.Next(a.w, sibling, a.now)
+		step := a.at.state.Next(a.w, a.now)
 		switch step.Do {
 		case lockstate.Send:
 			a.prepare(&step)
-		case lockstate.Take:
-			acquisitionOf(step.Acquisition).first.init(a.caller, false)
+		case lockstate.Take, lockstate.Join, lockstate.Share:
+			a.takes(&step)
 		}
 		a.at.unlock()
-		if step.Do != lockstate.Wait {
+		switch {
+		case step.Do == lockstate.Join && a.h == nil:
+			_ = acquisitionOf(step.Acquisition).lease.Check() // it has expired, which ends the acquisition
+		case step.Do != lockstate.Wait:
 			return step, nil
+		default:
+			if a.call != nil {
+				a.tellBehind()
+			}
+			a.sleep(step.Due)
+			a.now = time.Now()
 		}
-		if a.call != nil {
-			a.tellBehind()
-		}
-		a.sleep(step.Due)
-		a.now = time.Now()
 	}
+}
+
+// takes makes a.h the hold of an acquisition that another call acquired. a.h remains nil if the lease of an acquisition that
+// is open to readers has expired. The caller holds the mutex of the state.
+func (a *attempt) takes(step *lockstate.Step) {
+	switch step.Do {
+	case lockstate.Take:
+		t := acquisitionOf(step.Acquisition)
+		a.h = &t.first
+		a.h.init(a.caller, false)
+		a.at.state.Add(step.Acquisition, a.owner, &a.h.Hold)
+		return
+	case lockstate.Join:
+		if !acquisitionOf(step.Acquisition).lease.IsTrusted(time.Now()) {
+			return
+		}
+		a.at.state.Admit(a.w, step.Acquisition, a.now)
+	}
+	a.h = holdOf(a.w.Prepared)
 }
 
 // sleep waits until due, or until the waiter is woken or its wait ends. If due is zero, there is no timeout.
@@ -231,17 +209,12 @@ func (a *attempt) sleep(due time.Time) {
 // again reports whether a TryLock takes another step after err, and waits for d before it. last is the error of the
 // previous step. The error that again returns is the last of the next step or, without one, the error of the TryLock.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
-	var over waitOver
 	var kept keptElsewhere
 	switch {
 	case errors.As(err, &kept):
 		return a.retryKept(kept), err
 	case err == errRefused:
 		return a.overtook(), lock.ErrNotAcquired
-	case err == errAgain:
-		return true, last
-	case errors.As(err, &over):
-		return false, cmp.Or(last, over.error)
 	case err == a.waiting.Err():
 		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoReply)):
@@ -313,32 +286,12 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	a.s.silent(a.spec, quiet, err)
 }
 
-// accept adds the hold of t, an acquisition that the waiter claimed.
-func (a *attempt) accept(t *acquisition) error {
-	h := &t.first
+// restart makes the attempt send a request for a new acquisition. It abandons the former one.
+func (a *attempt) restart() {
 	a.at.lock()
-	held := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
+	a.at.state.Restart(a.w, a.t, a.now)
+	a.t = a.w.Acquisition
 	a.at.unlock()
-	if !held {
-		a.restart(false) // it was lost, or ended by Close, which ends the next step, too
-		return errAgain
-	}
-	a.h = h
-	return nil
-}
-
-// restart makes the attempt send a request for a new acquisition. The former one has ended, or is abandoned.
-func (a *attempt) restart(abandon bool) {
-	a.at.lock()
-	defer a.at.unlock()
-	if abandon {
-		_ = a.giveUp() // it sent its own request, so it joined none
-	}
-	a.t = nil
-	if !a.spec.terms.Tickets() { // mutant: always: speed
-		a.ownAcquisition()
-	}
-	a.at.state.Wakeup(a.w)
 }
 
 // wakeup makes the waiter send a request, at any position in the queue.

@@ -94,7 +94,7 @@ func (w *world) refusedAttempt(k *Kind) (a *attempt, end func()) {
 	}
 	a = &attempt{s: w.a, spec: spec, at: at, caller: caller{ctx: w.Context(), number: owner.New()}, waiting: w.Context(), timing: startNow(0)}
 	a.join()
-	if err := a.step(); err != errRefused {
+	if err := w.asks(a); err != errRefused {
 		w.Fatal(err)
 	}
 	return a, func() {
@@ -103,16 +103,26 @@ func (w *world) refusedAttempt(k *Kind) (a *attempt, end func()) {
 	}
 }
 
-// An attempt starts over, because it did not get a lock that it was handed. It keeps the ticket of its queue, and with it the
-// position in Redis, even if a request for the ticket may still be executed.
+// asks makes a send its next request.
+func (w *world) asks(a *attempt) error {
+	w.Helper()
+	step, err := a.next()
+	if err != nil || step.Do != lockstate.Send {
+		w.Fatal(step.Do, err)
+	}
+	return a.send()
+}
+
+// An attempt sends another request, because it did not get a lock that it was handed. It keeps the ticket of its queue, and
+// with it the position in Redis, even if a request for the ticket may still be executed.
 func TestQueue_keepsItsTicket(t *testing.T) {
 	inBubble(t, func(w *world) {
 		other := w.lock(w.b, w.Context())
 		a, end := w.refusedAttempt(plain)
 		ticket := a.t
 		locked(a.at, ticket.MarkUncertain)
-		a.restart(false)
-		if err := a.step(); err != errRefused || a.t != ticket {
+		a.wakeup()
+		if err := w.asks(a); err != errRefused || a.t != ticket {
 			w.Errorf("%v, and the ticket is %s, not %s", err, a.t.Name, ticket.Name)
 		}
 		end()
@@ -134,56 +144,10 @@ func TestQueue_lostBeforeTheClaim(t *testing.T) {
 		h, a, end := w.handsOff()
 		w.unlock(h)
 		synctest.Wait()
-		offered := a.t
+		offered := acquisitionOf(a.t)
 		w.loseLock(offered)
 		w.retries(a, offered)
 		end()
-	})
-}
-
-// claims returns an attempt that has claimed a fair lock, and does not have its hold yet.
-func (w *world) claims() (a *attempt, claimed *acquisition, end func()) {
-	w.Helper()
-	h, a, end := w.handsOff()
-	w.unlock(h)
-	synctest.Wait()
-	step, err := a.next()
-	if err != nil || step.Do != lockstate.Take {
-		w.Fatal(step.Do, err)
-	}
-	return a, acquisitionOf(step.Acquisition), end
-}
-
-// The same, after the waiter has claimed the lock and before it has its hold.
-func TestQueue_lostDuringTheClaim(t *testing.T) {
-	inBubble(t, func(w *world) {
-		a, claimed, end := w.claims()
-		w.loseLock(claimed)
-		if err := a.accept(claimed); err != errAgain {
-			w.Fatal(err)
-		}
-		w.retries(a, claimed)
-		end()
-	})
-}
-
-// The same, and Close ends the lock. The call of the waiter ends with ErrClosed.
-func TestQueue_closedDuringTheClaim(t *testing.T) {
-	inBubble(t, func(w *world) {
-		a, claimed, end := w.claims()
-		closed := make(chan error)
-		go func() { closed <- w.a.Close(w.Context()) }()
-		synctest.Wait() // it has released the lock, and waits for the call
-		if err := a.accept(claimed); err != errAgain {
-			w.Error(err)
-		}
-		if err := a.steps(); !errors.Is(err, lock.ErrClosed) || a.h != nil {
-			w.Errorf("%v, and the hold: %v", err, a.h)
-		}
-		end()
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
 	})
 }
 

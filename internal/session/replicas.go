@@ -26,7 +26,7 @@ func (q acquireRequest) sendToReplicas(ctx context.Context) (luascripts.Acquired
 
 // rollBack releases a grant that only this many replicas confirmed, and returns the error of the attempt.
 func (a *attempt) rollBack(confirmed int) error {
-	s, q, t := a.s, &a.request, a.t
+	s, q, t := a.s, &a.request, a.request.t
 	o := command.SendWithRetry[luascripts.Verdict](a.waiting, s.sender, time.Now(), s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 		return s.leave(ctx, t, 0, 0) // not a.t: the attempt may have returned before this is sent
 	}))
