@@ -173,7 +173,7 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.closer.closing:
+	case <-s.sender.Closing():
 		return lock.ErrClosed
 	case <-timeout:
 		return command.NoReply{After: s.OpTimeout}

@@ -202,7 +202,7 @@ func (a *attempt) sleep(due time.Time) {
 	case <-a.w.Wake:
 	case <-timeout:
 	case <-a.waiting.Done():
-	case <-a.s.closer.closing:
+	case <-a.s.sender.Closing():
 	}
 }
 
@@ -240,7 +240,7 @@ func (a *attempt) follow() {
 		select {
 		case <-r.sent:
 		case <-a.waiting.Done():
-		case <-a.s.closer.closing:
+		case <-a.s.sender.Closing():
 		}
 		a.now = time.Now()
 	}
@@ -257,7 +257,7 @@ func (a *attempt) overtook() bool {
 		case <-r.done: // an operation timeout after its Unlock at the latest
 		case <-a.waiting.Done():
 			return false // the refusal is the latest reply
-		case <-a.s.closer.closing:
+		case <-a.s.sender.Closing():
 			return false
 		}
 	}

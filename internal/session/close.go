@@ -14,24 +14,18 @@ import (
 
 // closer tracks the progress of Close.
 type closer struct {
-	closing   <-chan struct{} // closed when Close begins
-	givenBack chan struct{}   // closed when Close has ended all holds and tried to release their locks
-	givenUp   chan struct{}   // closed when Close stopped waiting
-	once      *sync.Once      // closes givenUp
+	givenBack chan struct{} // closed when Close has ended all holds and tried to release their locks
+	givenUp   chan struct{} // closed when Close stopped waiting
+	once      sync.Once     // closes givenUp
 
 	mu   sync.Mutex
 	last map[*func(context.Context)]struct{} // functions that the first Close calls after all holds have ended; nil from then on; guarded by mu
 }
 
-func (c *closer) init(closing <-chan struct{}) {
-	c.closing, c.givenBack, c.givenUp, c.once = closing, make(chan struct{}), make(chan struct{}), new(sync.Once)
-	c.last = make(map[*func(context.Context)]struct{})
-}
-
 // AtClose registers f, which the first Close calls and waits for after it has ended all holds. f may send commands with
 // AskLast. stop unregisters f. After Close, AtClose fails with lock.ErrClosed.
 func (s *Session) AtClose(f func(context.Context)) (stop func(), err error) {
-	if err := s.enter(); err != nil {
+	if err := s.sender.Enter(); err != nil {
 		return nil, err
 	}
 	defer s.sender.Done()

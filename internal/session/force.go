@@ -144,7 +144,7 @@ func (s *Session) hearSoon() {
 // hearOfHolds subscribes to force-unlock messages if a hold is old enough. If all holds are younger, it schedules itself
 // again.
 func (s *Session) hearOfHolds() {
-	if s.enter() != nil {
+	if s.sender.Enter() != nil {
 		return
 	}
 	defer s.sender.Done()
@@ -173,7 +173,7 @@ func (s *Session) hear() {
 	asking := make(chan struct{}, hearMost)
 	s.hub.Subscribe(keys.Client(s.id), func(message string) {
 		number, by, ok := registry.ParseTaken(message)
-		if !ok || s.enter() != nil { // mutant: operand 1: no owner has an empty number
+		if !ok || s.sender.Enter() != nil { // mutant: operand 1: no owner has an empty number
 			return
 		}
 		select {
@@ -192,7 +192,7 @@ func (s *Session) hear() {
 // hearAgain verifies all holds of the session with Redis after each (re)subscription, because a message may have been
 // missed. It also covers holds that were force-unlocked before the session subscribed.
 func (s *Session) hearAgain() {
-	if s.enter() != nil {
+	if s.sender.Enter() != nil {
 		return
 	}
 	go func() { // a subscription callback must not send commands

@@ -89,7 +89,7 @@ func TestForce_duringASleep(t *testing.T) {
 		since := (*time.Time)(unsafe.Pointer(reflect.ValueOf(&a.Acquisition).Elem().FieldByName("grant").FieldByName("since").UnsafeAddr()))
 		before := *since
 		*since = redistest.BeforeSleep(before, slept)
-		if err := holder.enter(); err != nil {
+		if err := holder.sender.Enter(); err != nil {
 			t.Fatal(err)
 		}
 		if cause := holder.gone(a, luascripts.Gone); errors.Is(cause, lock.ErrForceUnlocked) != named {

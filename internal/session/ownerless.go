@@ -12,13 +12,13 @@ import (
 // The methods in this file are for kinds whose callers wait without an owner, such as latches.
 
 // Enter registers a call or a goroutine. Close waits for its Leave. Enter fails after Close.
-func (s *Session) Enter() error { return s.enter() }
+func (s *Session) Enter() error { return s.sender.Enter() }
 
 // Leave unregisters a call that Enter registered.
 func (s *Session) Leave() { s.sender.Done() }
 
 // Closing returns a channel that is closed when Close begins.
-func (s *Session) Closing() <-chan struct{} { return s.closer.closing }
+func (s *Session) Closing() <-chan struct{} { return s.sender.Closing() }
 
 // Subscribe calls look when a message is published to channel, and when a message may have been missed. look must not
 // block. The caller closes the subscription.

@@ -85,7 +85,7 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 // name adds the clients of the holders and waiters to state, if Redis replies in time.
 func (s *Session) name(ctx context.Context, state *lock.State) {
 	ids := registry.Name(state, nil)
-	if len(ids) == 0 || s.enter() != nil { // mutant: operand 1: speed
+	if len(ids) == 0 || s.sender.Enter() != nil { // mutant: operand 1: speed
 		return
 	}
 	defer s.sender.Done()
@@ -138,7 +138,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 
 // foreign returns err. If the key of spec has the wrong type, it adds the type.
 func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
-	if s.enter() != nil {
+	if s.sender.Enter() != nil {
 		return err
 	}
 	defer s.sender.Done()
@@ -159,7 +159,7 @@ func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run fun
 	if err := ctx.Err(); err != nil {
 		return value, err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.sender.Enter(); err != nil {
 		return value, err
 	}
 	defer s.sender.Done()

@@ -156,7 +156,7 @@ func (all *reconcilers) failing() (name string, err error) {
 // next waits until an entry is due and removes it from the queue. It returns nil, which ends the worker, when the queue
 // is empty, when another worker already sleeps, or when Close has stopped waiting.
 func (q *reconciler) next() *pending {
-	closing := q.s.closer.closing
+	closing := q.s.sender.Closing()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
@@ -237,7 +237,7 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 		d.due, d.again = now.Add(d.again), 2*d.again
 		d.began = d.due
 		select {
-		case <-q.s.closer.closing:
+		case <-q.s.sender.Closing():
 			d.repeatNow(now)
 		default:
 		}

@@ -137,7 +137,7 @@ func (s *Session) subscriptionDenied(channel string, err error) {
 // CheckEvictionOnce starts a goroutine that warns if the server evicts keys, because eviction deletes held locks. Once the
 // server has replied, further calls do nothing.
 func (s *Session) CheckEvictionOnce() {
-	if s.report.looked.Swap(true) || s.enter() != nil {
+	if s.report.looked.Swap(true) || s.sender.Enter() != nil {
 		return
 	}
 	go func() {

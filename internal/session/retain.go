@@ -30,7 +30,7 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 		if err := s.extend(ctx, h, s.minHoldLease(d)); err != nil {
 			if ctx.Err() == nil {
 				_ = s.unlock(ctx, h, true)
-			} else if s.enter() == nil { // otherwise Close releases it
+			} else if s.sender.Enter() == nil { // otherwise Close releases it
 				go func() {
 					defer s.sender.Done()
 					_ = s.unlock(ctx, h, true)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -54,13 +55,13 @@ func New(rdb rueidis.Client, c Config) *Session {
 		Config:   c,
 		identity: identity{id: owner.NewClient()}, // a version 7 UUID: the fair lock's scripts expect heartbeats from this client
 		rdb:      rdb,
+		closer:   closer{givenBack: make(chan struct{}), givenUp: make(chan struct{}), last: make(map[*func(context.Context)]struct{})},
 	}
 	sending := command.Config{Timeout: c.OpTimeout, User: c.User, Idle: command.Idlers}
 	if s.nodes.sliced = rdb.Mode() == rueidis.ClientModeCluster; s.sliced() {
 		sending.Node = s.node
 	}
 	s.sender = command.New(rdb, sending)
-	s.closer.init(s.sender.Closing())
 	s.table.init(s)
 	s.dog = watchdog.New(c.Lease, batchSize, s.renew)
 	s.report.given = c.Logger

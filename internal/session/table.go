@@ -31,7 +31,7 @@ type lockTable struct {
 	rules lockstate.Rules // set once
 
 	mu         sync.Mutex
-	closed     bool              // set by Close: begin and enter fail
+	closed     bool              // set by Close: begin fails
 	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed above most
 	most       int               // tidying starts when known has more entries
 	remembered []*entry          // known entries without users that are not Idle yet, because the lock was released for others
@@ -65,7 +65,8 @@ func (all *lockTable) init(s *Session) {
 	all.most = idleEntries
 }
 
-// begin registers a call that uses the lock of spec. It fails if the session is closed. The caller calls done.
+// begin registers a call that uses the lock of spec. It fails if the session is closed. The caller calls done. A call that
+// needs no entry uses s.sender.Enter instead.
 func (s *Session) begin(spec *Spec) (*entry, error) {
 	all := &s.table
 	all.mu.Lock()
@@ -82,17 +83,6 @@ func (s *Session) begin(spec *Spec) (*entry, error) {
 	}
 	at.users++
 	return at, nil
-}
-
-// enter registers a call that needs no entry. It fails if the session is closed. The caller calls s.sender.Done.
-func (s *Session) enter() error {
-	s.table.mu.Lock()
-	defer s.table.mu.Unlock()
-	if s.table.closed {
-		return lock.ErrClosed
-	}
-	s.sender.Add()
-	return nil
 }
 
 // done unregisters a call that begin registered.
