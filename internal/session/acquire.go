@@ -52,14 +52,13 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 		spec = next
 		h, err = s.acquire(ctx, waiting, spec, wait, c)
 	}
-	if err == nil && spec.limits() { // mutant: operand 2: speed
-		s.limit(h, spec)
+	if err == nil && spec.Config.MaxHold > 0 {
+		h.limitTo(spec.Config.MaxHold)
 	}
 	if err == nil && spec.Config.MinHold > 0 {
 		err = s.applyMinHold(ctx, h, spec)
 	}
 	if err == nil {
-		h.async = spec.Config.AsyncUnlock
 		s.hearSoon()
 		if c != nil {
 			c.tellGranted(h)
@@ -111,26 +110,33 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 		return nil, err
 	}
 	defer s.done(at)
-	by := newCaller(ctx, number, c)
+	until, _ := ctx.Value(owner.Caller{}).(context.Context)
+	by := caller{ctx, until, number, c}
 	if spec.terms.MayShare() { // mutant: never: speed
 		if h := s.joinOpen(by, at, spec); h != nil {
 			return h, nil
 		}
 	}
-	a := &attempt{s: s, spec: spec, at: at, caller: by, waiting: waiting, timing: startNow(0)}
+	now := time.Now()
+	a := &attempt{s: s, spec: spec, at: at, caller: by, waiting: waiting, timing: timing{began: now, now: now}}
+	if !wait {
+		a.limit = s.OpTimeout
+	}
+	var h *hold
 	if known { // mutant: always: speed
 		a.owner = at.enter(spec, number)
 		defer at.exit(a.owner)
-	}
-	if !wait {
-		if known && locked(at, a.owner.Acquires) {
+		if !wait && locked(at, a.owner.Acquires) {
 			return nil, at.behind(spec) // another goroutine of this owner already waits for it
 		}
-		a.limit = s.OpTimeout
-		return a.inTurn()
+		h, err = a.inTurn()
+	} else { // no other call uses the owner
+		h, err = a.first()
 	}
-	h, err := a.inTurn()
-	return h, a.waited(err, spec.Config.Wait)
+	if err != nil && wait { // mutant: operand 1: speed
+		err = a.waited(err, spec.Config.Wait)
+	}
+	return h, err
 }
 
 // waited returns err, wrapped in outOfTime if the attempt timed out after limit, the wait of its spec.
@@ -164,9 +170,6 @@ func (at *entry) exit(o *lockstate.Owner) {
 // inTurn takes the owner's turn, so that at most one command of the owner is in flight. If the owner has the lock,
 // inTurn re-enters it; otherwise it acquires the first hold.
 func (a *attempt) inTurn() (*hold, error) {
-	if a.owner == nil { // no other call uses it
-		return a.first()
-	}
 	for {
 		if h, err := a.oneTurn(); err != errReleased {
 			return h, err
@@ -238,7 +241,7 @@ func (a *attempt) join() (first bool) {
 	a.t = a.w.Acquisition
 	if terms.MayShare() { // mutant: always: memory
 		h := new(hold) // used if another reader's grant admits it
-		h.init(a.caller, false)
+		h.init(a.caller, a.spec)
 		a.w.Prepared = &h.Hold
 	}
 	if len(a.at.releasing) > 0 { // mutant: always, border: speed
@@ -276,7 +279,7 @@ func (s *Session) joinOpen(by caller, at *entry, spec *Spec) *hold {
 		owner lockstate.Owner
 	})
 	h, now := &memory.hold, time.Now()
-	h.init(by, false)
+	h.init(by, spec)
 	h.By = &memory.owner // mutant: removed: speed
 	at.lock()
 	defer at.unlock()
@@ -366,7 +369,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 		return nil, false, s.sender.Explain(o.Err)
 	case o.Value.Verdict == luascripts.Done:
 		h := new(hold)
-		h.init(a.caller, a.spec.terms.Fixed)
+		h.init(a.caller, a.spec)
 		a.at.lock()
 		added := a.at.state.Add(&t.Acquisition, a.owner, &h.Hold)
 		if added {

@@ -166,7 +166,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 		return a.rollBack(reply.Confirmed)
 	}
 	h := &t.first
-	h.init(a.caller, a.spec.terms.Fixed)
+	h.init(a.caller, a.spec)
 	took := a.now.Sub(q.sent)
 	late := took >= watchdog.Trusted(lease) // mutant: border: a nanosecond
 	a.at.lock()

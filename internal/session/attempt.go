@@ -10,7 +10,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
-	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -39,19 +38,13 @@ type attempt struct {
 	releasing []*releasing // the releases of this process that were in flight when it began
 }
 
-// caller is the call that an attempt serves, and the owner in its context. It is set once.
+// caller is the call that an attempt serves, and the owner in its context. It is set once, without the mutex of a state:
+// Value of a context could wait for a goroutine that needs that mutex.
 type caller struct {
 	ctx    context.Context // the parent of the hold's context
 	until  context.Context // the context of the work, if the hold lasts until Unlock; otherwise nil
 	number uint64          // of the owner
 	call   *call           // nil without an observer
-}
-
-// newCaller returns the caller with the context ctx. Only newCaller calls ctx.Value: under the mutex of a state, it could
-// wait for a goroutine that needs that mutex.
-func newCaller(ctx context.Context, number uint64, c *call) caller {
-	until, _ := ctx.Value(owner.Caller{}).(context.Context)
-	return caller{ctx, until, number, c}
 }
 
 // timing is when an attempt began, and how long it may last. Only the goroutine of the attempt uses it.
@@ -60,12 +53,6 @@ type timing struct {
 	began     time.Time
 	now       time.Time // the current time, updated after each sleep and each reply
 	keptSince time.Time // TryLock: when it was first refused with keptElsewhere; zero if it was not
-}
-
-// startNow returns the timing of an attempt that begins now.
-func startNow(limit time.Duration) timing {
-	now := time.Now()
-	return timing{limit: limit, began: now, now: now}
 }
 
 // isTry reports whether the attempt does not wait for other owners.
@@ -178,7 +165,7 @@ func (a *attempt) takes(step *lockstate.Step) {
 	case lockstate.Take:
 		t := acquisitionOf(step.Acquisition)
 		a.h = &t.first
-		a.h.init(a.caller, false)
+		a.h.init(a.caller, a.spec)
 		a.at.state.Add(step.Acquisition, a.owner, &a.h.Hold)
 		return
 	case lockstate.Join:

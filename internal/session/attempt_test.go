@@ -92,7 +92,7 @@ func (w *world) refusedAttempt(k *Kind) (a *attempt, end func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	a = &attempt{s: w.a, spec: spec, at: at, caller: caller{ctx: w.Context(), number: owner.New()}, waiting: w.Context(), timing: startNow(0)}
+	a = &attempt{s: w.a, spec: spec, at: at, caller: caller{ctx: w.Context(), number: owner.New()}, waiting: w.Context(), timing: timing{began: time.Now(), now: time.Now()}}
 	a.join()
 	if err := w.asks(a); err != errRefused {
 		w.Fatal(err)

@@ -23,10 +23,9 @@ func (s *Session) Downgrade(ctx context.Context, spec *Spec, w lock.Hold) (lock.
 		c.tellFailed(err)
 		return nil, err
 	}
-	if spec.limits() { // mutant: always: speed
-		s.limit(read, spec)
+	if spec.Config.MaxHold > 0 {
+		read.limitTo(spec.Config.MaxHold)
 	}
-	read.async = spec.Config.AsyncUnlock
 	return read, nil
 }
 
@@ -60,7 +59,8 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 	if l := h.limits.Load(); l != nil {
 		by.until = l.caller
 	}
-	a := &attempt{s: s, spec: spec, at: at, caller: by, owner: at.enter(spec, h.By.Number), waiting: ctx, timing: startNow(s.OpTimeout)}
+	now := time.Now()
+	a := &attempt{s: s, spec: spec, at: at, caller: by, owner: at.enter(spec, h.By.Number), waiting: ctx, timing: timing{limit: s.OpTimeout, began: now, now: now}}
 	defer at.exit(a.owner)
 	read, err = a.inTurn()
 	if err == lock.ErrNotAcquired { // Redis never refuses a read to the writer, so the write hold is lost

@@ -17,7 +17,7 @@ import (
 type hold struct {
 	lockstate.Hold                 // guarded by the mutex of its state, except fields that are set once
 	parent         context.Context // set by init: the parent of the hold's context
-	async          bool            // lock.WithAsyncUnlock; set before the caller gets the hold
+	async          bool            // set by init: lock.WithAsyncUnlock
 
 	limits atomic.Pointer[limits] // nil if there are none; set by init or under the mutex of its state, then constant
 
@@ -42,11 +42,11 @@ var _ lock.Hold = (*hold)(nil)
 
 func holdOf(h *lockstate.Hold) *hold { return h.Of.(*hold) }
 
-// init initializes h with the parent context and the caller of c. The state then adds h to an acquisition.
-func (h *hold) init(c caller, fixed bool) {
-	h.Of, h.Fixed, h.parent = h, fixed, c.ctx
-	if c.until != nil { // mutant: always: memory
-		h.limits.Store(&limits{caller: c.until})
+// init initializes h for the caller c, which acquires it by spec. The state then adds h to an acquisition.
+func (h *hold) init(c caller, spec *Spec) {
+	h.Of, h.Fixed, h.parent, h.async = h, spec.terms.Fixed, c.ctx, spec.Config.AsyncUnlock
+	if c.until != nil || spec.Config.Grace > 0 { // mutant: always, border: memory
+		h.limits.Store(&limits{caller: c.until, grace: spec.Config.Grace})
 	}
 }
 

@@ -197,11 +197,6 @@ func (spec *Spec) newTerms(lease time.Duration) lockstate.Terms {
 	return terms
 }
 
-// limits reports whether the options limit a hold.
-func (spec *Spec) limits() bool {
-	return spec.Config.MaxHold > 0 || spec.Config.Grace > 0 // mutant: always, border 1, border 2: memory
-}
-
 // lease returns the lease that a grant of spec has.
 func (s *Session) lease(spec *Spec) time.Duration {
 	switch {

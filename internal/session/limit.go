@@ -21,15 +21,15 @@ import (
 // that the work is still running.
 
 // limits says how a hold ends without an Unlock, other than with its lease. Most holds have none: they are made for a
-// hold that lasts until Unlock, with the options for limits, and when the caller's context is found canceled.
+// hold that lasts until Unlock, for the options that limit it, and when the caller's context is found canceled.
 type limits struct {
 	caller   context.Context       // set once, only if the hold lasts until Unlock: canceled when its work should stop
+	grace    time.Duration         // set once, by lock.WithGrace; 0 means one lease
 	earliest atomic.Pointer[limit] // nil without a limit. Set under the mutex of the state
 
 	// Guarded by the mutex of the state.
-	grace    time.Duration // set by lock.WithGrace; 0 means one lease
-	canceled bool          // a renewal found the caller's context canceled
-	report   time.Time     // when to report that the work is still running; zero if not needed
+	canceled bool      // a renewal found the caller's context canceled
+	report   time.Time // when to report that the work is still running; zero if not needed
 }
 
 // limit is when a hold ends at the latest, and why. It is immutable.
@@ -69,16 +69,12 @@ func (h *hold) ownLimits() *limits {
 	return h.limits.Load()
 }
 
-// limit applies the limits of spec to h, which was acquired just now.
-func (s *Session) limit(h *hold, spec *Spec) {
-	c := &spec.Config
+// limitTo limits h, which was acquired just now, to d: lock.WithMaxHold.
+func (h *hold) limitTo(d time.Duration) {
 	at := h.acquisition().at
 	at.lock()
 	defer at.unlock()
-	h.ownLimits().grace = c.Grace
-	if c.MaxHold > 0 {
-		h.limitLocked(time.Now().Add(c.MaxHold), lock.ErrMaxHold)
-	}
+	h.limitLocked(time.Now().Add(d), lock.ErrMaxHold)
 }
 
 // limitLocked sets the limit of h to end, unless the limit is already earlier. The caller holds the mutex of the state.

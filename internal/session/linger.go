@@ -115,7 +115,7 @@ func (a *attempt) takeKept() bool {
 	}
 	kept := acquisitionOf(t)
 	if kept.lease.IsTrusted(a.now.Add(a.s.offer(a.spec)/3)) && state.TakeKept(&a.spec.terms, a.owner, a.now) != nil {
-		kept.first.init(a.caller, false)
+		kept.first.init(a.caller, a.spec)
 		state.Add(t, a.owner, &kept.first.Hold)
 		a.h = &kept.first
 		return true
