@@ -3,7 +3,10 @@ package session
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -37,6 +40,36 @@ func (at *entry) NewAcquisition(c *lockstate.Terms, now time.Time) *lockstate.Ac
 		t.Turn = make(chan struct{}, 1)
 	}
 	return &t.Acquisition
+}
+
+// identity generates the owner strings of one client.
+type identity struct {
+	id     string        // set once: the UUID in every owner string
+	number atomic.Uint64 // later owners have larger numbers
+}
+
+// newOwner returns a unique owner string for an acquisition that begins at now. A command still in flight for an
+// earlier acquisition cannot affect it.
+//
+// The number is the time in µs and ten random bits. The string therefore shows when the owner began to wait, and is hard
+// to guess. The mark before the number distinguishes a plain lock from a fair lock (luascripts.FairOwner).
+//
+// A semaphore owner reserves one number per permit. The string has the first number and the count. The number after
+// the last one stays unused, so that adjacent permit numbers always belong to the same owner.
+func (i *identity) newOwner(now time.Time, permits int, mark string) string {
+	n := uint64(now.UnixMicro())<<10 | rand.Uint64N(1<<10)
+	for {
+		last := i.number.Load()
+		if n = max(n, last+1); i.number.CompareAndSwap(last, n+uint64(permits)) {
+			break
+		}
+	}
+	var b [64]byte
+	text := strconv.AppendUint(append(append(append(b[:0], i.id...), ':'), mark...), n, 10)
+	if permits > 0 {
+		text = strconv.AppendInt(append(text, ':'), int64(permits), 10)
+	}
+	return string(text)
 }
 
 // turn returns the channel that serializes commands for t: the acquisition's own if readers can share t, otherwise

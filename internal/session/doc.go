@@ -5,19 +5,17 @@
 // # Files
 //
 //	session.go  kind.go                the session of a client; types of lock, and the options of one lock
-//	table.go  acquisition.go  hold.go  the local state of each lock; type lockTable documents the lock order
+//	table.go  acquisition.go  hold.go  the local state of each lock, and owner strings; type lockTable documents the lock order
 //	acquire.go                         Lock and TryLock: the owner's turn, reentry, joining other readers
 //	attempt.go  ask.go                 the wait loop; one request and its reply
-//	replicas.go                        grants that replicas must confirm
 //	unlock.go  downgrade.go            Unlock; a write hold that becomes a read hold
 //	reconcile.go                       cleaning up after an unknown outcome
 //	subscribe.go  heartbeat.go         notifications; positions in a queue in Redis
 //	renew.go  limit.go                 renewals; limits of holds that are not unlocked
 //	extend.go  retain.go  linger.go    lease extensions; the minimum hold time; locks kept for the next caller
-//	close.go  query.go  raise.go       Close; reading the state of a lock; raising the token counter for a quorum
+//	close.go  raise.go                 Close; raising the token counter for a quorum
+//	query.go  semaphore.go             reading the state of a lock or a semaphore; waits without an owner
 //	force.go                           force-unlock, and its notifications
-//	identity.go                        owner strings
-//	ownerless.go  semaphore.go         waits without an owner; the state of a semaphore
 //	observe.go  report.go              observer events; warnings
 //
 // In the code, a is an attempt, at an entry of the table, t an acquisition, h a hold, o an owner, w a waiter, l a queue,

@@ -107,11 +107,6 @@ func (k *Kind) free(ctx context.Context, rdb rueidis.Client, keys luascripts.Key
 	return reply, err
 }
 
-// encode fills in the fields of c for a change of the lock.
-func (spec *Spec) encode(c *luascripts.Change, q luascripts.Request) {
-	c.Keys, c.Slot, c.Request = &spec.Keys, spec.slot, q
-}
-
 // Spec is one lock: a kind, a name and options. It is immutable.
 type Spec struct {
 	*Kind

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
+	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/internal/slots"
 	"github.com/leasehold-go/leasehold/lock"
@@ -78,12 +79,12 @@ func Inspect(ctx context.Context, s *Session, spec *Spec, q inquiry[luascripts.S
 			return lock.State{}, &lock.Error{Op: "inspect", Name: spec.Name, Err: s.foreign(ctx, spec, lock.ErrWrongType)}
 		}
 	}
-	s.name(ctx, &state)
+	s.Clients(ctx, &state)
 	return state, nil
 }
 
-// name adds the clients of the holders and waiters to state, if Redis replies in time.
-func (s *Session) name(ctx context.Context, state *lock.State) {
+// Clients adds the clients of the holders and waiters to state, if Redis replies in time.
+func (s *Session) Clients(ctx context.Context, state *lock.State) {
 	ids := registry.Name(state, nil)
 	if len(ids) == 0 || s.sender.Enter() != nil { // mutant: operand 1: speed
 		return
@@ -105,7 +106,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		return state, lock.ErrWrongType
 	}
 	for _, w := range s.Waiters {
-		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, WaiterTimeout: w.WaiterTimeout, Since: askedSince(w.Owner)})
+		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, WaiterTimeout: w.WaiterTimeout, Since: AskedSince(w.Owner)})
 	}
 	for _, f := range s.Fields {
 		count, err := strconv.Atoi(f.Value)
@@ -119,7 +120,7 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 				h.Owner, h.Mode = owner, lock.Write
 			}
 		}
-		h.Since = askedSince(h.Owner)
+		h.Since = AskedSince(h.Owner)
 		_, h.Lingers = luascripts.Lingers(h.Owner)
 		state.Holders = append(state.Holders, h)
 	}
@@ -134,6 +135,22 @@ func StateOf(name string, sided bool, s luascripts.Snapshot) (lock.State, error)
 		return cmp.Or(strings.Compare(string(b.Mode), string(a.Mode)), strings.Compare(a.Owner, b.Owner)) // the writer first
 	})
 	return state, nil
+}
+
+// AskedSince returns the time in an owner string at which the owner began to wait. It returns the zero time for
+// owner strings of other libraries.
+func AskedSince(owner string) time.Time {
+	client, number, _ := strings.Cut(owner, ":")
+	number, _, _ = strings.Cut(number, ":") // cuts off the permit count
+	if unmarked, lingers := luascripts.Lingers(owner); lingers {
+		_, number, _ = strings.Cut(unmarked, ":")
+	}
+	n, err := strconv.ParseUint(number, 10, 63)
+	// mutant: border: no UUID is that short
+	if err != nil || len(client) < 15 || client[14] != '7' { // Redisson uses version 4 UUIDs
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(n >> 10))
 }
 
 // foreign returns err. If the key of spec has the wrong type, it adds the type.
@@ -166,4 +183,37 @@ func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run fun
 	began := time.Now()
 	value, err = run()
 	return value, s.sender.Failed(ctx, began, err)
+}
+
+// The methods below are for kinds whose callers wait without an owner, such as latches.
+
+// Enter registers a call or a goroutine. Close waits for its Leave. Enter fails after Close.
+func (s *Session) Enter() error { return s.sender.Enter() }
+
+// Leave unregisters a call that Enter registered.
+func (s *Session) Leave() { s.sender.Done() }
+
+// Closing returns a channel that is closed when Close begins.
+func (s *Session) Closing() <-chan struct{} { return s.sender.Closing() }
+
+// Subscribe calls look when a message is published to channel, and when a message may have been missed. look must not
+// block. The caller closes the subscription.
+func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
+	sub, already := s.hub.Subscribe(channel, func(string) { look() }, look)
+	if already {
+		look()
+	}
+	return sub
+}
+
+// Share calls f with the connection of the subscriptions, for a command about key. It reports false, and does not call f,
+// if that connection is at another node.
+func (s *Session) Share(ctx context.Context, key string, f func(rueidis.DedicatedClient) error) (bool, error) {
+	return s.hub.Share(ctx, key, f)
+}
+
+// MayLive returns how long a command that was sent for h, a hold of s, can keep it in Redis.
+func (s *Session) MayLive(h lock.Hold) time.Duration {
+	t := h.(*hold).acquisition()
+	return locked(t.at, t.MayLive)
 }

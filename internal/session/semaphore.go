@@ -54,7 +54,7 @@ func SemaphoreStateOf(name string, s luascripts.SemaphoreState) (state lock.Stat
 		state.Holders, leases = append(state.Holders, h.Holder), append(leases, h.left)
 	}
 	for _, w := range s.Waiters {
-		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, WaiterTimeout: w.WaiterTimeout, Since: askedSince(w.Owner)})
+		state.Waiters = append(state.Waiters, lock.Waiter{Owner: w.Owner, WaiterTimeout: w.WaiterTimeout, Since: AskedSince(w.Owner)})
 	}
 	if len(state.Holders) > 0 {
 		state.Mode, state.Lease = lock.Permit, slices.Max(leases)
@@ -89,6 +89,6 @@ func (s *Session) SemaphoreState(ctx context.Context, spec *Spec) (state lock.St
 		return state, nil, 0, false, err
 	}
 	state, leases, free = SemaphoreStateOf(spec.Name, stored)
-	s.name(ctx, &state)
+	s.Clients(ctx, &state)
 	return state, leases, free, stored.Exists, nil
 }

@@ -44,7 +44,7 @@ var mutants = []mutant{
 		"HSET', lock, 'leasehold_line', rest) end\n    end\n    return -2\n", "HSET', lock, 'leasehold_line', rest) end\n    end\n    count = '1'\n",
 	}}},
 	{"an owner string is used twice within a second", "plain", []edit{{
-		"internal/session/identity.go",
+		"internal/session/acquisition.go",
 		"if n = max(n, last+1); i.number", "if n = n >> 30 << 30; i.number",
 	}}},
 	{"nothing is reconciled", "plain", []edit{{
