@@ -170,21 +170,6 @@ func (p *Lock) NextOwner(t *Acquisition, offer, waiterTimeout time.Duration, now
 // PollInterval returns how long l waits before it retries without a notification.
 func (l *Queue) PollInterval() time.Duration { return l.when.pollInterval }
 
-// ticket returns the ticket of l for a waiter with these terms, and makes one if necessary. Tokens of
-// another counter require another ticket.
-func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
-	p := l.side.p
-	if t := l.hand.ticket; t != nil && t.Terms.TokenCounter != c.TokenCounter {
-		l.hand.ticket = nil
-		p.Fail(t)
-	}
-	if l.hand.ticket == nil {
-		l.hand.ticket = p.maker.NewAcquisition(c, now)
-		l.hand.ticket.phase = Ticket
-	}
-	return l.hand.ticket
-}
-
 // ReleaseResult is the result of a release that named a next owner.
 type ReleaseResult struct {
 	Broke bool      // the release failed
@@ -273,34 +258,6 @@ func (w *Waiter) take(now time.Time) *Acquisition {
 		p.serve(w, t, now)
 	}
 	return t
-}
-
-// adopt gives t to o, if t is or was the ticket of w's queue. A reply to a request of w granted the
-// lock to t. adopt reports whether t was already known to have the lock, because it was offered.
-func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
-	if w == nil || w.queue == nil || !t.Terms.HandsOff {
-		return false
-	}
-	l := w.queue
-	p := l.side.p
-	if l.hand.offered != nil && l.hand.offered != t {
-		// Redis says that the ticket has the lock, so the acquisition that was handed off is lost.
-		p.Fail(l.hand.offered)
-	}
-	known = l.hand.offered == t
-	l.hand = hand{}
-	t.owner, t.Came = o, w.since
-	switch {
-	case !known:
-		t.Terms = w.Terms
-	case !t.Lives():
-	case p.closed:
-		p.end(t, Closed) // Close did not return it, so the session has not released it
-	default:
-		t.phase = Held
-		o.hold(t)
-	}
-	return known
 }
 
 // GiveUp ends w's request for t. A ticket stays for the next waiter, unless a request for it is in

@@ -72,6 +72,21 @@ func (p *Lock) Next(w *Waiter, now time.Time) Step {
 	return step
 }
 
+// ticket returns the ticket of l for a waiter with these terms, and makes one if necessary. Tokens of
+// another counter require another ticket.
+func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
+	p := l.side.p
+	if t := l.hand.ticket; t != nil && t.Terms.TokenCounter != c.TokenCounter {
+		l.hand.ticket = nil
+		p.Fail(t)
+	}
+	if l.hand.ticket == nil {
+		l.hand.ticket = p.maker.NewAcquisition(c, now)
+		l.hand.ticket.phase = Ticket
+	}
+	return l.hand.ticket
+}
+
 // begin gives w a new acquisition, unless it sends requests for the ticket of its queue.
 func (p *Lock) begin(w *Waiter, now time.Time) {
 	if w.once || !w.Terms.Tickets() {
@@ -274,6 +289,34 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	default:
 		return TooLate
 	}
+}
+
+// adopt gives t to o, if t is or was the ticket of w's queue. A reply to a request of w granted the
+// lock to t. adopt reports whether t was already known to have the lock, because it was offered.
+func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
+	if w == nil || w.queue == nil || !t.Terms.HandsOff {
+		return false
+	}
+	l := w.queue
+	p := l.side.p
+	if l.hand.offered != nil && l.hand.offered != t {
+		// Redis says that the ticket has the lock, so the acquisition that was handed off is lost.
+		p.Fail(l.hand.offered)
+	}
+	known = l.hand.offered == t
+	l.hand = hand{}
+	t.owner, t.Came = o, w.since
+	switch {
+	case !known:
+		t.Terms = w.Terms
+	case !t.Lives():
+	case p.closed:
+		p.end(t, Closed) // Close did not return it, so the session has not released it
+	default:
+		t.phase = Held
+		o.hold(t)
+	}
+	return known
 }
 
 // answered records that a request of w for t has its reply. how is what the reply says about other readers.
