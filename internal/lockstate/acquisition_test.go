@@ -45,7 +45,7 @@ func TestAdd_renewals(t *testing.T) {
 	own := with(writeTerms, func(c *Terms) { c.Fixed, c.Lease = true, time.Second })
 	asked, o, first := s.acquisition(own), s.owner(own, 1), &Hold{Fixed: true}
 	s.WillSend(asked, own.Lease, 0)
-	s.Granted(nil, asked, o, first, 1, false, s.now)
+	s.Granted(new(Waiter), asked, o, first, 1, false, s.now)
 	if s.done() != nil || asked.longest != time.Second {
 		t.Fatal("a lease of its own is renewed")
 	}
@@ -370,7 +370,7 @@ func TestAdd_afterALongerLease(t *testing.T) {
 	s := newStage(t)
 	asked := s.acquisition(&plainTerms)
 	s.WillSend(asked, 2*leaseTime, 0)
-	s.Granted(nil, asked, s.owner(&plainTerms, 1), new(Hold), 1, false, s.now)
+	s.Granted(new(Waiter), asked, s.owner(&plainTerms, 1), new(Hold), 1, false, s.now)
 	if got := asked.MayLive(); got != 2*leaseTime {
 		t.Errorf("Redis may have it for %v, want %v", got, 2*leaseTime)
 	}

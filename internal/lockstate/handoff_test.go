@@ -544,7 +544,7 @@ func TestAdopt(t *testing.T) {
 		o, own := s.owner(&writeTerms, 1), s.acquisition(&writeTerms)
 		s.WillSend(own, leaseTime, 0)
 		s.Fail(own)
-		if out := s.Granted(nil, own, o, new(Hold), 100, false, s.now); out != TooLate || !own.uncertain || o.Acquisition() != nil {
+		if out := s.Granted(new(Waiter), own, o, new(Hold), 100, false, s.now); out != TooLate || !own.uncertain || o.Acquisition() != nil {
 			t.Errorf("%d, %+v", out, own)
 		}
 		s.Fail(own)

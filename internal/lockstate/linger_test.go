@@ -29,7 +29,7 @@ func (s *stage) keepsAs(t *Acquisition, subscribed bool, requests int) (*Acquisi
 	}
 	s.WillSend(t, c.Lease, 0)
 	s.WillLinger(t, subscribed)
-	if out := s.Granted(nil, t, s.owner(c, 1), h, 100, false, s.now); out != Holds {
+	if out := s.Granted(new(Waiter), t, s.owner(c, 1), h, 100, false, s.now); out != Holds {
 		s.Fatalf("the lock was not taken: %d", out)
 	}
 	s.pass(time.Millisecond)

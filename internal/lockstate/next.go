@@ -279,7 +279,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 	}
 	switch {
 	case added:
-		if w != nil && w.queue != nil && !t.writes { // a reader admitted because its owner writes says nothing about other waiters
+		if w.queue != nil && !t.writes { // a reader admitted because its owner writes says nothing about other waiters
 			w.queue.outage.replied(w.sentAt)
 			w.Terms.WaitPolicy.granted(w.queue, w, now)
 		}
@@ -294,7 +294,7 @@ func (p *Lock) Granted(w *Waiter, t *Acquisition, o *Owner, h *Hold, token uint6
 // adopt gives t to o, if t is or was the ticket of w's queue. A reply to a request of w granted the
 // lock to t. adopt reports whether t was already known to have the lock, because it was offered.
 func (w *Waiter) adopt(t *Acquisition, o *Owner) (known bool) {
-	if w == nil || w.queue == nil || !t.Terms.HandsOff {
+	if w.queue == nil || !t.Terms.HandsOff {
 		return false
 	}
 	l := w.queue

@@ -46,7 +46,7 @@ func (s *stage) take(c *Terms, number uint64) (*Acquisition, *Hold) {
 	s.Helper()
 	t, h := s.acquisition(c), new(Hold)
 	s.WillSend(t, c.Lease, 0)
-	if out := s.Granted(nil, t, s.owner(c, number), h, 100, false, s.now); out != Holds {
+	if out := s.Granted(new(Waiter), t, s.owner(c, number), h, 100, false, s.now); out != Holds {
 		s.Fatalf("the lock was not taken: %d", out)
 	}
 	return t, h
