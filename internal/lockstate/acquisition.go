@@ -335,8 +335,8 @@ func (p *Lock) end(t *Acquisition, how Phase) {
 	if t.owner != nil && t.owner.acquisition == t {
 		t.owner.acquisition = nil
 	}
-	if t.Terms.Reads { // mutant: always: no other acquisition is open to readers
-		p.closeToReaders(t)
+	if s := p.side(true); s.open == t {
+		s.open = nil
 	}
 }
 

@@ -41,12 +41,11 @@ func (c *Terms) canTake(t *Acquisition) bool {
 func (p *Lock) mayHandOff(t *Acquisition, now time.Time) bool {
 	s := p.side(t.Terms.Reads)
 	l := s.queue(t.Terms)
+	if l == nil || p.closed || l.hand.offered != nil || s.held != t || !p.inherits(t) {
+		return false
+	}
 	held, handOffs := now.Sub(t.grant.since), t.HandOffCount()
 	switch {
-	case l == nil || p.closed || l.hand.offered != nil || s.held != t:
-		return false
-	case !p.inherits(t):
-		return false
 	case (handOffs >= MaxHandOffs || held >= MaxHandOffTime) && (l.entersWaiters || !p.lingers(t, now)):
 		return false
 	case held <= time.Duration(handOffs+1)*2*time.Microsecond:
@@ -133,7 +132,8 @@ func (p *Lock) HandOffTo(t, next *Acquisition) {
 	handOffs.count, handOffs.last = handOffs.count+1, next
 	switch l := p.Queue(t.Terms); {
 	case l == nil:
-		p.keep(next)
+		next.phase = Kept
+		p.sides[0].held, p.keeping.kept = next, next
 	case l.entersWaiters:
 		p.offerTo(l, next, l.nextInQueue(next))
 	default:

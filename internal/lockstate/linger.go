@@ -96,12 +96,6 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 // readersHere reports whether a call or a hold of this process uses the side of the readers.
 func (p *Lock) readersHere() bool { return len(p.sides[1].owners) > 0 }
 
-// keep makes t Kept. HandOffTo calls it.
-func (p *Lock) keep(t *Acquisition) {
-	t.phase = Kept
-	p.sides[0].held, p.keeping.kept = t, t
-}
-
 // keepFor sets when t, which is Kept, is released.
 func (p *Lock) keepFor(t *Acquisition, now time.Time) {
 	k := p.keeping

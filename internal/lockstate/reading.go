@@ -222,13 +222,6 @@ func (s *side) refuse() {
 	s.open = nil
 }
 
-// closeToReaders closes t, which has ended, to readers.
-func (p *Lock) closeToReaders(t *Acquisition) {
-	if s := p.side(true); s.open == t {
-		s.open = nil
-	}
-}
-
 // joinedStep returns the Step of a waiter that joined a request. It is Send if the reply says nothing
 // about w.
 func (p *Lock) joinedStep(w *Waiter, sibling *Acquisition, now time.Time) (step Step) {
