@@ -24,10 +24,7 @@ type inquiry[T any] = func(ctx context.Context, rdb rueidis.Client, k luascripts
 // Ask runs an idempotent script, and retries it within the operation timeout while a retry may help. It never has two
 // copies in flight.
 func Ask[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
-	return once(ctx, s, spec, op, func() (T, error) {
-		o := command.SendWithRetry[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
-		return o.Value, o.Err
-	})
+	return once(ctx, s, spec, op, func() (T, error) { return AskLast(ctx, s, spec, q) })
 }
 
 // Dated returns a sender for a call that begins now, for use in Ask. It ensures that a delayed duplicate of an earlier
