@@ -215,7 +215,6 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	case !a.s.sender.MayPass(err) || a.endsWithin(d) || a.s.sender.Down(a.waiting, a.timeLeft(), last, err) || !command.Sleep(a.waiting, d):
 		return false, err
 	}
-	a.now = time.Now()
 	a.wakeup()
 	return true, err
 }
@@ -249,7 +248,6 @@ func (a *attempt) overtook() bool {
 		}
 	}
 	a.releasing = nil
-	a.now = time.Now()
 	a.wakeup()
 	return true
 }
@@ -281,8 +279,9 @@ func (a *attempt) restart() {
 	a.at.unlock()
 }
 
-// wakeup makes the waiter send a request, at any position in the queue.
+// wakeup makes the waiter send a request now, at any position in the queue.
 func (a *attempt) wakeup() {
+	a.now = time.Now()
 	a.at.lock()
 	a.at.state.Wakeup(a.w)
 	a.at.unlock()

@@ -168,7 +168,6 @@ func (a *attempt) retryKept(e keptElsewhere) bool {
 	if waited+pause > e.within || a.endsWithin(pause) || !command.Sleep(a.waiting, pause) {
 		return false
 	}
-	a.now = time.Now()
 	a.wakeup()
 	return true
 }
