@@ -85,15 +85,6 @@ func (h *hold) limitLocked(end time.Time, cause error) {
 	}
 }
 
-// checkCallers checks the caller contexts of holds that are about to be renewed.
-func (s *Session) checkCallers(holds []*hold) {
-	for _, h := range holds { // without the mutex: the context is the caller's
-		if h.caller().Err() != nil {
-			s.callerCanceled(h)
-		}
-	}
-}
-
 // callerCanceled records that the context of h's caller is canceled. It limits h, unless h lasts until Unlock.
 func (s *Session) callerCanceled(h *hold) {
 	t := h.acquisition()

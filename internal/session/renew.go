@@ -62,7 +62,11 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 	if len(r.acquisitions) == 0 {
 		return errs
 	}
-	s.checkCallers(r.holds)
+	for _, h := range r.holds { // without the mutex: the context is the caller's
+		if h.caller().Err() != nil {
+			s.callerCanceled(h)
+		}
+	}
 	r.sent = time.Now()
 	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, r)
 	r.givenUp.Store(true) // before the watchdog, or an Unlock that waits for this renewal, can continue; no effect after a reply
