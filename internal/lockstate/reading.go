@@ -146,7 +146,11 @@ func (p *Lock) share(w *Waiter, sibling *Acquisition, now time.Time) Step {
 		if p.joinRequest(w, now) {
 			return Step{Do: Wait, Due: w.until}
 		}
-		p.startRequest(w, now)
+		s := p.side(true)
+		w.own = &sharedRequest{t: w.Acquisition, sent: now, refusals: s.refusals} // others can join it
+		w.alone, w.until = false, time.Time{}
+		s.request = w.own
+		s.requests++
 	}
 	return Step{Do: Send}
 }
@@ -167,15 +171,6 @@ func (p *Lock) joinRequest(w *Waiter, now time.Time) bool {
 	w.joined = f
 	f.joiners = append(f.joiners, w)
 	return true
-}
-
-// startRequest records that the request of w is about to be sent, and opens it to joiners.
-func (p *Lock) startRequest(w *Waiter, now time.Time) {
-	s := p.side(true)
-	w.own = &sharedRequest{t: w.Acquisition, sent: now, refusals: s.refusals}
-	w.alone, w.until = false, time.Time{}
-	s.request = w.own
-	s.requests++
 }
 
 // finishRequest records the reply to the request of w, a reader, for t. A grant admits the joiners,
