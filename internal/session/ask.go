@@ -18,7 +18,6 @@ import (
 // acquireRequest is one request for the first hold of a lock. It implements command.Call.
 type acquireRequest struct {
 	luascripts.Request
-	s    *Session
 	t    *acquisition      // for which it is sent
 	spec *Spec             // the waiter's; a ticket may have another waiter's spec
 	w    *lockstate.Waiter // waits for the reply
@@ -31,7 +30,7 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	s, spec := a.s, a.spec
 	a.t = step.Acquisition
 	q := &a.request
-	*q = acquireRequest{s: s, t: acquisitionOf(a.t), spec: spec, w: a.w, sent: a.now}
+	*q = acquireRequest{t: acquisitionOf(a.t), spec: spec, w: a.w, sent: a.now}
 	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare,
 		Replicas: spec.Config.Replicas, ReplicaTimeout: spec.Config.ReplicaTimeout}
 	if step.Sibling != nil {
@@ -56,16 +55,16 @@ func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
 	if q.Replicas > 0 {
 		return q.sendToReplicas(ctx)
 	}
-	return q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Request)
+	return q.spec.Acquire(ctx, q.t.at.s.rdb, q.spec.Keys, q.Request)
 }
 
 // sendToReplicas sends the request, and waits for the replicas to confirm it.
 func (q acquireRequest) sendToReplicas(ctx context.Context) (luascripts.Acquired, error) {
 	// rueidis has no timeout for WAIT, so without this one the goroutine could block indefinitely.
-	within := q.ReplicaTimeout + q.s.OpTimeout
+	within := q.ReplicaTimeout + q.t.at.s.OpTimeout
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel() // mutant: removed: memory
-	reply, err := q.spec.Acquire(ctx, q.s.rdb, q.spec.Keys, q.Request)
+	reply, err := q.spec.Acquire(ctx, q.t.at.s.rdb, q.spec.Keys, q.Request)
 	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
 		err = command.NoReply{After: within}
 	}
@@ -102,7 +101,7 @@ func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
 	mustReconcile := at.state.LateReply(q.w, &q.t.Acquisition, wrote || resent)
 	at.unlock()
 	if mustReconcile {
-		q.s.reconcile(q.t, err != nil || resent) // mutant: always: speed
+		at.s.reconcile(q.t, err != nil || resent) // mutant: always: speed
 	}
 }
 

@@ -211,7 +211,7 @@ func TestRequest_unsent(t *testing.T) {
 				w.Fatal(failed)
 			}
 			at.lock()
-			q := acquireRequest{s: w.a, t: acquisitionOf(at.NewAcquisition(&spec.terms, time.Now())), spec: spec, sent: time.Now()}
+			q := acquireRequest{t: acquisitionOf(at.NewAcquisition(&spec.terms, time.Now())), spec: spec, sent: time.Now()}
 			at.state.WillSend(&q.t.Acquisition, leaseTime, 0)
 			at.state.Fail(&q.t.Acquisition)
 			at.unlock()

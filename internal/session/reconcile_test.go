@@ -169,7 +169,7 @@ func TestReplicas_deadline(t *testing.T) {
 				return luascripts.Acquired{}, ctx.Err()
 			}
 		}, nil)
-		q := acquireRequest{s: w.a, spec: w.a.NewSpec(k, "orders", nil), Request: luascripts.Request{Replicas: 1, ReplicaTimeout: time.Second}}
+		q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", nil), Request: luascripts.Request{Replicas: 1, ReplicaTimeout: time.Second}}
 		if _, err := q.Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
 			w.Error(err)
 		}
