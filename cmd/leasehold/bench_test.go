@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,9 +30,9 @@ func TestBench(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	says(t, on(t, s, "bench", "--duration", "1s", "--yes"), 0, "round trip ", "free ", "hot ", "hand-off ", "P99")
+	says(t, on(t, s, "bench", "--duration", "1s"), 0, "round trip ", "free ", "hot ", "hand-off ", "P99") // the server was busy just now, with the first one
 	noKeys(t, s, "")
-	b = on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--yes") // the server was busy just now
+	b = on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--yes")
 	for end := time.Now().Add(promptly); len(keysLike(t, s, "orders:leasehold-bench:*")) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it locks nothing")
@@ -40,6 +41,18 @@ func TestBench(t *testing.T) {
 	b.signal(os.Interrupt)
 	says(t, b, exitInterrupted)
 	noKeys(t, s, "")
+}
+
+// The warnings of the client are messages of the tool, each one once.
+func TestBench_warnings(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	s.AddUser(t, "jobs", "~orders:*", "~redisson_*", "&*", "+@all") // without the registry
+	b := on(t, s, "bench", "--duration", "100ms", "--prefix", "orders:", "--url", "redis://jobs:secret@"+s.Addr())
+	says(t, b, 0, "leasehold: registry entry denied")
+	if text := b.stderr.String(); strings.Count(text, "registry entry denied") != 1 || strings.Contains(text, "WARN") {
+		t.Error(text)
+	}
 }
 
 // A server that does not respond ends bench with an error, even in a call that waits without a limit.
