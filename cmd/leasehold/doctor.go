@@ -116,6 +116,8 @@ func (c *checkup) check() error {
 		return usagef("--prefix %q: spaces and quotes are not supported by --print-acl; write the ACL rule yourself", c.options.Prefix)
 	case c.acl == "" && c.options.Slow <= 0:
 		return usagef("--slow %v: must be positive", c.options.Slow)
+	case c.acl == "" && c.limit <= 0:
+		return usagef("--timeout %v: must be positive", c.limit)
 	}
 	return nil
 }

@@ -37,6 +37,8 @@ func TestDoctor(t *testing.T) {
 		"two servers":     {"--url redis://a --url redis://b", 2, nil},
 		"slow":            {"--slow 1ns --url " + well.URL(), 1, []string{": warning\n", "! scripts", "→ check SLOWLOG GET"}},
 		"never slow":      {"--slow 0 --url " + well.URL(), 2, nil},
+		"no time":         {"--timeout 0 --url " + well.URL(), 2, nil},
+		"negative time":   {"--timeout -1s --url " + well.URL(), 2, nil},
 		"unknown output":  {"-o yaml --url " + well.URL(), 2, nil},
 		"a word too many": {"redis://user:secret@a", 2, nil},
 	} {
