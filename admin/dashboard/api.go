@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -23,6 +24,7 @@ type (
 	}
 	apiLock struct {
 		Name    string      `json:"name"`
+		Bytes   []byte      `json:"name_base64,omitempty"` // of a name that is not UTF-8: in JSON, such names can look alike
 		Kind    string      `json:"kind"`
 		Mode    string      `json:"mode,omitempty"`
 		LeaseMS *int64      `json:"lease_ms"` // null without an expiry
@@ -59,8 +61,9 @@ type (
 	}
 	apiPast struct {
 		Name     string     `json:"name"`
-		Recorded *time.Time `json:"recorded_since"` // null if nothing was recorded of any lock
-		Holds    []apiHold  `json:"holds"`          // the latest first
+		Bytes    []byte     `json:"name_base64,omitempty"` // as in apiLock
+		Recorded *time.Time `json:"recorded_since"`        // null if nothing was recorded of any lock
+		Holds    []apiHold  `json:"holds"`                 // the latest first
 	}
 	apiHold struct {
 		Mode   string     `json:"mode"`
@@ -83,6 +86,14 @@ func instant(t time.Time) *time.Time {
 	return &t
 }
 
+// bytesOf returns the bytes of a name that is not UTF-8, and nil for any other.
+func bytesOf(name string) []byte {
+	if utf8.ValidString(name) {
+		return nil
+	}
+	return []byte(name)
+}
+
 func apiClientOf(c lock.Client) apiClient {
 	return apiClient{Name: c.Name, Host: c.Host, PID: c.PID, Label: c.Label, Version: c.Version, Started: instant(c.Started)}
 }
@@ -96,7 +107,7 @@ func apiHoldersOf(all []lock.Holder) []apiHolder {
 }
 
 func apiLockOf(l admin.Lock) apiLock {
-	j := apiLock{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: apiHoldersOf(l.Holders), Left: l.Left, Done: l.Done}
+	j := apiLock{Name: l.Name, Bytes: bytesOf(l.Name), Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: apiHoldersOf(l.Holders), Left: l.Left, Done: l.Done}
 	if l.Locked() && l.Lease >= 0 {
 		ms := l.Lease.Milliseconds()
 		j.LeaseMS = &ms
@@ -141,7 +152,8 @@ func (h *Handler) apiHistory(w http.ResponseWriter, r *http.Request) {
 		_, _ = h.detailOf(r.URL.Query().Get("name")).get(r.Context()) // its audit record says how holds ended
 	}
 	now := time.Now()
-	past := apiPast{Name: r.URL.Query().Get("name"), Recorded: instant(h.history.since()), Holds: []apiHold{}}
+	name := r.URL.Query().Get("name")
+	past := apiPast{Name: name, Bytes: bytesOf(name), Recorded: instant(h.history.since()), Holds: []apiHold{}}
 	for _, p := range h.history.of(past.Name, now) {
 		past.Holds = append(past.Holds, apiHold{Mode: string(p.mode), Asked: instant(p.asked), From: p.from.UTC(), Before: p.before, Until: instant(p.ended),
 			HeldMS: p.lasted(now).Milliseconds(), Ended: p.how, Client: apiClientOf(p.client)})

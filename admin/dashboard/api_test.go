@@ -72,6 +72,26 @@ func TestAPI_locks(t *testing.T) {
 	}
 }
 
+// Two names that are not UTF-8 can look alike in JSON. Their bytes tell them apart.
+func TestAPI_bytes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := serve(t, server.Client(t))
+	c := billing(t, server.Client(t), "billing")
+	for _, name := range []string{"a\xfe", "a\xff", "plain"} {
+		mustLock(t, c.NewLock(name))
+	}
+	text := s.until("api/locks", func(text string) bool { return strings.Count(text, `"name":`) >= 3 })
+	for _, part := range []string{`"name":"a\ufffd","name_base64":"Yf4=",`, `"name":"a\ufffd","name_base64":"Yf8=",`, `"name":"plain","kind":`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
+		}
+	}
+	if text := s.says("api/history?name=a%ff", 200, `"name_base64":"Yf8=",`); !strings.Contains(text, `"mode":"exclusive"`) {
+		t.Errorf("%s", text)
+	}
+}
+
 // The addresses of /api do not read the body of a request. They would store a large upload in a file.
 func TestAPI_upload(t *testing.T) {
 	h, err := dashboard.New(redistest.Start(t).Client(t))

@@ -17,9 +17,10 @@ import (
 
 // historyJSON is the reply of /api/history, and the output of history -o json.
 type historyJSON struct {
-	Name     string     `json:"name"`
-	Recorded *time.Time `json:"recorded_since"`
-	Holds    []holdJSON `json:"holds"`
+	Name      string     `json:"name"`
+	NameBytes []byte     `json:"name_base64,omitempty"`
+	Recorded  *time.Time `json:"recorded_since"`
+	Holds     []holdJSON `json:"holds"`
 }
 
 type holdJSON struct {

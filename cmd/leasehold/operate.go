@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
@@ -71,7 +72,8 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 type (
 	lockJSON struct {
 		Name          string                   `json:"name"`
-		Kind          string                   `json:"kind,omitempty"` // empty if it is free
+		NameBytes     []byte                   `json:"name_base64,omitempty"` // as bytesOf says
+		Kind          string                   `json:"kind,omitempty"`        // empty if it is free
 		Mode          string                   `json:"mode,omitempty"`
 		LeaseMS       *int64                   `json:"lease_ms"` // null without an expiry, and if it is free
 		Holding       int                      `json:"holding"`
@@ -155,7 +157,7 @@ type (
 )
 
 func toJSON(l admin.Lock) lockJSON {
-	j := lockJSON{Name: l.Name, Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
+	j := lockJSON{Name: l.Name, NameBytes: bytesOf(l.Name), Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: []ownerJSON{}, Left: l.Left, Done: l.Done, Token: l.Token, HighestToken: l.HighestToken, ForceUnlock: l.ForceUnlock}
 	if s := l.Leader; s != nil {
 		j.Leader = &leaderJSON{Value: s.Value, Since: s.Since.UTC(), Token: s.Token, LeftMS: s.Left.Milliseconds()}
 	}
@@ -204,6 +206,14 @@ func toJSON(l admin.Lock) lockJSON {
 
 func clientToJSON(c lock.Client) clientJSON {
 	return clientJSON{ID: c.ID, Name: c.Name, Host: c.Host, PID: c.PID, Label: c.Label, Version: c.Version, Started: instant(c.Started)}
+}
+
+// bytesOf returns the bytes of a name that is not UTF-8: in JSON, such names can look alike. It returns nil for any other name.
+func bytesOf(name string) []byte {
+	if utf8.ValidString(name) {
+		return nil
+	}
+	return []byte(name)
 }
 
 // instant returns t; nil if t is not known.

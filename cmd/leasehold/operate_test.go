@@ -460,6 +460,25 @@ func TestShown_everywhere(t *testing.T) {
 	}
 }
 
+// Two names that are not UTF-8 can look alike in JSON. Their bytes tell them apart.
+func TestJSON_bytes(t *testing.T) {
+	var b strings.Builder
+	var l admin.Lock
+	l.Name = "a\xff"
+	h := historyJSON{Name: l.Name, NameBytes: []byte(l.Name)}
+	if err := errors.Join(jsonLine(&b, toJSON(l)), jsonLine(&b, eventToJSON(admin.Event{Lock: l})), jsonLine(&b, h)); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.String(), `"name":"a\ufffd","name_base64":"Yf8="`); n != 3 {
+		t.Errorf("%s", b.String())
+	}
+	l.Name = "a\ufffd"
+	b.Reset()
+	if err := jsonLine(&b, toJSON(l)); err != nil || strings.Contains(b.String(), "base64") {
+		t.Errorf("%s, %v", b.String(), err)
+	}
+}
+
 // A watch that ends by itself has failed.
 func TestPrintEvents_ends(t *testing.T) {
 	var out, stderr strings.Builder

@@ -19,6 +19,7 @@ type eventJSON struct {
 	At          time.Time                `json:"at"`
 	Event       admin.EventType          `json:"event"`
 	Name        string                   `json:"name"`
+	NameBytes   []byte                   `json:"name_base64,omitempty"` // as bytesOf says
 	Owner       string                   `json:"owner,omitempty"`
 	Client      *clientJSON              `json:"client,omitempty"`
 	LeaseMS     *int64                   `json:"lease_ms"`
@@ -101,7 +102,7 @@ func printEvents(ctx context.Context, events iter.Seq2[admin.Event, error], w, s
 
 func eventToJSON(e admin.Event) eventJSON {
 	l := toJSON(e.Lock)
-	j := eventJSON{At: e.At.UTC(), Event: e.Type, Name: l.Name, Owner: e.Owner, LeaseMS: l.LeaseMS, Holding: l.Holding, Waiting: l.Waiting}
+	j := eventJSON{At: e.At.UTC(), Event: e.Type, Name: l.Name, NameBytes: l.NameBytes, Owner: e.Owner, LeaseMS: l.LeaseMS, Holding: l.Holding, Waiting: l.Waiting}
 	if e.Owner != "" {
 		c := clientToJSON(e.Client)
 		j.Client = &c
