@@ -94,6 +94,8 @@ func (i *inspection) show(l admin.Lock, w, stderr io.Writer) error {
 	switch {
 	case len(i.limits) > 0 && l.Limit == nil:
 		return fmt.Errorf("%s is not a rate limiter key with used quota: remove --limit", shown(l.Name))
+	case len(i.limits) > 0 && !fits(l.Limit, i.limits):
+		return usagef("--limit: %s has %d limits (%s): pass each limit of the application, in its order", shown(l.Name), len(l.Limit.Usage), stateOf(l))
 	case i.out.format.value == "json":
 		j := toJSON(l)
 		if len(i.limits) > 0 {

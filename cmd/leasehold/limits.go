@@ -205,6 +205,16 @@ func filterLines(f *admin.FilterState, line func(head, format string, args ...an
 	return what
 }
 
+// fits reports whether these can be the limits of a key, in their order. The application can have added some since the key was used.
+func fits(s *admin.LimitState, limits []ratelimit.Limit) bool {
+	for i, o := range s.Usage {
+		if i == len(limits) || limits[i].Aligned != o.Aligned {
+			return false
+		}
+	}
+	return true
+}
+
 // standing returns the units that are left under these limits, and the time until there is one. It counts as the limiter does.
 func standing(s *admin.LimitState, limits []ratelimit.Limit) (left int64, next time.Duration) {
 	left, next = math.MaxInt64, s.Ahead

@@ -159,7 +159,7 @@ func TestInspect_unheld(t *testing.T) {
 		`limit 1    refills in .*\nlimit 2    4 used, resets in .*\nremaining  unknown: pass the limits of the application, such as --limit 10/1m\nreset      in .*\n`)
 	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h", "--limit", "1000/8760h/aligned"), `api:alice: a key of a rate limiter\n`+
 		`limit 1    .*\nlimit 2    .*\nremaining  6\nnext       now\nreset      in .*\n`)
-	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h/4"), `(?s).*\nremaining  0\nnext       in (6m00s|5m\d\ds)\n.*`)
+	matchesText(t, on(t, s, "inspect", "api:alice", "--limit", "10/1h/4", "--limit", "1000/8760h/aligned"), `(?s).*\nremaining  0\nnext       in (6m00s|5m\d\ds)\n.*`)
 	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "4/1h/1"), `(?s).*\nqueue      the last waiter is admitted in .*\nremaining  0\nnext       in (45m00s|44m\d\ds)\n.*`)
 	matchesText(t, on(t, s, "inspect", "mail:partner", "--limit", "1000/1h"), `(?s).*\nremaining  0\nnext       in (30m00s|29m\d\ds)\n.*`)
 	matchesText(t, on(t, s, "inspect", "sms"), `sms: a Redisson-compatible rate limiter, 10 per 1h\nremaining  0\nnext       in .*\nreset      in .*\n`)
@@ -175,11 +175,18 @@ func TestInspect_unheld(t *testing.T) {
 	s.Do(t, "DEL", "crawl:{1}:config")
 	matchesText(t, on(t, s, "inspect", "crawl"), `(?s)crawl: a Bloom filter for 8,000 elements, made of 2 shards\n.*\nmissing   1 of 2 shards: their elements are reported as absent\n`)
 	matchesText(t, on(t, s, "inspect", "crawl:{0}"), `(?s)crawl:\{0\}: a Bloom filter for 4,000 elements, one of 2 shards of another filter\n.*`)
-	j := on(t, s, "inspect", "api:alice", "-o", "json", "--limit", "10/1h")
+	j := on(t, s, "inspect", "api:alice", "-o", "json", "--limit", "10/1h", "--limit", "1000/8760h/aligned")
 	says(t, j, 0)
 	var l lockJSON
 	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "ratelimit" || *l.Limit.Left != 6 || *l.Limit.NextMS != 0 {
 		t.Errorf("%+v, %v", l, err)
+	}
+	for _, wrong := range [][]string{{"10/1h"}, {"1000/8760h/aligned", "10/1h"}} { // as if the other limit did not count, or each were the other
+		args := []string{"inspect", "api:alice"}
+		for _, l := range wrong {
+			args = append(args, "--limit", l)
+		}
+		says(t, on(t, s, args...), 2, "api:alice has 2 limits (refills in ", "pass each limit of the application, in its order")
 	}
 	says(t, on(t, s, "inspect", "sms", "--limit", "10/1h"), 1, "sms is not a rate limiter key with used quota: remove --limit")
 	for _, bad := range []string{"10", "x/1h", "10/x", "0/1h", "10/1h/x", "10/1h/2/3", "10/0s"} {
