@@ -148,27 +148,31 @@ func forEach(locks iter.Seq2[admin.Lock, error], f func(admin.Lock) error) error
 	return nil
 }
 
-// sorted returns the locks in the order of their names.
+// sorted returns the locks in the order of their names. A wait group can have the name of a lock.
 func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
 	err = forEach(locks, func(l admin.Lock) error {
 		all = append(all, l)
 		return nil
 	})
-	slices.SortFunc(all, func(a, b admin.Lock) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b admin.Lock) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind)) })
 	return all, err
 }
 
 // noMatch says that there is nothing that matches a query.
 func (c *connection) noMatch(q admin.Query) string {
 	switch pattern := q.Match; {
-	case unheld(q.Kind):
+	case unheld(q.Kind) || q.Kind == admin.Latch:
 		return fmt.Sprintf("no key of type %s matches %s on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
+	case q.Kind != "":
+		return fmt.Sprintf("no held lock of type %s matches %s on %s", q.Kind, shown(cmp.Or(pattern, "*")), c.server())
 	case pattern == "":
 		return "no lock is held on " + c.server()
-	case strings.ContainsAny(pattern, "*?["):
+	case strings.ContainsAny(pattern, `*?[\`):
 		return fmt.Sprintf("no held lock matches %s on %s", shown(pattern), c.server())
+	case shown(pattern) != pattern || strings.Contains(pattern, "'"): // a shell would not read it as it is shown
+		return fmt.Sprintf("lock %s is not held on %s", shown(pattern), c.server())
 	default:
-		return fmt.Sprintf("lock %s is not held on %s; for all names with this prefix: leasehold ls '%s'", shown(pattern), c.server(), shown(pattern+"*"))
+		return fmt.Sprintf("lock %s is not held on %s; for all names with this prefix: leasehold ls '%s*'", shown(pattern), c.server(), pattern)
 	}
 }
 
