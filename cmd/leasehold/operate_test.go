@@ -149,6 +149,10 @@ func ls(t *testing.T, rdb rueidis.Client, url string) {
 	}
 	says(t, call("ls", "nothing:*"), 0, "NAME ", "leasehold: no held lock matches nothing:* on "+url+"\n")
 	says(t, call("ls", "orders"), 0, "lock orders is not held on "+url+"; for all names with this prefix: leasehold ls 'orders*'\n")
+	says(t, call("ls", "it's"), 0, "lock it's is not held on "+url+"\n")
+	says(t, call("ls", "new\nline"), 0, `lock "new\nline" is not held on `+url+"\n")
+	says(t, call("ls", `or\ders`), 0, `no held lock matches or\ders on `+url+"\n")
+	says(t, call("ls", "--kind", "fair"), 0, "no held lock of type fair matches * on "+url+"\n")
 	says(t, call("clients"), 0, "NAME ", "billing", host(t), "zone=a")
 	says(t, call("clients", "-o", "wide"), 0, c.ID())
 	clients := call("clients", "-o", "jsonl")
@@ -254,6 +258,20 @@ func TestUnlock(t *testing.T) {
 		t.Errorf("the holder is told %v", err)
 	}
 	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "ago, by alice\n", "stuck since 3\n", "from billing on ")
+
+	// The workers of a wait group, which nobody holds next, and a latch, which nobody holds.
+	if _, err := c.NewWaitGroup("workers").Add(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	u := on(t, s, "unlock", "workers", "--yes")
+	says(t, u, 0, "notification sent to the worker (billing on ", "The removed workers count as lost")
+	if text := u.stdout.String(); strings.Contains(text, "holder") {
+		t.Error(text)
+	}
+	if _, err := c.NewLatch("latch").TrySetCount(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	says(t, on(t, s, "unlock", "latch", "--yes"), 1, "latch is a latch, which has no holder; nothing was changed")
 
 	// All readers that it has shown.
 	a, b := mustLock(t, c.NewRWLock("rw").Read()), mustLock(t, billing(t, s.Client(t)).NewRWLock("rw").Read())
@@ -476,6 +494,21 @@ func TestJSON_bytes(t *testing.T) {
 	b.Reset()
 	if err := jsonLine(&b, toJSON(l)); err != nil || strings.Contains(b.String(), "base64") {
 		t.Errorf("%s, %v", b.String(), err)
+	}
+}
+
+// What has the name of another lock stands behind it, whatever the order in which a list finds them.
+func TestSorted_equalNames(t *testing.T) {
+	group, plain := admin.Lock{Kind: admin.WaitGroup}, admin.Lock{Kind: admin.Plain}
+	for _, found := range [][]admin.Lock{{group, plain}, {plain, group}} {
+		all, err := sorted(func(yield func(admin.Lock, error) bool) {
+			for _, l := range found {
+				yield(l, nil)
+			}
+		})
+		if err != nil || len(all) != 2 || all[0].Kind != admin.Plain {
+			t.Errorf("%+v, %v", all, err)
+		}
 	}
 }
 

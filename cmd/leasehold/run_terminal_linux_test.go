@@ -757,7 +757,7 @@ func TestTop_unlock(t *testing.T) {
 		{"", "unlocked; notification sent to the holder (billing on "},
 		{"", "stuck, ticket 816"}, // the note in the details
 		{"\x7f/done\r", "filter done"},
-		{"u", "done is not held; nothing was changed"},
+		{"u", "done is a latch, which has no holder; nothing was changed"},
 	} {
 		p.types(step.keys)
 		awaitDrawn(t, p, step.shows)

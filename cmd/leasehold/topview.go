@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,7 @@ type topView struct {
 type unlocking struct {
 	name   string
 	owners []string // when u was pressed; no other loses the lock. nil until the server has told
+	noun   string   // what they are
 	reason string
 	sure   bool // the reason is there, and the next key says yes or no
 }
@@ -149,7 +151,7 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case found:
 		if t.unlock != nil && t.unlock.name == m.name {
-			t.unlock.owners, t.text = m.owners, m.text
+			t.unlock.owners, t.unlock.noun, t.text = m.owners, m.noun, m.text
 		}
 	case unlocked:
 		t.unlock, t.says = nil, string(m)
@@ -297,6 +299,7 @@ func (t *topView) show(name string) { t.open, t.text, t.line = name, "…", 0 }
 type found struct {
 	name   string
 	owners []string
+	noun   string
 	text   string
 }
 
@@ -313,7 +316,7 @@ func (t *topView) find(name string) tea.Cmd {
 		}
 		var b bytes.Buffer
 		_ = detail(l).table(&b) // writing to a Buffer never fails
-		return found{name, owners, b.String()}
+		return found{name, owners, nounOf(l.Holders), b.String()}
 	}
 }
 
@@ -492,9 +495,10 @@ func (t *topView) foot() (lines []string) {
 		lines = append(lines, topHead+line+plain)
 	}
 	if u := t.unlock; u != nil {
-		text := takeOf(u.name, len(u.owners)) + "? Reason (optional): " + u.reason + "▏"
+		question := takeOf(u.name, len(u.owners), cmp.Or(u.noun, "holder"))
+		text := question + "? Reason (optional): " + u.reason + "▏"
 		if u.sure {
-			text = takeOf(u.name, len(u.owners)) + "? [y/N]"
+			text = question + "? [y/N]"
 		}
 		for _, line := range t.wrapped(text) {
 			lines = append(lines, topLate+line+plain)

@@ -36,7 +36,7 @@ displays the holder and asks for confirmation. Elsewhere it requires --yes.
 unlock removes only the holder it displayed, or the one named by --owner. An owner that
 acquires the lock in the meantime keeps it. But a process that hands the lock off among its
 own goroutines, or lets it linger, keeps one owner string: whoever holds it there is removed.
-The lock then goes to the next waiter.
+The lock then goes to the next waiter. The removed workers of a wait group count as lost.
 
 The holder's context is canceled with the operator and the reason: at once if it has held
 the lock for a second, and otherwise as soon as it has. A client that is not subscribed
@@ -94,7 +94,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 		return err
 	}
 	if !u.yes {
-		if err := u.confirm(ctx, in, out, len(owners)); err != nil {
+		if err := u.confirm(ctx, in, out, takeOf(u.name, len(owners), nounOf(l.Holders))); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,11 @@ func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err erro
 		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
 			return !slices.ContainsFunc(from, func(h lock.Holder) bool { return h.Owner == owner })
 		})
-		text = fmt.Sprintf("%s; %s\n%s", unlockedOf(len(lost), len(owners), err), toldOf(r.Notified, from), worksOn)
+		noun, after := nounOf(from), worksOn
+		if noun == "worker" {
+			after = workersLost
+		}
+		text = fmt.Sprintf("%s; %s\n%s", unlockedOf(len(lost), len(owners), noun, err), toldOf(r.Notified, from, noun), after)
 	}
 	switch {
 	case errors.Is(err, lock.ErrNotHeld):
@@ -128,11 +132,21 @@ func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err erro
 	return text, nil
 }
 
+// nounOf returns the word for one of these holders: those of a wait group are its workers.
+func nounOf(holders []lock.Holder) string {
+	if len(holders) > 0 && holders[0].Mode == lock.Worker {
+		return "worker"
+	}
+	return "holder"
+}
+
 // unlockedOf returns words for a force-unlock that removed n holders, of those that were meant.
-func unlockedOf(n, meant int, err error) string {
+func unlockedOf(n, meant int, noun string, err error) string {
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%d of %d holders removed", n, meant)
+		return fmt.Sprintf("%d of %d %ss removed", n, meant, noun)
+	case n < meant && noun == "worker":
+		return fmt.Sprintf("unlocked; %d of %d workers were done", meant-n, meant)
 	case n < meant:
 		return fmt.Sprintf("unlocked; %d of %d holders had released it", meant-n, meant)
 	}
@@ -149,6 +163,8 @@ func ownersOf(l admin.Lock, only string) (owners []string, err error) {
 	switch {
 	case len(owners) > 0:
 		return owners, nil
+	case l.Kind == admin.Latch:
+		return nil, fmt.Errorf("%s is a latch, which has no holder; nothing was changed", shown(l.Name))
 	case only != "" && l.Locked():
 		return nil, fmt.Errorf("%s is not held by owner %s; nothing was changed", shown(l.Name), shown(only))
 	}
@@ -157,40 +173,44 @@ func ownersOf(l admin.Lock, only string) (owners []string, err error) {
 
 // toldOf returns words for which of the holders in from were notified: told of them have a subscribed client. Redis sends
 // a message to a paused process as well, so whether it was received is unknown.
-func toldOf(told int, from []lock.Holder) string {
+func toldOf(told int, from []lock.Holder, noun string) string {
 	const learns = "dead, or detect the force-unlock at their next renewal or release"
 	of, first := len(from), who(from[0].Owner, from[0].Client)
 	switch {
 	case of == 1 && told == 1:
-		return "notification sent to the holder (" + first + ")"
+		return "notification sent to the " + noun + " (" + first + ")"
 	case of == 1:
-		return "the holder (" + first + ") is not subscribed: it is dead, or detects the force-unlock at its next renewal or release"
+		return "the " + noun + " (" + first + ") is not subscribed: it is dead, or detects the force-unlock at its next renewal or release"
 	case told == of:
-		return fmt.Sprintf("notification sent to all %d holders", of)
+		return fmt.Sprintf("notification sent to all %d %ss", of, noun)
 	case told == 0:
-		return fmt.Sprintf("none of the %d holders is subscribed: they are %s", of, learns)
+		return fmt.Sprintf("none of the %d %ss is subscribed: they are %s", of, noun, learns)
 	}
-	return fmt.Sprintf("notification sent to %d of %d holders; the others are not subscribed: they are %s", told, of, learns)
+	return fmt.Sprintf("notification sent to %d of %d %ss; the others are not subscribed: they are %s", told, of, noun, learns)
 }
 
 // worksOn is what no notification can prevent.
 const worksOn = "A paused process, or one that ignores its context, keeps running alongside the next holder. Stop it before you trust the data."
 
-// takeOf is the question before a force-unlock of a lock with that many holders.
-func takeOf(name string, holders int) string {
-	from := "its holder"
+// workersLost is what a force-unlock of a wait group comes to, which has no next holder.
+const workersLost = "The removed workers count as lost, and waiters of the wait group receive an error that names them. " +
+	"A paused process, or one that ignores its context, keeps running. Stop it before you trust the data."
+
+// takeOf is the question before a force-unlock of a lock with that many holders, which noun names.
+func takeOf(name string, holders int, noun string) string {
+	from := "its " + noun
 	if holders > 1 {
-		from = fmt.Sprintf("its %d holders", holders)
+		from = fmt.Sprintf("its %d %ss", holders, noun)
 	}
 	return fmt.Sprintf("Force-unlock %s and remove %s", shown(name), from)
 }
 
 // confirm asks whether to go on.
-func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, holders int) error {
+func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, question string) error {
 	if !isTerminal(in) {
 		return usagef("%s: not a terminal, nothing was changed; use --yes", shown(u.name))
 	}
-	return agreed(ctx, in, out, takeOf(u.name, holders), fmt.Errorf("%s: nothing was changed", shown(u.name)))
+	return agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(u.name)))
 }
 
 func isTerminal(r io.Reader) bool {
