@@ -170,7 +170,10 @@ func TestCancelled(t *testing.T) {
 					t.Fatalf("%s of %s: %v before a %s", c.op, name, err, c.command)
 				}
 				cancel()
-				named(t, c.op+", left while its "+phase+" is on its way", name, <-done, context.Canceled)
+				err := <-done
+				if named(t, c.op+", left while its "+phase+" is on its way", name, err, context.Canceled); !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
+					t.Errorf("%s of %s: %v does not say that there was no reply", c.op, name, err)
+				}
 				close(held)
 				p.OnRequest(nil)
 			}

@@ -53,6 +53,7 @@ type caller struct {
 	condition interface {
 		check(found any) (done bool, err error)
 	}
+	began    time.Time  // when it joined; zero after the result of a read; guarded by Latches.mu
 	joinedAt int        // number of reads started before it joined, whose results it ignores; guarded by Latches.mu
 	err      error      // of the latest read, if Redis was unavailable; guarded by Latches.mu
 	done     chan error // cap 1
@@ -69,7 +70,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 		return err
 	}
 	defer all.session.Leave()
-	c := &caller{condition: condition, done: make(chan error, 1)}
+	c := &caller{condition: condition, began: time.Now(), done: make(chan error, 1)}
 	w, err := all.join(key, channel, read, c)
 	if err != nil {
 		return err
@@ -79,6 +80,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 		return err
 	case <-ctx.Done():
 	}
+	over := ctx.Err() // without the mutex: the context is the caller's
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	w.leave(c)
@@ -87,10 +89,13 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 		return err // it ended before leave
 	default:
 	}
-	if c.err != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), c.err)
+	switch {
+	case c.err != nil:
+		return fmt.Errorf("%w: %w", over, c.err)
+	case !c.began.IsZero():
+		return command.Silent{Err: over, For: time.Since(c.began)}
 	}
-	return ctx.Err()
+	return over
 }
 
 // join adds c to the callers of the watch of key, and creates the watch if needed.
@@ -186,7 +191,7 @@ func (w *watch) deliver(read int, found any, err error) {
 			c.done <- err
 			w.leave(c)
 		case c.joinedAt < read:
-			c.err = nil
+			c.err, c.began = nil, time.Time{}
 			if done, err := c.condition.check(found); done {
 				c.done <- err
 				w.leave(c)

@@ -168,7 +168,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 	d.mu.Unlock()
 
 	a.patience.Reset(lim.policy.after)
-	late := false
+	began, late := time.Now(), false
 	select {
 	case <-a.done:
 		r, err := a.r, a.err
@@ -177,7 +177,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		d.asks.Put(a)
 		return r, err
 	case <-ctx.Done():
-		err = ctx.Err()
+		err = d.send.Failed(ctx, began, ctx.Err())
 	case <-a.patience.C:
 		err, late = d.send.Explain(command.NoReply{After: lim.policy.after}), true
 	case <-d.send.Closing():

@@ -84,7 +84,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 		select {
 		case <-under: // at the latest when the policy decides for its caller, who came first
 		case <-ctx.Done():
-			return answer{}, ctx.Err()
+			return answer{}, l.desk.send.Failed(ctx, now, ctx.Err())
 		}
 	}
 }

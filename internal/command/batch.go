@@ -88,10 +88,11 @@ func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
 		return none, err
 	}
 	defer b.s.Done()
+	began := time.Now()
 	q := newRequest(r)
 	b.add(q)
 	if err := q.await(ctx, b.s, b.s.Timeout, b.s.closing); err != nil && !q.over.Swap(true) { // mutant: operand 1: a reply has set over
-		return none, b.s.Abandoned(err)
+		return none, b.s.Failed(ctx, began, err)
 	}
 	return q.R, nil
 }

@@ -109,7 +109,7 @@ func (s *Sender) Explain(err error) error {
 		return nil
 	}
 	err = luascripts.Discreet(err)
-	if errors.Is(err, lock.ErrUnavailable) {
+	if errors.Is(err, lock.ErrUnavailable) || errors.As(err, new(Silent)) {
 		return err // it was explained before
 	}
 	switch f := retry.FaultOf(err); {
@@ -125,24 +125,29 @@ func (s *Sender) Explain(err error) error {
 	return err
 }
 
-// Abandoned returns the error of a command whose reply the caller did not wait for, because of err.
-// It returns context errors unchanged: a command that is merely in flight does not mean that Redis is
-// unavailable. Other errors, such as NoReply, are explained.
-func (s *Sender) Abandoned(err error) error {
-	if err == context.Canceled || err == context.DeadlineExceeded {
-		return err
+// Failed returns the error of a call that began at began, waits only for its own command, and failed
+// with err. If ctx ended the wait, the result is Silent: a command that is merely in flight does not
+// mean that Redis is unavailable. Other errors, such as NoReply, are explained.
+func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
+	if err != nil && err == ctx.Err() { // mutant: operand 2: text
+		return Silent{err, time.Since(began)}
 	}
 	return s.Explain(err)
 }
 
-// Failed returns the error of a call that began at began, waits only for its own command, and failed
-// with err. If ctx ended the wait, the error says for how long there was no reply.
-func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
-	if err != nil && err == ctx.Err() { // mutant: operand 2: text
-		return fmt.Errorf("%w: no reply from Redis after %s", err, Brief(max(time.Since(began), 1)))
-	}
-	return s.Explain(err)
+// Silent is the error of a call whose context was canceled while its command had no reply.
+type Silent struct {
+	Err error // of the context
+	For time.Duration
 }
+
+// Error says for how long there was no reply.
+func (e Silent) Error() string {
+	return fmt.Sprintf("%v: no reply from Redis after %s", e.Err, Brief(max(e.For, 1)))
+}
+
+// Unwrap returns Err.
+func (e Silent) Unwrap() error { return e.Err }
 
 // MayPass reports whether a call with little time should retry a command that failed with err. A
 // read-only replica is worth a retry only if Sentinel or a cluster can name the new primary.

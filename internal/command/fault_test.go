@@ -133,11 +133,12 @@ func TestFailed_canceled(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			cancel()
-			if err := s.Abandoned(cause); err != cause {
-				t.Errorf("%v, and %v was cut off", err, cause)
-			}
-			if err := s.Failed(ctx, sent, ctx.Err()); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
+			err := s.Failed(ctx, sent, ctx.Err())
+			if errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, cause) || err.Error() != cause.Error()+": "+text {
 				t.Errorf("%v, and the call ended by %v", err, cause)
+			}
+			if again := s.Explain(err); again != err {
+				t.Errorf("%v becomes %v", err, again)
 			}
 			if err := s.Failed(ctx, time.Now(), ctx.Err()); err == nil || !strings.HasSuffix(err.Error(), "after 1ns") {
 				t.Errorf("%v, and it was sent just now", err)
@@ -146,11 +147,8 @@ func TestFailed_canceled(t *testing.T) {
 				t.Errorf("got %v, although the server replied", err)
 			}
 		}
-		if err := s.Abandoned(NoReply{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
+		if err := s.Failed(t.Context(), time.Now(), NoReply{After: timeout}); !errors.Is(err, lock.ErrUnavailable) {
 			t.Errorf("%v, and the command was overdue", err)
-		}
-		if err := s.Abandoned(Final{io.EOF}); errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, io.EOF) {
-			t.Errorf("got %v, although the server replied", err)
 		}
 	})
 }

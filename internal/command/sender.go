@@ -223,11 +223,9 @@ func Ask[T any](ctx context.Context, s *Sender, limit time.Duration, f func(cont
 		return none, err
 	}
 	defer s.Done()
-	value, answered, err := sendAlone[T](ctx, s, limit, s.closing, Func[T](func(context.Context) (T, error) { return f(context.WithoutCancel(ctx)) }))
-	if !answered {
-		return none, s.Abandoned(err)
-	}
-	return value, s.Explain(err)
+	began := time.Now()
+	value, _, err := sendAlone[T](ctx, s, limit, s.closing, Func[T](func(context.Context) (T, error) { return f(context.WithoutCancel(ctx)) }))
+	return value, s.Failed(ctx, began, err) // f itself may return the error of ctx
 }
 
 // sendAlone is Send for an unbatched command, whose caller also leaves when closing is closed. A

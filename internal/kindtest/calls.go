@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -76,7 +77,10 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 			go func() { done <- call.Do(ctx) }()
 			<-asked
 			cancel()
-			call.wants(t, "left while its "+phase+" is on its way", <-done, context.Canceled)
+			err := <-done
+			if call.wants(t, "left while its "+phase+" is on its way", err, context.Canceled); !strings.Contains(fmt.Sprint(err), silence) {
+				t.Errorf("%s: %v does not say that there was no reply", call.Op, err)
+			}
 			close(release)
 		}
 		call, c, p := via(t, i)

@@ -86,7 +86,10 @@ func interrupted(ctx context.Context, last error) error {
 		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
 	case errors.Is(last, lock.ErrUnavailable):
 		return fmt.Errorf("%w: %w", ended, last)
-	case errors.Is(last, ctx.Err()): // even if last says that it sent no command, or had no reply
+	case errors.Is(last, ctx.Err()): // even if last says that it sent no command
+		if silent := (command.Silent{}); errors.As(last, &silent) {
+			ended = command.Silent{Err: ended, For: silent.For}
+		}
 		return ended
 	}
 	return last
@@ -144,7 +147,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	if a.waiting.Err() == nil || a.ctx.Err() != nil {
 		return err
 	}
-	if err == a.waiting.Err() { // there was no reply
+	if errors.Is(err, a.waiting.Err()) { // there was no reply
 		err = a.s.sender.Unavailable(limit, nil)
 	}
 	if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
@@ -356,7 +359,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	}
 	switch {
 	case !o.Answered:
-		return nil, true, s.sender.Abandoned(o.Err)
+		return nil, true, s.sender.Failed(a.waiting, began, o.Err)
 	case o.Err != nil:
 		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
 			s.sender.Go(func() { s.reconcile(t, true) })

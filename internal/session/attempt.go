@@ -202,7 +202,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 		return a.retryKept(kept), err
 	case err == errRefused:
 		return a.overtook(), lock.ErrNotAcquired
-	case err == a.waiting.Err():
+	case errors.Is(err, a.waiting.Err()):
 		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoReply)):
 		if errors.Is(last, lock.ErrNotAcquired) { // the latest reply
@@ -256,7 +256,7 @@ func (a *attempt) overtook() bool {
 func (a *attempt) unanswered(err error, d time.Duration) {
 	over := a.waiting.Err() // if set, the next step returns it
 	if over != nil {
-		if err != over { // the request failed before the wait ended
+		if !errors.Is(err, over) { // the request failed before the wait ended
 			a.at.lock()
 			a.w.Failed(err)
 			a.at.unlock()
@@ -287,8 +287,8 @@ func (a *attempt) wakeup() {
 	a.at.unlock()
 }
 
-// ended returns the error of an attempt whose wait ended with err between two requests. It is err itself if the cause is
-// unknown.
+// ended returns the error of an attempt whose wait ended with err between two requests. It is err itself if no reply is
+// missing and the cause is unknown.
 func (a *attempt) ended(err error) error {
 	s, at, spec := a.s, a.at, a.spec
 	if err == lock.ErrClosed {
@@ -302,7 +302,7 @@ func (a *attempt) ended(err error) error {
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
 			return s.sender.Unavailable(d, err)
 		}
-		return err
+		return command.Silent{Err: err, For: now.Sub(t.Changing())}
 	}
 	if d, instead := at.state.Queue(&spec.terms).Outage(now, s.overdue(spec)); d > 0 {
 		return s.sender.Unavailable(d, cmp.Or(instead, err))
@@ -312,6 +312,9 @@ func (a *attempt) ended(err error) error {
 		return errAhead
 	case at.state.Refuses(&spec.terms):
 		return errWaited
+	}
+	if d, _ := at.state.Queue(&spec.terms).Outage(now, 0); d > 0 { // a request is in flight
+		return command.Silent{Err: err, For: d}
 	}
 	return err
 }
