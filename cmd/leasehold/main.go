@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -54,6 +55,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !started { // then all that can be wrong is how it was called
+		if text, names, ok := strings.Cut(err.Error(), "\n\nDid you mean this?\n"); ok {
+			err = fmt.Errorf("%s: did you mean %s?", text, strings.Join(strings.Fields(names), " or "))
+		}
 		err = usage(err)
 	}
 	return report(ctx, stderr, cmd, err)
@@ -86,5 +90,16 @@ func leasehold() *cobra.Command {
 		return err
 	})
 	root.AddCommand(runCommand(), lsCommand(), inspectCommand(), unlockCommand(), resizeCommand(), topCommand(), watchCommand(), clientsCommand(), serveCommand(), historyCommand(), benchCommand(), doctorCommand(), demoCommand(), versionCommand())
+	for _, cmd := range root.Commands() {
+		if check := cmd.Args; check != nil {
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				err := check(cmd, args)
+				if err != nil && !errors.As(err, new(*exitError)) { // cobra says how many it accepts, and not of what
+					return usagef("%s: use leasehold %s", plural(int64(len(args)), "argument"), cmd.Use)
+				}
+				return err
+			}
+		}
+	}
 	return root
 }

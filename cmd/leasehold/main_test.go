@@ -35,6 +35,25 @@ func TestRun_calledTheWrongWay(t *testing.T) {
 	}
 }
 
+// An argument that is missing, or is one too many, is answered with those that there are; a command that does not exist with one that does.
+func TestRun_arguments(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"inspect":              "leasehold: 0 arguments: use leasehold inspect NAME\n",
+		"unlock a b":           "leasehold: 2 arguments: use leasehold unlock NAME\n",
+		"watch":                "leasehold: 0 arguments: use leasehold watch NAME...\n",
+		"ls a b":               "leasehold: 2 arguments: use leasehold ls [PATTERN]\n",
+		"doctor redis://u:p@h": "leasehold: 1 argument: use leasehold doctor\n",
+		"run a":                "leasehold: no command after --: use leasehold run NAME -- COMMAND\n",
+		"insepct a":            "leasehold: unknown command \"insepct\" for \"leasehold\": did you mean inspect?\n",
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), strings.Fields(args), &stdout, &stderr); code != exitUsage || !strings.HasPrefix(stderr.String(), want) {
+			t.Errorf("leasehold %s: exit code %d, %q", args, code, &stderr)
+		}
+	}
+}
+
 func TestRun_help(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--help"}, {"demo", "--help"}} {

@@ -182,16 +182,16 @@ func TestOperate_wrongly(t *testing.T) {
 		says string
 	}{
 		"ls --kind cuckoo":                      {2, "must be one of any, plain, fair, rw, semaphore"},
-		"ls a b":                                {2, "accepts at most 1 arg"},
+		"ls a b":                                {2, "2 arguments: use leasehold ls [PATTERN]\n"},
 		"ls -o yaml":                            {2, "must be one of table, json, wide, jsonl, name"},
-		"inspect":                               {2, "accepts 1 arg"},
+		"inspect":                               {2, "0 arguments: use leasehold inspect NAME\n"},
 		"inspect a{b":                           {2, "bad lock name"},
 		"inspect text":                          {1, "key text is not a lock; nothing was changed"},
 		"unlock text --yes":                     {1, "key text is not a lock; nothing was changed"},
 		"unlock orders:1 --yes":                 {1, "orders:1 is not held; nothing was changed"},
 		"unlock orders:1 --operator a\nb":       {2, "WithOperator"},
 		"unlock orders:2 --yes --reason a\nb":   {2, "bad reason"},
-		"clients x":                             {2, "unknown command"},
+		"clients x":                             {2, "1 argument: use leasehold clients\n"},
 		"ls --url " + as:                        {1, "the user lacks a permission: run leasehold doctor"},
 		"inspect else --url " + as:              {1, "the user lacks a permission"},
 		"ls --url redis://a:secret@127.0.0.1:1": {1, "connection refused; check that the server is running"},
@@ -419,7 +419,7 @@ func TestWatch(t *testing.T) {
 	if n := strings.Count(w.stderr.String(), "wrong type"); n != 1 {
 		t.Errorf("it says so %d times", n)
 	}
-	says(t, on(t, s, "watch"), 2, "requires at least 1 arg")
+	says(t, on(t, s, "watch"), 2, "0 arguments: use leasehold watch NAME...")
 	says(t, on(t, s, "watch", "a{b"), 2, "bad lock name")
 }
 

@@ -43,8 +43,8 @@ func TestResize(t *testing.T) {
 		"gpus 0 --yes":          {2, "PERMITS 0: must be at least 1 and at most"},
 		"gpus 2147483648 --yes": {2, "at most 2147483647"},
 		"gpus four --yes":       {2, "PERMITS four"},
-		"gpus --yes":            {2, "accepts 2 arg"},
-		"gpus 5 --yes extra":    {2, "accepts 2 arg"},
+		"gpus --yes":            {2, "1 argument: use leasehold resize NAME PERMITS"},
+		"gpus 5 --yes extra":    {2, "3 arguments: use leasehold resize NAME PERMITS"},
 	} {
 		says(t, on(t, s, append([]string{"resize"}, strings.Fields(line)...)...), test.code, test.text)
 	}
