@@ -15,6 +15,7 @@ import (
 func explain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "leasehold: ")
 	text = strings.Replace(text, " ("+dial.ErrSentinelUser.Error()+")", "", 1) // that is for programs
+	text = strings.Replace(text, "new admin: WithOperator(", "--operator (", 1)
 	if do := advice(err); do != "" && !strings.Contains(text, do) {
 		text += "; " + do
 	}

@@ -189,7 +189,7 @@ func TestOperate_wrongly(t *testing.T) {
 		"inspect text":                          {1, "key text is not a lock; nothing was changed"},
 		"unlock text --yes":                     {1, "key text is not a lock; nothing was changed"},
 		"unlock orders:1 --yes":                 {1, "orders:1 is not held; nothing was changed"},
-		"unlock orders:1 --operator a\nb":       {2, "WithOperator"},
+		"unlock orders:1 --operator a\nb":       {2, "leasehold: --operator (\"a\\nb\"): must be a single line"},
 		"unlock orders:2 --yes --reason a\nb":   {2, "bad reason"},
 		"clients x":                             {2, "1 argument: use leasehold clients\n"},
 		"ls --url " + as:                        {1, "the user lacks a permission: run leasehold doctor"},

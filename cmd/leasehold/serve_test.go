@@ -57,7 +57,7 @@ func TestServe(t *testing.T) {
 
 	says(t, on(t, s, "serve", "--listen", "nonsense"), 1, "cannot listen")
 	says(t, on(t, s, "serve", "--operator", "alice"), 2, "--operator requires --allow-unlock")
-	says(t, on(t, s, "serve", "--allow-unlock", "--operator", "a\nb"), 2, "WithOperator")
+	says(t, on(t, s, "serve", "--allow-unlock", "--operator", "a\nb"), 2, "--operator (\"a\\nb\"): must be a single line")
 	open := on(t, s, "serve", "--listen", "0.0.0.0:0")
 	open.stderr.await(t, "without a password")
 	open.signal(os.Interrupt)
