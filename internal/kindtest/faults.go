@@ -162,7 +162,7 @@ func lostReplies(t *testing.T, k Kind) {
 func cancelledMidway(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	c, other := NewClient(t, s.Client(t, redistest.Via(p))), NewClient(t, s.Client(t))
+	c, other := NewClient(t, s.Client(t, redistest.Via(p)), Patient...), NewClient(t, s.Client(t))
 	for _, phase := range []string{"request", "reply"} {
 		asked, release := hold(p, phase)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -196,7 +196,7 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			p := redistest.NewProxy(t, s.Addr())
-			c := NewClient(t, s.Client(t, redistest.Via(p)))
+			c := NewClient(t, s.Client(t, redistest.Via(p)), Patient...)
 			h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
 			MustUnlock(t, MustLock(t, k.New(c, "free"))) // now the server knows the script
 			s.ResetStats(t)
@@ -240,7 +240,7 @@ func asyncUnlock(t *testing.T, k Kind) {
 	p := redistest.NewProxy(t, s.Addr())
 	released := make(chan error, 100)
 	observer := lock.Observer{Released: func(_ context.Context, e lock.Event) { released <- e.Err }}
-	c := NewClient(t, s.Client(t, redistest.Via(p)), append([]client.Option{client.WithObserver(observer)}, Fast...)...)
+	c := NewClient(t, s.Client(t, redistest.Via(p)), append([]client.Option{client.WithObserver(observer)}, Patient...)...)
 	l := k.New(c, "orders", lock.WithAsyncUnlock())
 	wantReleased := func(want error) {
 		t.Helper()
@@ -275,7 +275,8 @@ func asyncUnlock(t *testing.T, k Kind) {
 		wantReleased(nil)
 	}
 
-	h := MustLock(t, l)
+	hasty := NewClient(t, s.Client(t, redistest.Via(p)), append([]client.Option{client.WithObserver(observer)}, Fast...)...)
+	h := MustLock(t, k.New(hasty, "orders", lock.WithAsyncUnlock()))
 	p.Freeze(true)
 	MustUnlock(t, h)
 	wantReleased(lock.ErrUnavailable)

@@ -26,6 +26,10 @@ const (
 // Fast has those timeouts.
 var Fast = []client.Option{client.WithWatchdogTimeout(WatchdogTimeout), client.WithOpTimeout(OpTimeout)}
 
+// Patient has the timeouts of a client whose commands are held up, or have to be in time: a machine that stands still for
+// seconds must not end them.
+var Patient = []client.Option{client.WithWatchdogTimeout(2 * time.Minute), client.WithOpTimeout(30 * time.Second)}
+
 // patience is long enough for a slow machine, and shorter than the default lease:
 // an event within it did not wait for the end of a lease.
 const patience = 20 * time.Second

@@ -77,7 +77,7 @@ func gates(t *testing.T, rows []retry.Row, n int, servers ...*redistest.Server) 
 }
 
 // GateLease is the watchdog timeout of the clients of gates: there are many of them, on a machine that may be busy.
-const GateLease = 12 * time.Second
+const GateLease = 20 * time.Second
 
 // shut refuses the next n scripts of each server, and open no more.
 func (g *gate) shut(n int64) { g.refused.Store(0); g.lets(n) }
