@@ -147,7 +147,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	if a.waiting.Err() == nil || a.ctx.Err() != nil {
 		return err
 	}
-	if errors.Is(err, a.waiting.Err()) { // there was no reply
+	if a.left(err) { // there was no reply
 		err = a.s.sender.Unavailable(limit, nil)
 	}
 	if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {

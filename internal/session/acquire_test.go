@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -87,6 +88,9 @@ func (b both) Unwrap() []error { return b }
 func TestWithWait_whatEnded(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+	late, cancelLate := context.WithTimeout(t.Context(), 0)
+	defer cancelLate()
+	dial := fmt.Errorf("%w: %w", lock.ErrUnavailable, &net.OpError{Op: "dial", Err: context.DeadlineExceeded})
 	for _, c := range []struct {
 		name         string
 		ctx, waiting context.Context
@@ -95,6 +99,7 @@ func TestWithWait_whatEnded(t *testing.T) {
 	}{
 		{"the limit", t.Context(), ended, errWaited, true},
 		{"the limit, without a reply", t.Context(), ended, errUnavailable(t), true},
+		{"the limit, after a dial that timed out", t.Context(), late, dial, true},
 		{"the limit has not ended", t.Context(), t.Context(), errWaited, false},
 		{"the caller's context", ended, ended, errWaited, false},
 		{"a final error", t.Context(), ended, lock.ErrClosed, false},

@@ -31,7 +31,7 @@ type attempt struct {
 	waiting context.Context  // ends the wait: ctx, or a child of it with a timeout
 
 	w       *lockstate.Waiter      // nil before it waits in the queue
-	t       *lockstate.Acquisition // the acquisition of the latest request; nil before the first request of its queue and after restart
+	t       *lockstate.Acquisition // the acquisition of the latest request; nil before the first request if the queue has a ticket
 	request acquireRequest         // the latest
 	h       *hold                  // the result
 
@@ -202,7 +202,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 		return a.retryKept(kept), err
 	case err == errRefused:
 		return a.overtook(), lock.ErrNotAcquired
-	case errors.Is(err, a.waiting.Err()):
+	case a.left(err):
 		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoReply)):
 		if errors.Is(last, lock.ErrNotAcquired) { // the latest reply
@@ -252,19 +252,24 @@ func (a *attempt) overtook() bool {
 	return true
 }
 
+// left reports whether err says only that the wait ended before a reply. A dial that timed out matches
+// context.DeadlineExceeded, too, but it says why there was no reply.
+func (a *attempt) left(err error) bool {
+	over := a.waiting.Err()
+	return over != nil && (err == over || errors.As(err, new(command.Silent)))
+}
+
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
 func (a *attempt) unanswered(err error, d time.Duration) {
-	over := a.waiting.Err() // if set, the next step returns it
-	if over != nil {
-		if !errors.Is(err, over) { // the request failed before the wait ended
-			a.at.lock()
-			a.w.Failed(err)
-			a.at.unlock()
-		}
-		return
+	if a.left(err) {
+		return // the next step returns why
 	}
 	a.at.lock()
 	a.w.Failed(err)
+	if a.waiting.Err() != nil { // the request failed before the wait ended
+		a.at.unlock()
+		return
+	}
 	quiet, _ := a.w.Queue().Outage(a.now, 0)
 	a.at.state.Retry(a.w, a.now.Add(d))
 	a.at.unlock()

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -901,4 +902,27 @@ func TestLock_pauses(t *testing.T) {
 		time.Sleep(pollTime)
 		w.unlock(w.next(next))
 	})
+}
+
+// Only an error that says nothing but that the wait has ended counts as that. Others say why there was no reply.
+func TestLeft(t *testing.T) {
+	ended, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	over := ended.Err()
+	for name, c := range map[string]struct {
+		waiting context.Context
+		err     error
+		want    bool
+	}{
+		"the context's":                     {ended, over, true},
+		"no reply until then":               {ended, command.Silent{Err: over, For: time.Second}, true},
+		"a dial that timed out":             {ended, &net.OpError{Op: "dial", Err: over}, false},
+		"a copy after one that failed":      {ended, fmt.Errorf("%w: %w", over, io.EOF), false},
+		"another":                           {ended, io.EOF, false},
+		"no reply, and the wait has no end": {t.Context(), command.Silent{Err: over}, false},
+	} {
+		if got := (&attempt{waiting: c.waiting}).left(c.err); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
 }
