@@ -51,8 +51,8 @@ func (w *world) tellRiders(f *sharedRequest) {
 	}
 }
 
-// tellDrop tells that c releases a hold of an acquisition that others share.
-func (w *world) tellDrop(c *call) {
+// tellUnlockShared tells that c releases a hold of an acquisition that others share.
+func (w *world) tellUnlockShared(c *call) {
 	if w.cast.model == ofRW {
 		w.says(tellUnlock, c.id)
 	}

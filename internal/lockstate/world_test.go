@@ -688,7 +688,7 @@ func (w *world) unlock(c *call) {
 	case NextHolds:
 		w.tellPass(c)
 	case SharersHold:
-		w.tellDrop(c)
+		w.tellUnlockShared(c)
 	}
 	w.act(c.p)
 	if left == NobodyHolds {
