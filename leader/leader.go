@@ -99,10 +99,13 @@ func leadOnce(ctx context.Context, l lock.Locker, lead func(ctx context.Context)
 	switch {
 	case !led:
 		return false, false, unlock
-	case !again && errors.Is(err, ErrResigned):
-		again, err = true, resignError(err)
+	case again:
+	case errors.Is(err, ErrResigned):
+		again, err = true, errors.Join(resignError(err), unlock)
+	case !lost:
+		err = errors.Join(err, unlock)
 	}
-	return true, again, errors.Join(err, unlock)
+	return true, again, err
 }
 
 // resignError returns the error of a leader that resigned. It returns nil for ErrResigned itself, which has no further

@@ -154,26 +154,6 @@ func TestRun_ends(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// The error of Run has the one of the release, even if the lock was lost first.
-func TestRun_lostAndCanceled(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	l := kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewFairLock("orders")
-	own := errors.New("disk full")
-	for _, returns := range []error{nil, own} {
-		ctx, cancel := context.WithCancel(t.Context())
-		err := leader.Run(ctx, l, func(ctx context.Context) error {
-			s.Do(t, "DEL", "orders")
-			<-ctx.Done()
-			cancel()
-			return returns
-		})
-		if !errors.Is(err, lock.ErrLost) || !errors.Is(err, returns) && returns != nil {
-			t.Errorf("%v: %v", returns, err)
-		}
-	}
-}
-
 // One candidate leads, and the others can look it up; a leader that resigned comes last.
 func TestElection(t *testing.T) {
 	t.Parallel()
