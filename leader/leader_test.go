@@ -154,6 +154,26 @@ func TestRun_ends(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
+// A function whose lock was lost has been told. If the context of Run is canceled then, as at a shutdown, Run
+// returns what the function returned, and no loss.
+func TestRun_lostAndCanceled(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := kindtest.NewClient(t, s.Client(t), kindtest.Fast...).NewFairLock("orders")
+	for _, returns := range []error{nil, errors.New("disk full")} {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := leader.Run(ctx, l, func(ctx context.Context) error {
+			s.Do(t, "DEL", "orders")
+			<-ctx.Done()
+			cancel()
+			return returns
+		})
+		if err != returns {
+			t.Errorf("%v, and the function returned %v", err, returns)
+		}
+	}
+}
+
 // One candidate leads, and the others can look it up; a leader that resigned comes last.
 func TestElection(t *testing.T) {
 	t.Parallel()
