@@ -89,7 +89,7 @@ func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 
 // begin gives w a new acquisition, unless it sends requests for the ticket of its queue.
 func (p *Lock) begin(w *Waiter, now time.Time) {
-	if w.once || !w.Terms.Tickets() {
+	if w.once || !w.Terms.Tickets() { // mutant: always: memory
 		w.Acquisition = p.maker.NewAcquisition(w.Terms, now)
 	}
 }

@@ -142,7 +142,7 @@ func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
 		w.Terms, w.Owner, w.since = c, o, now
 	}
 	w.reason, w.once = true, true
-	if w.Acquisition == nil {
+	if w.Acquisition == nil { // mutant: always: memory
 		p.begin(w, now)
 	}
 	return w, first

@@ -543,6 +543,32 @@ func TestSharedRequest_afterItsOwn(t *testing.T) {
 	}
 }
 
+// A reader whose grant came too late sends a request for a new acquisition, which came later. A refusal of that says
+// nothing about a reader that joined it and came earlier.
+func TestSharedRequest_restarted(t *testing.T) {
+	s := newStage(t)
+	first := s.reader(&readTerms, 1)
+	former := s.asks(first)
+	s.pass(time.Second)
+	joiner := s.reader(&readTerms, 2)
+	s.pass(time.Second)
+	if out := s.Granted(first, former, first.Owner, new(Hold), 1, true, s.now); out != TooLate {
+		t.Fatalf("%v", out)
+	}
+	s.Restart(first, former, s.now)
+	asked := s.asks(first)
+	if asked == former || former.Lives() {
+		t.Error("it asks for the former acquisition")
+	}
+	if step := s.next(joiner); step.Do != Wait {
+		t.Fatalf("%+v", step)
+	}
+	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
+	if step := s.next(joiner); step.Do != Send || step.Acquisition != joiner.Acquisition {
+		t.Errorf("%+v", step)
+	}
+}
+
 // A reader that joined a request in vain can join a later one.
 func TestSharedRequest_again(t *testing.T) {
 	for name, end := range map[string]func(s *stage, w *Waiter, asked *Acquisition) Do{

@@ -87,7 +87,7 @@ func interrupted(ctx context.Context, last error) error {
 	case errors.Is(last, lock.ErrUnavailable):
 		return fmt.Errorf("%w: %w", ended, last)
 	case errors.Is(last, ctx.Err()): // even if last says that it sent no command
-		if silent := (command.Silent{}); errors.As(last, &silent) {
+		if silent := (command.Silent{}); errors.As(last, &silent) { // mutant: never: text
 			ended = command.Silent{Err: ended, For: silent.For}
 		}
 		return ended
@@ -136,7 +136,7 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 	} else { // no other call uses the owner
 		h, err = a.first()
 	}
-	if err != nil && wait { // mutant: operand 1: speed
+	if err != nil && wait { // mutant: always, operand 1, operand 2: speed
 		err = a.waited(err, spec.Config.Wait)
 	}
 	return h, err

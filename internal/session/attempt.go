@@ -266,6 +266,7 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	}
 	a.at.lock()
 	a.w.Failed(err)
+	// mutant: never: speed
 	if a.waiting.Err() != nil { // the request failed before the wait ended
 		a.at.unlock()
 		return
@@ -318,6 +319,7 @@ func (a *attempt) ended(err error) error {
 	case at.state.Refuses(&spec.terms):
 		return errWaited
 	}
+	// mutant: never, always, border: text
 	if d, _ := at.state.Queue(&spec.terms).Outage(now, 0); d > 0 { // a request is in flight
 		return command.Silent{Err: err, For: d}
 	}

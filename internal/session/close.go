@@ -144,7 +144,7 @@ func (s *Session) Close(ctx context.Context) error {
 	case <-idle:
 	case <-ctx.Done():
 		late = ctx.Err()
-		if name, err := s.reconcilers.failing(); unconfirmed == nil && err != nil {
+		if name, err := s.reconcilers.failing(); unconfirmed == nil && err != nil { // mutant: operand 1: text
 			late = fmt.Errorf("%w: release of %q not confirmed: %w", late, name, s.sender.Explain(err))
 		} else if unconfirmed == nil {
 			late = fmt.Errorf("%w: commands are still waiting for a reply", late)

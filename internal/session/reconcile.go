@@ -144,7 +144,7 @@ func (all *reconcilers) failing() (name string, err error) {
 	for _, q := range all.nodes {
 		q.mu.Lock()
 		for t, d := range q.of {
-			if d.err != nil {
+			if d.err != nil { // mutant: always: text
 				name, err = t.spec.Name, d.err
 			}
 		}
