@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -13,9 +14,33 @@ func TestChanges_expired(t *testing.T) {
 	looked := time.Now()
 	held := Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: 5 * time.Second}}
 	for after, want := range map[time.Duration]EventType{4 * time.Second: Released, 4950 * time.Millisecond: Expired, 5 * time.Second: Expired, time.Minute: Expired} {
-		w := &watched{known: true, last: held, lastAt: looked}
+		w := &watched{known: true, last: held, began: looked, lastAt: looked}
 		if events := w.changes(Lock{}, looked.Add(after)); len(events) != 1 || events[0].Type != want || events[0].Owner != "a:1" {
 			t.Errorf("after %v: %+v, want %v", after, events, want)
 		}
+	}
+}
+
+// A lease was read at some time during the last look. After a slow look, it may have ended sooner than the look's end says.
+func TestChanges_slowLook(t *testing.T) {
+	looked := time.Now()
+	held := Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: 5 * time.Second}}
+	w := &watched{known: true, last: held, began: looked.Add(-2 * time.Second), lastAt: looked}
+	if events := w.changes(Lock{}, looked.Add(3*time.Second)); len(events) != 1 || events[0].Type != Expired {
+		t.Errorf("%+v", events)
+	}
+}
+
+// The lease of a reader that expires between the reads of the lock and of the lease is not that of another reader.
+func TestReadLeases_expired(t *testing.T) {
+	t.Parallel()
+	a, err := New(redistest.Start(t).Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := lock.Holder{Owner: "a:1", Mode: lock.Read, Count: 1}
+	l := Lock{State: lock.State{Name: "rw", Mode: lock.Read, Lease: time.Minute, Holders: []lock.Holder{h}}}
+	if err := a.readLeases(t.Context(), []*Lock{&l}); err != nil || l.HolderLease(h) != 0 {
+		t.Errorf("%v, %v", l.HolderLease(h), err)
 	}
 }

@@ -414,7 +414,7 @@ func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
 		return nil, err
 	}
 	for _, l := range asked {
-		if !slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { _, known := l.leases[side{h.Owner, h.Mode}]; return !known }) {
+		if !slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { left, known := l.leases[side{h.Owner, h.Mode}]; return !known || left == 0 }) {
 			continue
 		}
 		// One of them is dead, has changed its number of holds since, or this user may not read its lease.
@@ -457,8 +457,8 @@ func (a *Admin) readLeases(ctx context.Context, locks []*Lock) error {
 			switch {
 			case err == nil && left == -1:
 				note[0](lock.NoExpiry)
-			case err == nil && left >= 0:
-				note[0](ms(left))
+			case err == nil: // -2: it has expired since the lock was read
+				note[0](ms(max(left, 0)))
 			}
 			note = note[1:]
 		}

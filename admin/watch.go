@@ -132,6 +132,7 @@ type watched struct {
 	dirty  chan struct{} // a message came in
 	known  bool          // last is set
 	last   Lock
+	began  time.Time // when the last look began: the leases were read after that
 	lastAt time.Time
 
 	forcing bool // the last look showed a new audit record, or another holder gone of those that it names
@@ -163,13 +164,14 @@ func (w *watched) due() bool {
 
 // step looks at the lock, and returns what has happened since the last look.
 func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
+	began := time.Now()
 	l, err := a.Inspect(ctx, w.name)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
 	events := w.changes(l, now)
-	w.known, w.last, w.lastAt = true, l, now
+	w.known, w.last, w.began, w.lastAt = true, l, began, now
 	return events, nil
 }
 
@@ -204,7 +206,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		switch lease := w.last.HolderLease(h); {
 		case forcing && record.Removed(h.Client):
 			what, w.forcing = ForceUnlocked, true
-		case lease >= 0 && now.Sub(w.lastAt)+watchEvery/10 >= lease: // a look takes time, so its end is not known exactly
+		case lease >= 0 && now.Sub(w.began)+watchEvery/10 >= lease: // a look takes time, so its end is not known exactly
 			what = Expired
 		}
 		add(what, h.Owner, h.Client)
