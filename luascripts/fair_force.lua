@@ -21,13 +21,14 @@
 local lock, queue, timeouts, never = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local channel, publish, dead = ARGV[1], ARGV[2], ARGV[3]
 
+local now = clock()
 local fields, answer = read_plain(lock, true)
 if not fields then
   if answer == -4 then return {-4, 0} end
   return answer
 end
 redis.call('HDEL', lock, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
-local first, more = first_alive(queue, timeouts, (clock()))
+local first, more = first_alive(queue, timeouts, now)
 local removed = 0
 if not dead then removed = redis.call('DEL', lock) end
 if first then notify_owner(channel, publish, first) end

@@ -94,8 +94,8 @@ local function notify_owner(channel, publish, owner)
   redis.pcall(publish, channel .. ':' .. client .. ':fair', number)
 end
 
--- remove_extra removes what is left of the extra time of the owners before the first foreign one. Living owners
--- send a heartbeat at least once per second, so each of them has at least five seconds left.
+-- remove_extra removes what is left of the extra time of the owners before the first foreign one. Each keeps at
+-- least five seconds, in which a living owner sends several heartbeats.
 local function remove_extra(queue, timeouts, now, timeout)
   local owners, latest = redis.call('LRANGE', queue, 0, 99), now + math.max(timeout, 5000)
   for i, deadline in ipairs(redis.call('ZMSCORE', timeouts, unpack(owners))) do
