@@ -208,7 +208,7 @@ type side struct {
 	mode  lock.Mode
 }
 
-// lease takes note of a lease that h has beside the other holders. The longest counts: a reader of Redisson has one for each hold.
+// lease records the remaining time of a lease of h alone. The longest counts: a reader of Redisson has one for each hold.
 func (l *Lock) lease(h lock.Holder, left time.Duration) {
 	if l.leases == nil {
 		l.leases = make(map[side]time.Duration)

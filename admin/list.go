@@ -430,7 +430,7 @@ func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
 	return slices.DeleteFunc(locks, func(l Lock) bool { return len(l.Holders) == 0 }), nil
 }
 
-// readLeases takes note of the leases of the readers of locks, as far as they have one.
+// readLeases records the remaining leases of the readers of locks: 0 if one has expired, none if it is denied.
 func (a *Admin) readLeases(ctx context.Context, locks []*Lock) error {
 	var questions rueidis.Commands
 	var note []func(time.Duration) // what to do with each answer

@@ -68,7 +68,7 @@ func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
 	return "orders:gone"
 }
 
-// A user who may not read what is beside a key is told so, and not that the key is no lock, or another one than it is.
+// For a user who may not read the keys that belong to a lock, the error names the missing permission, not another type.
 func TestInspect_denied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

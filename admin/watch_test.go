@@ -117,7 +117,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A holder whose lease has expired was not released, also if others hold the lock, with leases of their own.
+// A holder whose lease has expired did not release the lock, even if other holders still have a lease.
 func TestWatch_expiredBesideOthers(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.lock(s.c.NewSemaphore("gpus", 3))

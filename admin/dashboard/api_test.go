@@ -225,7 +225,7 @@ func TestPages_scanning(t *testing.T) {
 	}
 }
 
-// A holder that was killed lost its lease, and did not release the lock, also if others hold it with leases of their own.
+// The lease of a killed holder expired: it did not release the lock, even if other holders still have a lease.
 func TestAPI_historyBesideOthers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -35,7 +35,7 @@ func TestRun_calledTheWrongWay(t *testing.T) {
 	}
 }
 
-// An argument that is missing, or is one too many, is answered with those that there are; a command that does not exist with one that does.
+// The error of a missing or superfluous argument shows the form of the command; that of an unknown command, a similar one.
 func TestRun_arguments(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
