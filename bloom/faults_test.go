@@ -171,7 +171,9 @@ func TestCancelled(t *testing.T) {
 				}
 				cancel()
 				err := <-done
-				if named(t, c.op+", left while its "+phase+" is on its way", name, err, context.Canceled); !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
+				named(t, c.op+", left while its "+phase+" is on its way", name, err, context.Canceled)
+				// of some filters, one may not have sent its command yet
+				if name == "one" && !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
 					t.Errorf("%s of %s: %v does not say that there was no reply", c.op, name, err)
 				}
 				close(held)
