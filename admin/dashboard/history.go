@@ -80,7 +80,7 @@ func (h *history) see(s *survey) {
 	names := make(map[string]bool, len(s.locks))
 	for _, r := range s.locks {
 		names[r.Name] = true
-		h.take(r.Lock, s.at, before)
+		h.take(r.Lock, s.at, s.took, before)
 		waiting += r.Waiting
 		if r.Locked() {
 			held++
@@ -89,7 +89,7 @@ func (h *history) see(s *survey) {
 	m.held, m.waiting = max(m.held, held), max(m.waiting, waiting)
 	for name := range h.open {
 		if !names[name] {
-			h.end(name, s.at, nil, part, nil)
+			h.end(name, s.at, s.took, nil, part, nil)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begin(at)
-	h.take(l, at, first && !h.knows(at))
+	h.take(l, at, 0, first && !h.knows(at))
 	if l.ForceUnlock != nil {
 		h.amend(l.Name, l.ForceUnlock)
 	}
@@ -150,8 +150,8 @@ func (h *history) minute(at time.Time) *minute {
 	return m
 }
 
-// take compares a lock with what is known of it. before says that a new hold may have begun long ago.
-func (h *history) take(l admin.Lock, at time.Time, before bool) {
+// take compares a lock with what is known of it. The look began at a time, and took so long. before says that a new hold may have begun long ago.
+func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bool) {
 	open, now := h.open[l.Name], make(map[holdID]bool, len(l.Holders))
 	part := len(l.Holders) < l.Holding // a list shows some of them
 	for _, holder := range l.Holders {
@@ -173,12 +173,12 @@ func (h *history) take(l admin.Lock, at time.Time, before bool) {
 			known.client, known.last, known.lease = holder.Client, at, l.HolderLease(holder)
 		}
 	}
-	h.end(l.Name, at, now, part, l.ForceUnlock)
+	h.end(l.Name, at, took, now, part, l.ForceUnlock)
 }
 
 // end ends the holds of a lock that are not among those of now. If now has only a part of them, a hold ends when it was in none for long: looks
-// that never show all would otherwise keep every hold for ever.
-func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
+// that never show all would otherwise keep every hold for ever. A lease that ended while this look ran counts as expired.
+func (h *history) end(name string, at time.Time, took time.Duration, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
 	open := h.open[name]
 	for id, known := range open {
 		gap := at.Sub(known.last)
@@ -194,7 +194,7 @@ func (h *history) end(name string, at time.Time, now map[holdID]bool, part bool,
 			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05 UTC")
 		case forced != nil && forced.At.After(known.from) && forced.Removed(known.client):
 			known.how = forcedBy(forced)
-		case known.lease >= 0 && gap >= known.lease:
+		case known.lease >= 0 && gap+took >= known.lease:
 			known.how = "lease expired"
 		}
 		m := h.minute(known.ended)

@@ -72,6 +72,15 @@ func TestHistory(t *testing.T) {
 		t.Errorf("how they ended: %s", got)
 	}
 
+	slow := lockOf("slow", "u")
+	h.see(surveyOf(100*time.Second, slow))
+	none := surveyOf(110 * time.Second)
+	none.took = 20 * time.Second // the lease ends meanwhile
+	h.see(none)
+	if got := h.says("slow", began.Add(2*minute)); got != "u 10s lease expired" {
+		t.Errorf("after a slow look: %s", got)
+	}
+
 	few := lockOf("many", "r1", "r2")
 	few.Holding = 1000
 	h.see(surveyOf(2*minute, few))
