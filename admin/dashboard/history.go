@@ -33,9 +33,18 @@ type hold struct {
 
 // holdID tells holds apart.
 type holdID struct {
-	lock, owner string
-	mode        lock.Mode
+	lock  lockID
+	owner string
+	mode  lock.Mode
 }
+
+// lockID tells locks apart: a wait group can have the name of a lock.
+type lockID struct {
+	name      string
+	waitGroup bool
+}
+
+func idOf(l admin.Lock) lockID { return lockID{l.Name, l.Kind == admin.WaitGroup} }
 
 // lasted returns for how long the lock was held, as far as is known at a time.
 func (h *hold) lasted(now time.Time) time.Duration {
@@ -56,11 +65,11 @@ type minute struct {
 // A history keeps in memory who held which lock. It is safe for concurrent use.
 type history struct {
 	mu      sync.Mutex
-	began   time.Time                   // the first look
-	whole   time.Time                   // the latest survey, if it had all locks
-	open    map[string]map[holdID]*hold // by lock
-	past    []hold                      // a ring
-	next    int                         // where the next one goes
+	began   time.Time // the first look
+	whole   time.Time // the latest survey, if it had all locks
+	open    map[lockID]map[holdID]*hold
+	past    []hold // a ring
+	next    int    // where the next one goes
 	minutes [60]minute
 }
 
@@ -77,9 +86,9 @@ func (h *history) see(s *survey) {
 	h.begin(s.at)
 	m := h.minute(s.at)
 	held, waiting := 0, 0
-	names := make(map[string]bool, len(s.locks))
+	listed := make(map[lockID]bool, len(s.locks))
 	for _, r := range s.locks {
-		names[r.Name] = true
+		listed[idOf(r.Lock)] = true
 		h.take(r.Lock, s.at, s.took, before)
 		waiting += r.Waiting
 		if r.Locked() {
@@ -87,9 +96,9 @@ func (h *history) see(s *survey) {
 		}
 	}
 	m.held, m.waiting = max(m.held, held), max(m.waiting, waiting)
-	for name := range h.open {
-		if !names[name] {
-			h.end(name, s.at, s.took, nil, part, nil)
+	for id := range h.open {
+		if !listed[id] {
+			h.end(id, s.at, s.took, nil, part, nil)
 		}
 	}
 }
@@ -101,15 +110,15 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	h.begin(at)
 	h.take(l, at, 0, first && !h.knows(at))
 	if l.ForceUnlock != nil {
-		h.amend(l.Name, l.ForceUnlock)
+		h.amend(idOf(l), l.ForceUnlock)
 	}
 }
 
 // amend corrects the holds that a force-unlock ended. A survey, which has no audit records, took them for released.
-func (h *history) amend(name string, forced *admin.ForceUnlockRecord) {
+func (h *history) amend(of lockID, forced *admin.ForceUnlockRecord) {
 	for i := range h.past {
 		p := &h.past[i]
-		if p.lock != name || p.how != released || !forced.Removed(p.client) {
+		if p.lock != of || p.how != released || !forced.Removed(p.client) {
 			continue
 		}
 		if !forced.At.Before(p.last.Add(-skew)) && !forced.At.After(p.ended.Add(skew)) {
@@ -133,7 +142,7 @@ func (h *history) knows(at time.Time) bool { return at.Sub(h.whole) <= pastGap }
 
 func (h *history) begin(at time.Time) {
 	if h.began.IsZero() {
-		h.began, h.open = at, make(map[string]map[holdID]*hold)
+		h.began, h.open = at, make(map[lockID]map[holdID]*hold)
 	}
 }
 
@@ -152,10 +161,11 @@ func (h *history) minute(at time.Time) *minute {
 
 // take compares a lock with what is known of it. The look began at a time, and took so long. before says that a new hold may have begun long ago.
 func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bool) {
-	open, now := h.open[l.Name], make(map[holdID]bool, len(l.Holders))
+	key := idOf(l)
+	open, now := h.open[key], make(map[holdID]bool, len(l.Holders))
 	part := len(l.Holders) < l.Holding // a list shows some of them
 	for _, holder := range l.Holders {
-		id := holdID{l.Name, holder.Owner, holder.Mode}
+		id := holdID{key, holder.Owner, holder.Mode}
 		now[id] = true
 		known := open[id]
 		if known == nil {
@@ -164,7 +174,7 @@ func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bo
 			}
 			if open == nil {
 				open = make(map[holdID]*hold)
-				h.open[l.Name] = open
+				h.open[key] = open
 			}
 			known = &hold{holdID: id, client: holder.Client, asked: holder.Since, from: at, before: before || part}
 			open[id] = known
@@ -173,13 +183,13 @@ func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bo
 			known.client, known.last, known.lease = holder.Client, at, l.HolderLease(holder)
 		}
 	}
-	h.end(l.Name, at, took, now, part, l.ForceUnlock)
+	h.end(key, at, took, now, part, l.ForceUnlock)
 }
 
 // end ends the holds of a lock that are not among those of now. If now has only a part of them, a hold ends when it was in none for long: looks
 // that never show all would otherwise keep every hold for ever. A lease that ended while this look ran counts as expired.
-func (h *history) end(name string, at time.Time, took time.Duration, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
-	open := h.open[name]
+func (h *history) end(key lockID, at time.Time, took time.Duration, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
+	open := h.open[key]
 	for id, known := range open {
 		gap := at.Sub(known.last)
 		if now[id] || gap <= 0 || part && gap <= pastGap { // or a later look has shown it
@@ -207,7 +217,7 @@ func (h *history) end(name string, at time.Time, took time.Duration, now map[hol
 		h.next = (h.next + 1) % mostPast
 	}
 	if len(open) == 0 {
-		delete(h.open, name)
+		delete(h.open, key)
 	}
 }
 
@@ -216,17 +226,19 @@ func (h *history) ends(id holdID, at time.Time) bool {
 	return slices.ContainsFunc(h.past, func(p hold) bool { return p.holdID == id && p.ended.After(at) })
 }
 
-// of returns the holds of a lock in the last hour, the latest first.
+// of returns the holds of the locks with a name in the last hour, the latest first.
 func (h *history) of(name string, now time.Time) (all []hold) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range h.past {
-		if p.lock == name && now.Sub(p.ended) < pastTime {
+		if p.lock.name == name && now.Sub(p.ended) < pastTime {
 			all = append(all, p)
 		}
 	}
-	for _, o := range h.open[name] {
-		all = append(all, *o)
+	for _, waitGroup := range []bool{false, true} {
+		for _, o := range h.open[lockID{name, waitGroup}] {
+			all = append(all, *o)
+		}
 	}
 	slices.SortFunc(all, func(a, b hold) int {
 		if a.ended.IsZero() != b.ended.IsZero() {

@@ -168,6 +168,35 @@ func TestHistory_oneOfSeveral(t *testing.T) {
 	}
 }
 
+// A wait group can have the name of a lock. Neither ends the holds of the other.
+func TestHistory_waitGroupWithTheNameOfALock(t *testing.T) {
+	var h history
+	group := lockOf("a", "w")
+	group.Kind = admin.WaitGroup
+	for i := range 3 {
+		h.see(surveyOf(time.Duration(i)*time.Second, lockOf("a", "x"), group))
+	}
+	if got := h.says("a", began.Add(3*time.Second)); got != "w 3s before|x 3s before" {
+		t.Errorf("both are held: %s", got)
+	}
+	taken := lockOf("a")
+	taken.ForceUnlock = &admin.ForceUnlockRecord{At: began.Add(3 * time.Second), By: "alice", From: []string{group.Holders[0].Client.String()}}
+	h.see(surveyOf(3*time.Second, lockOf("a", "x")))
+	h.seeLock(taken, began.Add(4*time.Second), false)
+	if got := h.says("a", began.Add(5*time.Second)); got != "w 3s before released|x 4s before released" {
+		t.Errorf("a force-unlock of the lock: %s", got)
+	}
+	s := &surveyor{last: &survey{complete: true, locks: []*row{{Lock: lockOf("a", "x")}, {Lock: group}}}, rows: map[lockID]*row{}}
+	for _, r := range s.last.locks {
+		s.rows[idOf(r.Lock)] = r
+	}
+	now := surveyOf(time.Second, lockOf("a", "x"))
+	told := s.changes(now, map[lockID]*row{idOf(now.locks[0].Lock): now.locks[0]})
+	if len(told) != 1 || told[0].What != "completed or was deleted" {
+		t.Errorf("the wait group ended: %v", told)
+	}
+}
+
 // A history is bounded, and forgets the oldest hold first.
 func TestHistory_bounded(t *testing.T) {
 	var h history

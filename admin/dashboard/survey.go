@@ -87,7 +87,7 @@ type surveyor struct {
 	limit  time.Duration // how long the next look scans keys
 	record func(*survey)
 	last   *survey
-	rows   map[string]*row // of last
+	rows   map[lockID]*row // of last
 	edges  map[edgeID]sighting
 	asked  time.Time // when health was asked for
 	health health
@@ -106,9 +106,9 @@ func (s *surveyor) look(ctx context.Context) *survey {
 		return &failed
 	}
 	now.took = time.Since(began)
-	rows := make(map[string]*row, len(now.locks))
+	rows := make(map[lockID]*row, len(now.locks))
 	for _, r := range now.locks {
-		rows[r.Name] = r
+		rows[idOf(r.Lock)] = r
 	}
 	now.happened = s.changes(now, rows)
 	s.last, s.rows = now, rows
@@ -138,7 +138,7 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	var waited []admin.Lock
 	for _, l := range seen.Locks {
 		var before span
-		if r := s.rows[l.Name]; r != nil {
+		if r := s.rows[idOf(l)]; r != nil {
 			before = r.span
 		}
 		r := &row{Lock: l}
@@ -205,12 +205,12 @@ func (s *surveyor) lasted(now *survey) func(edgeID) bool {
 }
 
 // changes returns what happened since the last survey, and before.
-func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) {
+func (s *surveyor) changes(now *survey, rows map[lockID]*row) (all []happening) {
 	if s.last == nil {
 		return nil
 	}
 	for _, r := range now.locks {
-		before := s.rows[r.Name]
+		before := s.rows[idOf(r.Lock)]
 		switch {
 		case before == nil && (len(s.last.missing) > 0 || !s.last.complete): // its server may be back, or it is found only now
 		case before == nil && r.Kind == admin.Latch:
@@ -227,7 +227,7 @@ func (s *surveyor) changes(now *survey, rows map[string]*row) (all []happening) 
 	}
 	for _, before := range s.last.locks {
 		switch {
-		case rows[before.Name] != nil || now.more || len(now.missing) > 0:
+		case rows[idOf(before.Lock)] != nil || now.more || len(now.missing) > 0:
 		case before.Kind == admin.Latch:
 			all = append(all, happening{now.at, before.Name, "was released or deleted"})
 		case before.Kind == admin.WaitGroup:
