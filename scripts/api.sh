@@ -1,10 +1,10 @@
 #!/usr/bin/env sh
-# Compares the exported API with that of a commit, and fails if it breaks code of users in a
-# way that .ci/api does not list.
+# Compares the exported API with the one at a given commit. Fails if it breaks users' code in a way that .ci/api
+# does not list.
 #
 #	sh scripts/api.sh           compare
-#	sh scripts/api.sh accept    list all that breaks in .ci/api, to be committed with a line of CHANGELOG.md each
-#	sh scripts/api.sh COMMIT    compare with COMMIT from now on, and list what breaks since then
+#	sh scripts/api.sh accept    list every break in .ci/api, to be committed with a line of CHANGELOG.md each
+#	sh scripts/api.sh COMMIT    compare with COMMIT from now on, and list every break since then
 #
 # The first line of .ci/api is the commit; a release moves it forward.
 set -eu
@@ -38,7 +38,7 @@ apidiff() {
 (cd "$dir/old" && apidiff -w "$dir/old.api" "$module")
 apidiff -w "$dir/new.api" "$module"
 apidiff -incompatible "$dir/old.api" "$dir/new.api" >"$dir/all"
-# These two say that they carry no promise.
+# These two packages document that their API is not stable.
 grep -v -e '^- ./luascripts' -e '^- ./watchdog' "$dir/all" | LC_ALL=C sort >"$dir/broken" || true
 
 if [ $# -gt 0 ]; then

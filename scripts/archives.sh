@@ -3,8 +3,8 @@
 #
 #	sh scripts/archives.sh VERSION DIST
 #
-# The binaries are those that "go install …/cmd/leasehold@VERSION" makes, so anyone can build them again; scripts/release.sh has set the
-# proxy from which Go gets that version. The archives are the same on each run.
+# The binaries are identical to those of "go install …/cmd/leasehold@VERSION", so anyone can reproduce them.
+# scripts/release.sh sets GOPROXY, from which Go gets that version. The archives are reproducible.
 set -eu
 version=$1 dist=$2
 cd "$(dirname "$0")/.."

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Makes sure that a Chromium is there, for the tests of the web page. Says nothing
-# and changes nothing if one is, or if LEASEHOLD_CHROMIUM names one, which the
-# tests prefer.
+# Makes sure that Chromium is installed, for the tests of the web page. Does nothing, silently, if
+# it is, or if LEASEHOLD_CHROMIUM, which the tests prefer, is set.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -23,7 +22,7 @@ root() {
 	fi
 }
 
-# Installs the first of the packages that exists.
+# install installs the first package that exists.
 install() {
 	for package in chromium chromium-browser; do
 		say "trying to install $package with $1"

@@ -3,10 +3,10 @@
 #
 #	containers.sh go test -run TestContainer ./...
 #
-# The engine is the one that `docker` reaches. If there is none, it installs Docker,
-# and if no service has started it then, runs a daemon of its own while the
-# command runs. The image is $LEASEHOLD_REDIS_IMAGE; without one, it is made of the
-# redis-server of this machine, so that nothing has to be downloaded.
+# It uses the engine that `docker` reaches. Without one, it installs Docker. If that starts no
+# service, it runs its own daemon while the command runs. The image is $LEASEHOLD_REDIS_IMAGE;
+# without one, it is built from the redis-server of this machine, so that nothing has to be
+# downloaded.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -43,20 +43,20 @@ install() {
 
 dir=
 pid=
-# Containers end with the daemon, and all files of theirs and its with the
-# directory; but not the interfaces of networks that tests have made.
+# Containers stop with the daemon, and all files are deleted with the directory, but network
+# interfaces created by tests would remain.
 stop() {
 	if [ -n "$pid" ]; then
 		for network in $(docker network ls --quiet --filter type=custom 2>/dev/null); do
 			docker network rm "$network" >/dev/null 2>&1 || true
 		done
 		kill "$pid" 2>/dev/null && wait "$pid" || true
-		umount "$dir"/exec/netns/* 2>/dev/null || true # of containers on the network of this machine
+		umount "$dir"/exec/netns/* 2>/dev/null || true # of containers on the host network
 	fi
 	[ -z "$dir" ] || rm -rf "$dir"
 }
 
-# daemon starts a daemon that no other program knows of, and waits until it answers.
+# daemon starts a private daemon and waits until it responds.
 daemon() {
 	if [ "$(id -u)" -ne 0 ]; then
 		say "no container engine runs, and starting one takes root"
@@ -89,7 +89,7 @@ if [ -z "${LEASEHOLD_REDIS_IMAGE:-}" ]; then
 	export LEASEHOLD_REDIS_IMAGE=leasehold-redis:local
 	sh "$(dirname "$0")/../integration/image.sh" "$LEASEHOLD_REDIS_IMAGE" "${LEASEHOLD_REDIS_SERVER:-redis-server}"
 fi
-# The container that cleans up after tests that died would have to be downloaded, too.
+# Ryuk, the container that cleans up after crashed tests, would have to be downloaded.
 export TESTCONTAINERS_RYUK_DISABLED="${TESTCONTAINERS_RYUK_DISABLED:-true}"
 
 "$@"

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Which tests are red on a busy machine, and how often. Runs packages again and
-# again, several at once, beside processes that do nothing but compute.
+# Finds out which tests fail on a busy machine, and how often. Runs packages repeatedly, several at once, next to busy
+# loops.
 #
-#   sh scripts/flaky.sh                      the packages that measure time: ROUNDS=10, JOBS=1 at once, beside LOAD=8 busy loops
+#   sh scripts/flaky.sh                      the timing-sensitive packages: ROUNDS=10, JOBS=1 at once, next to LOAD=8 busy loops
 #   ROUNDS=50 sh scripts/flaky.sh watchdog internal/session
 #   sh scripts/flaky.sh 'integration:^TestLostReply$'     these tests of a package
 #   ROUNDS=50 JOBS=10 LOAD=0 sh scripts/flaky.sh all      every package of every module, and Redisson
-#   SHORT=true ROUNDS=50 JOBS=4 LOAD=0 sh scripts/flaky.sh all      the same, with histories of a tenth of the length
+#   SHORT=true ROUNDS=50 JOBS=4 LOAD=0 sh scripts/flaky.sh all      the same, with histories one tenth as long
 #
-# It prints how often each test was red, and ends with an error if one was. Its
-# directory, $FLAKY or one that it makes, keeps what the red ones printed.
+# It prints how often each test failed, and exits with an error if any did. Its directory, $FLAKY or a temporary one,
+# keeps the output of failed runs.
 set -eu
 
 # once ROUND PACKAGE[:TESTS] runs a package once. xargs calls it below.
@@ -27,7 +27,7 @@ once() {
 		rm "$log"
 		return
 	fi
-	# A test that failed, one that ran when the time was over, or none where the process ended otherwise.
+	# The tests that failed or were running at the timeout; none if the process ended in another way.
 	red=$(sed -n 's/^--- FAIL: \([^ ]*\).*/\1/p; /^[[:space:]]*running tests:/,/^$/ s/^[[:space:]]\{1,\}\([A-Z][^ /]*\).*/\1 (time-out)/p' "$log" | sort -u)
 	echo "${red:-the process ended}" | sed "s|^|$pkg |" >>"$kept/red"
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# fuzz.sh INPUTS: gives each fuzz test so many inputs (20000x), as many tests at once as there are processors. If one
-# fails, its input is in the folder testdata of its package then, and go test tries it from then on. A time (1h) works too,
-# but a test that ends by time fails now and then with "context deadline exceeded" (go.dev/issue/75804, mended in Go 1.27).
+# fuzz.sh INPUTS: runs each fuzz test with INPUTS inputs (20000x), as many in parallel as there are processors. The
+# input of a failure is stored in the package's testdata, and go test tries it from then on. A duration (1h) works too,
+# but tests limited by time occasionally fail with "context deadline exceeded" (go.dev/issue/75804, fixed in Go 1.27).
 set -e
 cd "$(dirname "$0")/.."
 grep -rHo '^func Fuzz[A-Za-z]*' --include='*_test.go' . | sed 's|/[^/]*:func | |' | sort |

@@ -1,14 +1,13 @@
 #!/bin/sh
-# Builds the image of the tool, from the binary for Linux, and from the certificates of this machine:
-#
+# Builds the image of the tool from its Linux binary and the CA certificates of this machine:
 #	sh scripts/image.sh TAG [BINARY]
 #
-# Without a binary it builds one.
+# Without BINARY, it builds one.
 set -eu
 tag=${1:?usage: sh scripts/image.sh TAG [BINARY]}
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-[ -z "${2:-}" ] || cp "$2" "$context/leasehold" # before cd: its path can be relative
+[ -z "${2:-}" ] || cp "$2" "$context/leasehold" # before cd: the path can be relative
 cd "$(dirname "$0")/.."
 if [ ! -f "$context/leasehold" ]; then
 	(cd cmd/leasehold && CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags=-s -o "$context/leasehold" .)

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Makes sure that a JDK (17 or later) and Maven are on the PATH, for the tests with
-# Redisson as the peer, and that the driver of those tests is built, so
-# that Maven has its downloads. Says nothing and installs nothing if all
-# of it is there.
+# Makes sure that a JDK (17 or later) and Maven are on the PATH, for the tests against Redisson, and
+# that the driver of those tests is built, so that Maven has its downloads. Does nothing, silently,
+# if all of it is there.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
 say() { echo "java.sh: $*" >&2; }
 
-# The first number of the compiler's version: 17 of "javac 17.0.15".
+# jdk succeeds if the major version of the compiler, such as 17 of "javac 17.0.15", is recent
+# enough.
 jdk() {
 	version=$(javac -version 2>&1 | sed -n 's/^javac \([0-9]*\).*/\1/p')
 	[ "${version:-0}" -ge 17 ]
@@ -26,7 +26,7 @@ root() {
 	fi
 }
 
-# Installs what is missing, with the first package manager that it finds.
+# install installs what is missing, with the first package manager found.
 install() {
 	maven=maven
 	have mvn && maven=
@@ -68,7 +68,7 @@ if ! complete; then
 	exit 1
 fi
 
-# The tests build it again whenever its sources are newer.
+# The tests rebuild it when its sources are newer.
 cd "$(dirname "$0")/../integration/redisson"
 if [ ! -f target/driver.jar ]; then
 	say "building integration/redisson"

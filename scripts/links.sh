@@ -1,6 +1,6 @@
 #!/usr/bin/env sh
-# Asks every server that a page links to whether the link is alive. It is not part of CI, which must not fail when a
-# server of somebody else is down. A test of package docs looks at the links inside the repository.
+# Checks every external link of the pages. It is not part of CI, which must not fail when another site is down.
+# Package docs tests the links inside the repository.
 #
 #	sh scripts/links.sh             all pages
 #	sh scripts/links.sh README.md   some
@@ -12,7 +12,7 @@ dead=0
 total=0
 for url in $(grep -ohE '\]\(https://[^) ]+' "$@" | sed 's/^](//; s/#.*//' | sort -u); do
 	total=$((total + 1))
-	# Some servers answer 403 or 405 to a HEAD, or to a program that says it is curl.
+	# Some servers reply 403 or 405 to a HEAD, or to curl's User-Agent.
 	code=$(curl -sSL -o /dev/null -A 'Mozilla/5.0 (link check)' --max-time 20 --retry 2 -w '%{http_code}' "$url" 2>/dev/null) || true
 	case $code in
 	2??) ;;

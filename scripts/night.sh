@@ -3,10 +3,10 @@
 # holder is stuck. ls finds the lock, inspect shows the holder, unlock force-unlocks
 # it, and the stuck process is notified.
 #
-#   sh scripts/night.sh          on a redis-server of its own
+#   sh scripts/night.sh          starts its own redis-server
 #   LEASEHOLD_REDIS_URL=redis://… sh scripts/night.sh
 #
-# It needs leasehold and redis-cli on the PATH, and without a URL redis-server.
+# It needs leasehold and redis-cli on the PATH; without a URL, redis-server as well.
 set -eu
 
 dir=$(mktemp -d)
@@ -46,7 +46,8 @@ await() {
 		sleep 0.05
 	done
 }
-# now is the time in milliseconds, or in seconds where date cannot print them.
+# now prints the time in milliseconds, or whole seconds as milliseconds where date does not support
+# %N.
 cat >"$dir/now" <<'END'
 #!/bin/sh
 now=$(date +%s%3N)
@@ -62,7 +63,7 @@ if [ -z "${LEASEHOLD_REDIS_URL:-}" ]; then
 	await redis ping
 fi
 
-# Three processes. The first holds the lock, and never releases it.
+# Three processes. The first holds the lock and never releases it.
 cat >"$dir/import-orders" <<'END'
 #!/bin/sh
 trap '"${0%/*}/now" >"$1"; exit 1' TERM
@@ -100,7 +101,7 @@ printf 'It was notified %s ms after the operator pressed Enter.\n' $(($(cat "$di
 await cat "$dir/ship-orders.out"
 await cat "$dir/bill-orders.out"
 free() { leasehold inspect $lock | grep ': free'; }
-await free # a command has ended before its lock is released
+await free # a command ends before its lock is released
 echo "The others continued:"
 cat "$dir/ship-orders.out" "$dir/bill-orders.out"
 step leasehold inspect $lock

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that ssh-keygen, which signs a release, is on the PATH. Says nothing and changes
-# nothing if it is there.
+# Makes sure that ssh-keygen, which signs releases, is on the PATH. Does nothing, silently, if it
+# is.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }

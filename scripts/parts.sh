@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs the tests of a package in several processes beside each other: one for each expression, with the tests that match it and
-# no expression before it, and one for the others.
+# Runs the tests of a package in several parallel processes: one for each expression, with the tests that match it and
+# none of the expressions before it, and one for the remaining tests.
 #
 #	sh scripts/parts.sh integration '8:^TestConformance' '^Test[A-G]'
 #
-# A number before an expression is how many of its parallel tests run at once, for tests that mostly wait.
-# It prints what each says when all have ended, and fails if one of them does.
+# A number before an expression sets how many of its parallel tests run at once, for tests that mostly wait. The output
+# of all processes is printed at the end; the script fails if any of them fails.
 set -eu
 dir=$(mktemp -d)
 parts=
@@ -16,7 +16,7 @@ cd "$1"
 shift
 go test -c -o "$dir/tests" .
 taken=
-# part NAME RUN [PARALLEL] runs the tests that match, and were not taken before.
+# part NAME RUN [PARALLEL] runs the matching tests that no earlier part runs.
 part() {
 	"$dir/tests" -test.run "$2" ${3:+-test.parallel "$3"} ${taken:+-test.skip "$taken"} -test.timeout 25m >"$dir/$1.log" 2>&1 &
 	parts="$parts $!"

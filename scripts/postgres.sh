@@ -1,15 +1,14 @@
 #!/bin/sh
-# Makes sure that the programs of a PostgreSQL server (initdb, postgres) are there,
-# for the tests that start their own. Says nothing and changes nothing if they
-# are, or if LEASEHOLD_POSTGRES names their directory, which the tests prefer; nor
-# where those tests do not run: they run on Linux only.
+# Makes sure that initdb and postgres are installed, for the tests that start their own PostgreSQL
+# server. Does nothing, silently, if they are, if LEASEHOLD_POSTGRES, which the tests prefer, names
+# their directory, or on any system but Linux, where those tests do not run.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
 say() { echo "postgres.sh: $*" >&2; }
 
-# Distributions keep them off the PATH, in a directory for each version. The
-# tests look in the same places.
+# Distributions install them outside of the PATH, in a directory for each version. The tests search
+# the same directories.
 server() {
 	for dir in $(echo "$PATH" | tr : ' ') /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /usr/libexec/postgresql*; do
 		[ -x "$dir/initdb" ] && [ -x "$dir/postgres" ] && return 0
@@ -32,7 +31,7 @@ root() {
 	fi
 }
 
-# Installs the first of the packages that exists.
+# install installs the first package that exists.
 install() {
 	for package in postgresql postgresql-server; do
 		say "trying to install $package with $1"
@@ -45,8 +44,8 @@ install() {
 	return 1
 }
 
-# The tests use a socket of their own. A service that the package has started is
-# only in the way, but harmless: a failure here does not matter.
+# The tests use their own socket. A service started by the package is useless but harmless, so
+# failures here do not matter.
 stop() {
 	if have systemctl; then
 		root systemctl stop postgresql

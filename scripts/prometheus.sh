@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes sure that the programs prometheus and promtool are there, for the tests of the board and
-# the alerts. Says nothing and changes nothing if they are, or if LEASEHOLD_PROMETHEUS names their
-# directory, which the tests prefer.
+# Makes sure that prometheus and promtool are installed, for the tests of the dashboard and the
+# alerts. Does nothing, silently, if they are, or if LEASEHOLD_PROMETHEUS, which the tests prefer,
+# names their directory.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -23,7 +23,7 @@ root() {
 	fi
 }
 
-# Installs the first of the packages that exists.
+# install installs the first package that exists.
 install() {
 	for package in prometheus golang-github-prometheus; do
 		say "trying to install $package with $1"
@@ -37,8 +37,8 @@ install() {
 	return 1
 }
 
-# The tests use ports of their own. A service that the package has started is
-# only in the way, but harmless: a failure here does not matter.
+# The tests use their own ports. A service started by the package is useless but harmless, so
+# failures here do not matter.
 stop() {
 	if have systemctl; then
 		root systemctl stop prometheus
@@ -53,7 +53,7 @@ for manager in apt-get dnf yum apk brew; do
 		root apt-get update </dev/null >&2 || say "apt-get update failed; going on with the old lists"
 	fi
 	if install "$manager"; then
-		[ "$manager" = brew ] || stop # brew starts nothing
+		[ "$manager" = brew ] || stop # brew starts no services
 		exit 0
 	fi
 	break

@@ -1,14 +1,15 @@
 #!/bin/sh
-# Runs the short tests of modules: those of the first, and next to them those of the others, one module after the other. Tests wait
-# more than they work, so more packages and tests run at once than there are processors.
+# Runs the short tests of modules: those of the first module, in parallel with those of the others, one after the other.
+# Tests mostly wait, so more packages and tests run at once than there are processors.
 #
 #	sh scripts/quick.sh ./ contrib/bridge/ contrib/httplock/
 #
-# It prints what the others say when the first has ended, and fails if a module does. On a terminal it shows how far it is.
+# The output of the other modules is printed when the first module has finished. The script fails if any module fails.
+# On a terminal it shows progress.
 set -eu
 at_once=$((2 * $(getconf _NPROCESSORS_ONLN)))
 log=$(mktemp)
-said=$(mktemp) # what the first says
+said=$(mktemp) # the output of the first module
 others= shows=
 finish() {
 	for pid in $others $shows; do kill "$pid" 2>/dev/null || true; done
@@ -18,7 +19,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# progress shows for how long the tests have run, and how many packages.
+# progress shows how long the tests have run, and how many packages are done.
 progress() {
 	began=$(date +%s)
 	while sleep 1; do

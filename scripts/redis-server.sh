@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes sure that a redis-server or a valkey-server is on the PATH, for the
-# tests that start their own. Says nothing and changes nothing if one is there,
-# or if LEASEHOLD_REDIS_SERVER names one, which the tests prefer.
+# Makes sure that a redis-server or valkey-server is on the PATH, for the tests that start their
+# own. Does nothing, silently, if there is one, or if LEASEHOLD_REDIS_SERVER, which the tests
+# prefer, names one.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -23,7 +23,7 @@ root() {
 	fi
 }
 
-# Installs the first of the packages that exists.
+# install installs the first package that exists.
 install() {
 	for package in redis-server redis valkey-server valkey; do
 		say "trying to install $package with $1"
@@ -37,8 +37,8 @@ install() {
 	return 1
 }
 
-# The tests use ports of their own. A service that the package has started is
-# only in the way, but harmless: a failure here does not matter.
+# The tests use their own ports. A service started by the package is useless but harmless, so
+# failures here do not matter.
 stop() {
 	for service in redis-server redis valkey-server valkey; do
 		if have systemctl; then
@@ -55,7 +55,7 @@ for manager in apt-get dnf yum apk brew; do
 		root apt-get update </dev/null >&2 || say "apt-get update failed; going on with the old lists"
 	fi
 	if install "$manager"; then
-		[ "$manager" = brew ] || stop # brew starts nothing
+		[ "$manager" = brew ] || stop # brew starts no services
 		exit 0
 	fi
 	break

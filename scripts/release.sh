@@ -1,19 +1,19 @@
 #!/usr/bin/env sh
-# Makes a release in this clone, and pushes nothing: the changelog, a commit and a tag for each
-# module, a bill of materials of each (CycloneDX), the tool for each system, and the sums of it all.
-# All files that are to be uploaded are in dist/VERSION. It prints the commands that publish it.
+# Makes a release in this clone, without pushing anything: the changelog, a commit and a tag for each module, a bill of
+# materials (CycloneDX) for each module, the tool for each system, and the checksums. Everything to upload is in
+# dist/VERSION. It prints the commands that publish the release.
 #
 #	sh scripts/release.sh v0.1.0
-#	RELEASE_BUILD=no sh scripts/release.sh v0.1.0       finds all packages, but compiles none of them
+#	RELEASE_BUILD=no sh scripts/release.sh v0.1.0       resolves all packages but compiles none of them
 #	RELEASE_UNSIGNED=yes sh scripts/release.sh v0.1.0   signs nothing
 #	RELEASE_PROXY=/tmp/proxy sh scripts/release.sh v0.1.0   also makes a module proxy: GOPROXY=file:///tmp/proxy installs the release
 #
-# The tags and the sums are signed with an SSH key, which is the file RELEASE_KEY, or git's
-# user.signingkey. docs/release_keys must list it. docs/operate/security.md tells users how to verify them.
+# The tags and the checksums are signed with an SSH key, from the file RELEASE_KEY or git's user.signingkey.
+# docs/release_keys must list it. docs/operate/security.md tells users how to verify them.
 #
-# The library's tag comes first. The modules that need it have a replace line while they are
-# developed, which "go install …@v0.1.0" refuses. So a second commit requires the release instead,
-# and has the tags of those modules; a third one brings the replace lines back.
+# The library is tagged first. During development, the modules that need it have a replace directive, which "go install
+# …@v0.1.0" rejects. A second commit therefore requires the release instead and gets the tags of those modules; a third
+# one restores the replace directives.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -31,7 +31,7 @@ sed -n '/^## Unreleased/,/^## v/p' CHANGELOG.md | grep -q '^- ' || fail "CHANGEL
 cache=$(mktemp -d)
 trap 'chmod -R u+w "$cache"; rm -rf "$cache"' EXIT
 
-# sign writes a signature of its input.
+# sign writes a signature of its standard input.
 sign() { ssh-keygen -q -Y sign -n leasehold-release -f "$key"; }
 
 # tag makes the tag $1 with the message $2.
@@ -52,7 +52,7 @@ if [ "${RELEASE_UNSIGNED:-no}" != yes ]; then
 		fail "docs/release_keys does not list $key"
 fi
 
-# All modules that people import or install. The others are for development.
+# The modules that users import or install. The others are for development.
 modules=$(ls -d */go.mod */*/go.mod | sed 's,/go.mod$,,' | grep -v -x -e integration -e proof/benchmarks -e proof/sim -e scripts/sbom)
 
 (cd scripts/sbom && go build -o "$cache/sbom" .)
@@ -64,8 +64,8 @@ cat "$cache/changelog" >CHANGELOG.md
 git commit -q -m "Release $version" CHANGELOG.md
 tag "$version" "$module $version"
 
-# 2. The modules that need it. git finds the release here, as nobody has pushed it yet, and go
-# keeps it in a cache that ends with this script.
+# 2. The modules that need it. git finds the release in this clone, because it is not pushed yet, and go keeps it in a
+# temporary cache.
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0="url.file://$PWD.insteadOf" GIT_CONFIG_VALUE_0="https://$module"
 GOPROXY="file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)"
 export GOPROXY GOMODCACHE="$cache" GONOSUMDB="$module" GONOPROXY="$module"
@@ -79,10 +79,10 @@ check() {
 	fi
 }
 
-# replaced lists what the replace lines of a module are about.
+# replaced lists the paths in a module's replace directives.
 replaced() { (cd "$1" && go mod edit -print | awk '{ for (i = 2; i <= NF; i++) if ($i == "=>") print $(i - 1) }'); }
 
-for least in 1 2 3; do # those that need fewer of them come first
+for least in 1 2 3; do # modules with fewer replace directives first
 	for m in $modules; do
 		[ "$(replaced "$m" | wc -l)" -eq "$least" ] || continue
 		for path in $(replaced "$m"); do
@@ -94,7 +94,7 @@ for least in 1 2 3; do # those that need fewer of them come first
 	done
 done
 
-# 3. What is in them: each module that is built in, with its version, sum and licence.
+# 3. The bill of materials: each module that is built in, with its version, checksum and license.
 dist=$PWD/dist/$version
 mkdir -p "$dist"
 bill() { "$cache/sbom" -release "$version" "$1" >"$dist/$2-$version.cdx.json"; }
@@ -103,7 +103,7 @@ for m in $modules; do
 	bill "$m" "$(echo "$m" | tr / -)"
 done
 
-# 4. The sums, of the modules in the form of go.sum. Nobody else has made them yet.
+# 4. The checksums; for modules in the format of go.sum, because no checksum database has them yet.
 for path in "$module" $(for m in $modules; do echo "$module/$m"; done); do
 	json=$(cd "$cache" && go mod download -json "$path@$version")
 	echo "$json" | sed -n \
@@ -125,7 +125,7 @@ if [ -n "$key" ]; then
 	sign <"$dist/SHA256SUMS" >"$dist/SHA256SUMS.sig"
 fi
 
-# 6. Go on as before.
+# 6. Restore the development state.
 for m in $modules; do
 	git checkout -q "$version" -- "$m/go.mod" "$m/go.sum"
 done

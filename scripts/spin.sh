@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes sure that spin, the model checker, and a C compiler are on the PATH. Says nothing and
-# changes nothing if they are there.
+# Makes sure that spin, the model checker, and a C compiler are on the PATH. Does nothing, silently,
+# if they are.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }

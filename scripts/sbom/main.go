@@ -1,10 +1,10 @@
-// Command sbom says what the modules of this repository are built of, and under which licences.
+// Command sbom reports which modules the modules of this repository are built from, and under which licenses.
 //
-//	go run . DIR...                  prints each module that is built in, its version and its licence
-//	go run . -release VERSION DIR    writes that as a bill of materials, in the format of CycloneDX 1.6
+//	go run . DIR...                  prints each module that is built in, its version and its license
+//	go run . -release VERSION DIR    writes the same as a bill of materials, in the CycloneDX 1.6 format
 //
-// DIR is the directory of a module. What only tests need is not in it, nor is the standard library. What is built in on some
-// systems alone is in it. Both fail if a licence is unknown, or not allowed.
+// DIR is the directory of a module. Modules needed only by tests are left out, and so is the standard library. Modules
+// built in on only some systems are included. Both forms fail if a license is unknown or not allowed.
 package main
 
 import (
@@ -31,20 +31,21 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// ours is the path of the library, and what those of the other modules of this repository begin with.
+// ours is the path of the library, and the prefix of the other modules of this repository.
 const ours = "github.com/leasehold-go/leasehold"
 
-// allowed lists the licences (https://spdx.org/licenses) that go with Apache-2.0, and ask of users for a notice at the most.
+// allowed lists the licenses (https://spdx.org/licenses) that are compatible with Apache-2.0 and require users to
+// include a notice at most.
 var allowed = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "ISC", "MIT", "Unlicense"}
 
-// exceptions lists modules that go with Apache-2.0, too, and ask users for more.
+// exceptions lists modules whose licenses are compatible with Apache-2.0, but require more of users.
 var exceptions = map[string]string{
-	// These ask for the source of changes to their own files. Package bridge has them from redsync.
+	// These require the source of changes to their own files. Package bridge gets them through redsync.
 	"github.com/hashicorp/errwrap":       "MPL-2.0",
 	"github.com/hashicorp/go-multierror": "MPL-2.0",
 }
 
-// module is what go list says of one.
+// module is a module in the output of go list.
 type module struct {
 	Path, Version, Dir string
 	Sum                string // as in go.sum
@@ -73,7 +74,7 @@ func main() {
 	}
 }
 
-// list prints what the modules in dirs are built of. Modules of this repository that are built into others are left out.
+// list prints the modules that the modules in dirs are built from, without those of this repository.
 func list(w io.Writer, dirs []string) error {
 	all := map[string]*module{}
 	for _, dir := range dirs {
@@ -97,7 +98,7 @@ func list(w io.Writer, dirs []string) error {
 	return errors.Join(append(problems, t.Flush())...)
 }
 
-// bill writes what the module in dir is built of.
+// bill writes the bill of materials of the module in dir.
 func bill(w io.Writer, dir, version string) error {
 	main, built, err := modules(dir)
 	if err != nil {
@@ -116,7 +117,7 @@ func bill(w io.Writer, dir, version string) error {
 		if err := m.check(); err != nil {
 			return err
 		}
-		// The sum is a SHA-256 over the names and the sums of a module's files, and so it is no sum of one file.
+		// The sum is a SHA-256 over the names and hashes of the module's files, not the hash of a single file.
 		sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:"))
 		if err != nil || len(sum) == 0 {
 			return fmt.Errorf("%s has the sum %q: %v", m.Path, m.Sum, err)
@@ -130,7 +131,7 @@ func bill(w io.Writer, dir, version string) error {
 	return cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(out, cdx.SpecVersion1_6)
 }
 
-// component returns c with its licences and its package URL.
+// component returns c with its licenses and its package URL.
 func component(c cdx.Component, licences ...string) cdx.Component {
 	c.PackageURL = "pkg:golang/" + c.Name + "@" + c.Version
 	c.BOMRef = c.PackageURL
@@ -141,7 +142,8 @@ func component(c cdx.Component, licences ...string) cdx.Component {
 	return c
 }
 
-// modules returns the path of the module in dir, and the modules of what others can import of it, or run, on any system.
+// modules returns the path of the module in dir, and the modules that its public packages and commands are built from,
+// on any system.
 func modules(dir string) (main string, built []*module, err error) {
 	out, err := goList(dir, "", "./...")
 	if err != nil {
@@ -199,10 +201,10 @@ func goList(dir, system string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// licenceFile says what files with a licence are called.
+// licenceFile matches the names of license files.
 var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying)([-.].*)?$`)
 
-// scan adds the licences of the package in dir. They are in dir, and in the directories above it in the module.
+// scan adds the licenses of the package in dir. They are in dir, and in the directories above it in the module.
 func (m *module) scan(dir string) error {
 	for ; ; dir = filepath.Dir(dir) {
 		entries, err := os.ReadDir(dir)
@@ -218,7 +220,7 @@ func (m *module) scan(dir string) error {
 				return err
 			}
 			found := licensecheck.Scan(text)
-			if found.Percent < 75 { // pkg.go.dev shows no package with less
+			if found.Percent < 75 { // pkg.go.dev hides packages whose license matches less
 				m.licences["unknown: "+e.Name()] = true
 			}
 			for _, match := range found.Match {
@@ -231,7 +233,7 @@ func (m *module) scan(dir string) error {
 	}
 }
 
-// check returns an error if a licence of the module is not allowed.
+// check returns an error if a license of the module is not allowed.
 func (m *module) check() error {
 	if len(m.licences) == 0 {
 		return fmt.Errorf("%s has no licence", m.Path)

@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The bill of the library has what it is built of, on any system, and not what its tests need. Each component has a licence and
-// a sum.
+// The bill of materials of the library lists what it is built from, on any system, and not what its tests need. Each
+// component has a license and a checksum.
 func TestBill(t *testing.T) {
 	var out bytes.Buffer
 	if err := bill(&out, "../..", "v0.1.0"); err != nil {
@@ -42,7 +42,7 @@ func TestBill(t *testing.T) {
 			t.Errorf("%s is in it: %t", name, has)
 		}
 	}
-	// A module has parts with other licences.
+	// A module has parts with other licenses.
 	var ids []string
 	for _, l := range *components["github.com/alicebob/miniredis/v2"].Licenses {
 		ids = append(ids, l.License.ID)
@@ -52,14 +52,14 @@ func TestBill(t *testing.T) {
 	}
 }
 
-// A module with a replace line is no release, and its bill would be a lie.
+// A module with a replace directive is not a release, and its bill of materials would be wrong.
 func TestBill_notReleased(t *testing.T) {
 	if err := bill(io.Discard, "../../contrib/cronlock", "v0.1.0"); err == nil || !strings.Contains(err.Error(), "replace") {
 		t.Errorf("%v", err)
 	}
 }
 
-// A licence that is not allowed stops the list and the bill.
+// A license that is not allowed fails the list and the bill of materials.
 func TestList(t *testing.T) {
 	var out bytes.Buffer
 	if err := list(&out, []string{"../.."}); err != nil || !regexp.MustCompile(`(?m)^github.com/redis/rueidis +v\S+ +Apache-2\.0$`).Match(out.Bytes()) {
@@ -74,7 +74,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Licences are in the directory of a package and above it in its module. A text that is no licence, and no text, are refused.
+// Licenses are found in the directory of a package and above it in its module. A text that is not a license, and a
+// missing one, are rejected.
 func TestScan(t *testing.T) {
 	apache, err := os.ReadFile("../../LICENSE")
 	if err != nil {

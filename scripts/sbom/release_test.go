@@ -14,8 +14,9 @@ import (
 	"testing"
 )
 
-// A release has a tag for each module, whose go.mod needs the release and no replace line; a section in the changelog; and
-// a bill of each module. A user can verify it. Afterwards the modules are developed together again.
+// A release has a tag for each module, whose go.mod requires the release and has no replace directive, a section in the
+// changelog, and a bill of materials of each module. Users can verify it. Afterwards the modules are developed together
+// again.
 func TestRelease(t *testing.T) {
 	if os.Getenv("CI") == "" {
 		t.Skip("it asks the module proxy for all that any module needs; CI runs it")
@@ -46,7 +47,7 @@ func TestRelease(t *testing.T) {
 	const version = "v0.0.1-test"
 	in(root, "git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks", root, dir)
 
-	// Without a key that the repository lists there is no release.
+	// A key listed in the repository is required for a release.
 	refused := func(why string) {
 		t.Helper()
 		out, err := try(dir, "sh", "scripts/release.sh", version)
@@ -100,7 +101,7 @@ func TestRelease(t *testing.T) {
 		bill, err := os.ReadFile(filepath.Join(dir, "dist", version, strings.ReplaceAll(module, "/", "-")+"-"+version+".cdx.json"))
 		for _, part := range []string{"", "/" + module} {
 			if part == "" && module == "contrib/goredisopt" {
-				continue // it has nothing of the library but for its tests
+				continue // only its tests use the library
 			}
 			if err != nil || !strings.Contains(string(bill), "pkg:golang/github.com/leasehold-go/leasehold"+part+"@"+version) {
 				t.Errorf("the bill of %s lacks %s: %v", module, part, err)
@@ -122,10 +123,11 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// targets is for how many systems there is an archive of the tool.
+// targets is the number of systems for which the tool is archived.
 const targets = 6
 
-// archives unpacks the archive of each system: it has the tool, its manual and the completions. The tool of this system says which version it is.
+// archives unpacks the archive of each system and checks that it contains the tool, its manual and the completions. The
+// tool of this system must report the right version.
 func archives(t *testing.T, dist, version string) {
 	var all []string
 	for _, pattern := range []string{"*.tar.gz", "*.zip"} {
@@ -172,9 +174,9 @@ func archives(t *testing.T, dist, version string) {
 	}
 }
 
-// install does what a stranger does with a release: installs the tool, builds the adapters in modules of its own, and compiles
-// the program of the README. All of it comes from a module proxy that has the release; the modules of others come from
-// where they always come from. No replace line and no workspace is in effect.
+// install does what a user does with a release: installs the tool, builds the adapters in new modules, and compiles the
+// program of the README. Everything comes from a module proxy that has the release; third-party modules come from the
+// usual proxy. No replace directive and no workspace is in effect.
 func install(t *testing.T, proxy, version string, released []string) {
 	const ours = "github.com/leasehold-go/leasehold"
 	var goEnv struct{ GOMODCACHE, GOPROXY string }
@@ -213,7 +215,8 @@ func install(t *testing.T, proxy, version string, released []string) {
 		}
 	}
 
-	// The program of the README imports client and lock. What else its go.mod gets is what the library asks of its users.
+	// The program of the README imports client and lock. The rest of its go.mod is what the library requires of its
+	// users.
 	dir := project()
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {
@@ -239,8 +242,8 @@ func install(t *testing.T, proxy, version string, released []string) {
 	}
 }
 
-// verify runs what docs/operate/security.md tells users, in the directory of a user, on the release in dir; and on the same one with
-// changes, which it must refuse.
+// verify runs the commands of docs/operate/security.md, in a user's directory, on the release in dir, and on a modified
+// copy, which they must reject.
 func verify(t *testing.T, user, dir, version string, env []string) {
 	page, err := os.ReadFile("../../docs/operate/security.md")
 	if err != nil {
@@ -255,7 +258,7 @@ func verify(t *testing.T, user, dir, version string, env []string) {
 		t.Fatalf("the page has the blocks %q", blocks)
 	}
 
-	// The user's git finds the clone where GitHub has the repository, and the user's gh the files of the release.
+	// The user's git finds this clone instead of GitHub, and the user's gh finds the files of the release.
 	published := filepath.Join(t.TempDir(), "published")
 	if err := os.CopyFS(published, os.DirFS(filepath.Join(dir, "dist", version))); err != nil {
 		t.Fatal(err)
@@ -288,7 +291,7 @@ func verify(t *testing.T, user, dir, version string, env []string) {
 		t.Errorf("%v\n%s", err, out)
 	}
 
-	// The go.sum of a module that needs others is one that Go itself has written.
+	// Go itself wrote the go.sum of a module that needs others.
 	change := func(path, old, new string) (undo func()) {
 		t.Helper()
 		text, err := os.ReadFile(path)

@@ -9,12 +9,13 @@ import (
 	"testing"
 )
 
-// make vuln is red for a vulnerability that our code calls, green for one that it does not call, and red without a database.
+// make vuln fails for a vulnerability that our code calls, passes for one that it does not call, and fails without a
+// database.
 func TestVuln(t *testing.T) {
 	if os.Getenv("CI") == "" {
 		t.Skip("it compiles govulncheck; CI runs it")
 	}
-	// A database (https://go.dev/security/vuln/database) with one invented vulnerability.
+	// A database (https://go.dev/security/vuln/database) with one made-up vulnerability.
 	database := func(symbol string) string {
 		dir := t.TempDir()
 		for name, text := range map[string]string{

@@ -1,8 +1,8 @@
-// Command archive packs a folder, the same way on each machine and at any time:
+// Command archive packs a directory reproducibly:
 //
 //	archive FILE.tar.gz|FILE.zip DIR DATE
 //
-// All files have the date, and no owner. Only the tool is executable.
+// All files get the date, and no owner. Only the tool is executable.
 package main
 
 import (
@@ -66,7 +66,7 @@ func pack(file, dir string, day time.Time) (err error) {
 			return err
 		}
 	}
-	return filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error { // in the order of the names
+	return filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error { // in lexical order
 		if err != nil || d.IsDir() {
 			return err
 		}
