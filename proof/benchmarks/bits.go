@@ -36,8 +36,8 @@ func (l leasehold) Filter(ctx context.Context, n uint64, p float64) (filter, err
 	return f, err
 }
 
-// scripted is a bound, not a filter to use: the bits of this library, read and set one after the other by a script
-// that compares the parameters first, which is the shape of Redisson's calls.
+// scripted is a bound, not a filter to use. It shapes its calls like Redisson: a script that first compares the
+// parameters, then reads and sets the bits of this library one by one.
 type scripted struct {
 	noLocks
 	rdb rueidis.Client
@@ -92,7 +92,7 @@ type scriptedFilter struct {
 
 var scriptedKeys = []string{"filter", "{filter}:config"}
 
-// args are the parameters, and the bits of each element. Any bits do: what they cost is the same.
+// args returns the parameters and the bits of each element. The bits are arbitrary: all cost the same.
 func (f scriptedFilter) args(elements [][]byte) []string {
 	args := []string{strconv.FormatUint(f.config.Size, 10), strconv.FormatUint(f.config.Hashes, 10)}
 	for _, e := range elements {
@@ -163,7 +163,7 @@ func (r redisBloom) Contains(ctx context.Context, elements ...[]byte) ([]bool, e
 	return there, err
 }
 
-// memory is a bound, not a filter to share: it is in the memory of one process.
+// memory is a bound, not a filter to share: it lives in the memory of one process.
 type memory struct{ noLocks }
 
 func openMemory(settings) (contender, error) { return memory{}, nil }
@@ -199,13 +199,13 @@ func (m *memoryFilter) Contains(_ context.Context, elements ...[]byte) ([]bool, 
 }
 
 const (
-	filled   = 100_000 // elements that a filter is made for, and filled with
-	promised = 0.01    // false positives then
+	filled   = 100_000 // capacity of a filter, and how many elements fill it
+	promised = 0.01    // false positive rate at capacity
 )
 
 func element(word string, n int64) []byte { return append([]byte(word), strconv.FormatInt(n, 10)...) }
 
-// fill makes the filter and adds all its elements. The worker keeps it for look up.
+// fill makes the filter and adds all its elements. The worker keeps it for lookUp.
 func (w *working) fill(_ job, res *result) error {
 	f, ok := w.contender.(filterer)
 	if !ok {
@@ -234,7 +234,7 @@ func fillUp(ctx context.Context, f filter) error {
 	return nil
 }
 
-// lookUp makes goroutines ask for elements that were never added, Names in each call, from Begin to End.
+// lookUp makes goroutines look up elements that were never added, Names in each call, from Begin to End.
 func (w *working) lookUp(j job, res *result) error {
 	var next, found atomic.Int64
 	err := w.spin(j, res, func(ctx context.Context) error {
@@ -254,7 +254,8 @@ func (w *working) lookUp(j job, res *result) error {
 	return err
 }
 
-// fill makes and fills the contender's filter. Redisson's is filled by this library: the format is the same.
+// fill makes and fills the contender's filter. Redisson's is filled by this library, because the format is the
+// same.
 func (s *stage) fill() error {
 	if contenders[s.contender].kind != java {
 		_, err := s.one(0, job{Do: "fill"})
@@ -272,7 +273,7 @@ func (s *stage) fill() error {
 	return fillUp(context.Background(), f)
 }
 
-// lookUps is a slice of goroutines that ask for elements for d.
+// lookUps is the slice of goroutines that look up elements for d.
 func lookUps(goroutines, atOnce int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		if err := s.fill(); err != nil {

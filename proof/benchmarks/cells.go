@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// cell is one kind of work, which the contenders do one after the other, again and again.
+// cell is one workload, which the contenders run one after the other, repeatedly.
 type cell struct {
 	name       string
 	title      string
@@ -17,7 +17,7 @@ type cell struct {
 	reference  string // the contender that the multiples in columns refer to
 	processes  int    // processes of each contender
 	masters    int    // of a cluster; 0 for one server
-	module     bool   // the server loads the module that -module names
+	module     bool   // the server loads the module given by -module
 	settings   settings
 	roundTrip  time.Duration // the added round trip; 0 for none
 	more       int           // multiplies the repetitions, where slices are short
@@ -28,11 +28,11 @@ type cell struct {
 	headlines  []headline
 }
 
-// headline is a row of the table for readers in a hurry.
+// headline is a row of the summary table.
 type headline struct {
 	text   string
 	metric string
-	less   bool // the smaller, the better
+	less   bool // smaller is better
 	digits int
 }
 
@@ -44,12 +44,12 @@ type column struct {
 	digits   int
 }
 
-// aim is the bound for a metric of leasehold, absolute or as a multiple.
+// aim is a target for a metric of leasehold, absolute or as a multiple.
 type aim struct {
 	what    string
-	of      string // leasehold if not set
+	of      string // the default is leasehold
 	metric  string
-	over    string // a contender, or best: the best alternative; not set: absolute
+	over    string // a contender, or best: the best alternative; if empty, the target is absolute
 	atLeast float64
 	atMost  float64 // when atLeast is 0
 }
@@ -60,8 +60,8 @@ var (
 	peers   = []string{"rueidislock", "redsync-rueidis", "redsync-goredis", "redislock"}
 	hotFive = append([]string{"f2", "f3", "f4", "leasehold", "rueidislock-loop"}, peers...)
 	allHot  = append(slices.Clip(hotFive), "redisson")
-	// With pollers at their defaults only the goroutine that released gets the lock; with 5 ms they are
-	// at their best here.
+	// With their default intervals, pollers hardly ever acquire the lock after another goroutine releases it. 5 ms
+	// is their best setting here.
 	polling = settings{Poll: 5 * time.Millisecond}
 )
 
@@ -86,10 +86,10 @@ func cat(lists ...[]column) (all []column) {
 	return all
 }
 
-// cells are all cells, in the order of the tables.
+// cells lists all cells, in the order of the tables.
 var cells = slices.Concat(lockCells, fleetCells, semaphoreCells, latchCells, rateCells, bloomCells)
 
-// set returns the name of the set that the cell belongs to: each set has a page of its own.
+// set returns the name of the cell's set: each set has its own page.
 func (c *cell) set() string {
 	if slices.Contains(lockCells, c) || slices.Contains(fleetCells, c) {
 		return "locks"
@@ -262,7 +262,7 @@ var lockCells = []*cell{
 	telemetry("telemetry-hot", "What telemetry costs: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
 }
 
-// asyncFar compares an Unlock that waits for the reply with one that does not.
+// asyncFar compares an Unlock that waits for the reply with one that does not, at a distance.
 func asyncFar(name string, names int, what string, least float64) *cell {
 	return &cell{
 		name: name, title: "Unlock with and without a wait for the reply: one goroutine locks " + what + ", 1 ms of round trip",
@@ -276,7 +276,7 @@ func asyncFar(name string, names int, what string, least float64) *cell {
 	}
 }
 
-// distances and crowds are the cells of a chart each.
+// distances and crowds list the cells of one chart each.
 var (
 	distances = []at{{"free-0.25ms", 0.25}, {"free-0.5ms", 0.5}, {"free-1ms", 1}, {"free-2ms", 2}, {"free-5ms", 5}, {"free-10ms", 10}}
 	crowds    = []at{{"waiters-1", 1}, {"waiters-10", 10}, {"waiters-100", 100}, {"waiters", 1000}}
@@ -293,7 +293,7 @@ func away(ms float64) *cell {
 	}
 }
 
-// waiting is the cell waiters with fewer goroutines.
+// waiting is the cell "waiters" with fewer goroutines.
 func waiting(goroutines int) *cell {
 	n := number(float64(goroutines), 0)
 	return &cell{
@@ -304,7 +304,7 @@ func waiting(goroutines int) *cell {
 	}
 }
 
-// telemetry compares a client that nobody sees or observes with others.
+// telemetry compares a client without telemetry with others.
 func telemetry(name, title string, j job, more int) *cell {
 	return &cell{
 		name: name, title: title,
@@ -336,7 +336,7 @@ func free(name, title string, endless bool, least float64) *cell {
 	}
 }
 
-// kept compares locks that linger with those that do not.
+// kept compares locks that linger with locks that do not.
 func kept(name string, around int, least float64) *cell {
 	title := "A lock that lingers, one goroutine"
 	if around > 1 {
@@ -378,8 +378,7 @@ func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Du
 	}
 }
 
-// onACluster is keysOfTheirOwn on a cluster of three, where the changes of several slots share
-// no script.
+// onACluster is keysOfTheirOwn on a cluster of three, where updates of different slots cannot share a script.
 func onACluster(name string, goroutines int) *cell {
 	return &cell{
 		name: name, title: "A lock for each of " + number(float64(goroutines), 0) + " goroutines of a process, on a cluster of three",
@@ -408,7 +407,7 @@ func working1ms(name string, processes, goroutines int) *cell {
 	}
 }
 
-// inTurn shows the tail of hand-offs: the holder works for longer than a process hands a lock off
+// inTurn measures the tail latency of hand-offs: the holder works for longer than a process hands a lock off
 // without a command.
 func inTurn(name string, processes int, who string) *cell {
 	return &cell{
@@ -427,7 +426,7 @@ func fairly(name string, processes, goroutines int) *cell {
 	if processes > 1 {
 		title = "One fair lock, four processes of " + number(float64(goroutines), 0) + " goroutines"
 	}
-	// A thousand Java threads on one fair lock do not come to an end: each call of theirs looks at the whole queue.
+	// A thousand Java threads on one fair lock do not finish: each of their calls scans the whole queue.
 	who := []string{"f3", "leasehold", "redisson"}
 	if goroutines >= 1000 {
 		who = who[:2]
@@ -475,8 +474,8 @@ func holdingLocks(name string, n int, title string) *cell {
 	}
 }
 
-// readers is the slice of readers of one lock; a contender without read locks has a lock
-// for each.
+// readers is the slice of readers of one lock. Contenders without read locks use a separate lock for each
+// goroutine.
 func readers(goroutines int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		ours := contenders[s.contender].kind == ours

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// charts are the pictures that a run draws, by file name. Each needs the outcomes of all cells that it names.
+// charts are the charts that a run draws, by file name. Each needs the outcomes of all cells that it names.
 var charts = map[string]chart{
 	"performance.svg": bars{
 		about: "Bar chart of locks per second, leasehold beside other libraries, under contention, with 64 locks and with one free lock",
@@ -44,7 +44,7 @@ var charts = map[string]chart{
 	},
 }
 
-// at is a cell, and its place on the horizontal axis of a chart.
+// at is a cell and its position on the horizontal axis of a chart.
 type at struct {
 	cell string
 	x    float64
@@ -55,7 +55,7 @@ type chart interface {
 	draw(map[string]outcome) string
 }
 
-// drawn writes the charts whose cells were all measured into dir.
+// drawn writes into dir the charts whose cells were all measured.
 func drawn(dir string, all []outcome) error {
 	measured := map[string]outcome{}
 	for _, o := range all {
@@ -72,7 +72,8 @@ func drawn(dir string, all []outcome) error {
 	return nil
 }
 
-// brands are the contenders that charts show, in their words and colors. Of several that are one library, the best stands for it.
+// brands are the contenders that charts show, with their display names and colors. If several belong to one library,
+// the best represents it.
 var brands = []struct {
 	name, color string
 	contenders  []string
@@ -85,7 +86,7 @@ var brands = []struct {
 	{"Redisson", "#3b82c4", []string{"redisson"}},
 }
 
-// of returns the value of the best of contenders in a cell, and false if none was measured.
+// of returns the value of the best of the named contenders in a cell, and false if none was measured.
 func (o outcome) of(names []string, metric string, less bool) (best float64, ok bool) {
 	for _, name := range names {
 		if v := o.value(name, metric); !math.IsNaN(v) && (!ok || v < best == less) {
@@ -97,7 +98,7 @@ func (o outcome) of(names []string, metric string, less bool) (best float64, ok 
 
 const (
 	chartWidth = 700
-	// A picture in a page follows the reader's system, as the page around it does.
+	// Pictures follow the reader's color scheme, as the page around them does.
 	chartStyle = `<style>.paper{fill:#fff}.ink{fill:#111827}.pale{fill:#5b6b73}.grid{stroke:#e2e8e6}.other{fill:#a9b8b4}.ours{fill:#18896b}
 @media (prefers-color-scheme:dark){.paper{fill:#0d1117}.ink{fill:#e6edf3}.pale{fill:#9aa7ae}.grid{stroke:#2a3238}.other{fill:#56666b}.ours{fill:#3fb98f}}</style>`
 )
@@ -110,7 +111,7 @@ func svg(about string, height int, body string) string {
 `, chartWidth, height, html.EscapeString(about), chartStyle, body)
 }
 
-// bars are panels below each other, each with a bar for each library.
+// bars is a chart of panels below each other, each with a bar for each library.
 type bars struct {
 	about  string
 	panels []panel
@@ -158,13 +159,13 @@ func (b bars) draw(all map[string]outcome) string {
 	return svg(b.about, y-28, body.String())
 }
 
-// lines are a line for each library, over cells that differ in one number. Both axes are logarithmic.
+// lines is a chart with a line for each library, over cells that differ in one number. Both axes are logarithmic.
 type lines struct {
 	about, title string
 	x, y         string
-	digits       int // of the figures at the ends
+	digits       int // of the figures at the ends of the lines
 	metric       string
-	least        float64 // what is less stands here: a logarithmic axis has no zero
+	least        float64 // smaller values are drawn here: a logarithmic axis has no zero
 	cells        []at
 }
 
@@ -175,14 +176,14 @@ func (l lines) needs() (cells []string) {
 	return cells
 }
 
-// The frame of the lines in the picture.
+// The plot area in the picture.
 const left, right, top, bottom = 70, 530, 60, 360
 
-// line is the line of a library.
+// line is one library's line.
 type line struct {
 	name, color string
 	xs, ys      []float64
-	label       float64 // where its name stands
+	label       float64 // position of its name
 }
 
 func (l lines) draw(all map[string]outcome) string {
@@ -251,7 +252,7 @@ func (l lines) shown(all map[string]outcome) (shown []*line) {
 	return shown
 }
 
-// apart moves the names beside the ends of the lines so that each can be read.
+// apart moves the names next to the ends of the lines so that they do not overlap.
 func apart(shown []*line) {
 	const height = 17
 	slices.SortFunc(shown, func(a, b *line) int { return cmp.Compare(a.label, b.label) })

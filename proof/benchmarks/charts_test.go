@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A run draws each chart whose cells it has measured, with the figures of its tables, and no other chart.
+// A run draws each chart whose cells were measured, with the figures of its tables, and no other chart.
 func TestDrawn(t *testing.T) {
 	all := map[string]*cell{}
 	for _, c := range cells {
@@ -62,7 +62,8 @@ func TestDrawn(t *testing.T) {
 	}
 }
 
-// The best of a library's contenders stands for it, and what is too small for the axis at its end.
+// The best of a library's contenders represents it, and values too small for the axis are drawn at its
+// end.
 func TestLines(t *testing.T) {
 	c := lines{title: "a title", x: "goroutines", y: "commands", digits: 1, least: 0.5, metric: "sent/s", cells: []at{{"one", 1}, {"ten", 10}}}
 	run := map[string]outcome{}

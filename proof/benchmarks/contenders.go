@@ -14,12 +14,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// contender is a library, or a floor, in one process.
+// contender is a library, or a floor, opened in one process.
 type contender interface {
 	// Lock returns a handle of the lock called name, for one goroutine. It does no
 	// I/O.
 	Lock(name string) locker
-	// Close ends connections and goroutines.
+	// Close closes connections and stops goroutines.
 	Close()
 }
 
@@ -33,7 +33,7 @@ type held interface {
 	Unlock(ctx context.Context) error
 }
 
-// reader is a contender that has read locks too.
+// reader is a contender that also has read locks.
 type reader interface {
 	ReadLock(name string) locker
 }
@@ -43,7 +43,7 @@ type extender interface {
 	Extend(ctx context.Context) error
 }
 
-// settings are what a cell asks of a contender.
+// settings are a cell's settings for a contender.
 type settings struct {
 	Addr  string        // of the server, or of the proxy to it
 	Lease time.Duration // the lease of a lock
@@ -54,10 +54,10 @@ type settings struct {
 }
 
 type entry struct {
-	what string // in a few words
+	what string // short description
 	kind kind
-	sets bool   // sends SET itself, not in a script
-	asks string // a command that only a server with a module of the contender's knows; empty if every server will do
+	sets bool   // sends SET as a plain command, not in a script
+	asks string // a command that requires a server with the contender's module; empty if every server will do
 	open func(settings) (contender, error)
 }
 
@@ -67,10 +67,10 @@ const (
 	ours  kind = "ours"
 	peer  kind = "peer"
 	floor kind = "floor" // a bound, not a lock to use
-	java  kind = "java"  // not for users of Go; a process of its own kind
+	java  kind = "java"  // not for Go users; runs in a different type of process
 )
 
-// contenders are all contenders, by the name in the tables.
+// contenders lists all contenders, by their names in the tables.
 var contenders = map[string]entry{
 	"leasehold":        {what: "this library, on a rueidis client like that of f1", kind: ours, open: openLeasehold},
 	"leasehold-open":   {what: "this library, by client.Open and nothing else", kind: ours, open: openLeaseholdByURL},
@@ -99,12 +99,12 @@ var contenders = map[string]entry{
 	"redislock":        {what: "bsm/redislock on go-redis", kind: peer, open: openRedislock},
 }
 
-// rueidisClient connects with the options of all contenders on rueidis that can choose.
+// rueidisClient connects with the same options for all contenders on rueidis that accept a client.
 func rueidisClient(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 }
 
-// goRedisClient connects with the options of all contenders on go-redis.
+// goRedisClient connects with the same options for all contenders on go-redis.
 func goRedisClient(s settings) redis.UniversalClient {
 	if s.Cluster {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}})
@@ -114,14 +114,14 @@ func goRedisClient(s settings) redis.UniversalClient {
 
 type leasehold struct {
 	client  *client.Client
-	rdb     rueidis.Client // nil if the client's own
+	rdb     rueidis.Client // nil if the contender makes its own
 	fair    bool
 	options []lock.Option
 }
 
 func openLeasehold(s settings) (contender, error) { return openWith(nil)(s) }
 
-// openWith returns what opens a contender with more options.
+// openWith returns a function that opens leasehold with more options.
 func openWith(more func() (client.Option, error)) func(settings) (contender, error) {
 	return func(s settings) (contender, error) {
 		options := []client.Option{client.WithWatchdogTimeout(s.Lease)}
@@ -164,7 +164,7 @@ func (l leasehold) Lock(name string) locker {
 }
 
 func openAsync(s settings) (contender, error) {
-	// The server is flushed between slices, perhaps before the last release, whose report is then an error.
+	// The server is flushed between slices, perhaps before the last release, which then logs an error.
 	c, err := openWith(func() (client.Option, error) { return client.WithLogger(slog.New(slog.DiscardHandler)), nil })(s)
 	if err != nil {
 		return nil, err
@@ -190,11 +190,11 @@ func openLingering(s settings) (contender, error) {
 }
 
 func (l lingering) Lock(name string) locker {
-	// Shorter than the time between two slices, which begin with a server without keys.
+	// Less than the time between two slices, which begin with an empty server.
 	return leaseholdLock{l.client.NewLock(name, lock.WithLinger(100*time.Millisecond))}
 }
 
-// permits takes a permit of one and the same semaphore for each lock.
+// permits acquires a permit of a single semaphore for each lock.
 type permits struct{ leasehold }
 
 func openPermits(s settings) (contender, error) {

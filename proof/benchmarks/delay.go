@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// delay is a proxy to a server that takes half a round trip in each direction. It
-// delays and does not throttle: bytes that are sent close together arrive close together.
+// delay is a proxy that delays data by half a round trip in each direction. It does not throttle:
+// bytes sent close together arrive close together.
 type delay struct {
 	listener net.Listener
 	target   string
@@ -72,8 +72,7 @@ type piece struct {
 	due   int64 // by monotonic
 }
 
-// carry copies from one connection to the other, a while later, until either
-// ends.
+// carry copies from one connection to the other, delayed, until either ends.
 func (d *delay) carry(from, to net.Conn) {
 	pieces := make(chan piece, 1<<14)
 	d.wg.Go(func() {
@@ -98,8 +97,7 @@ func (d *delay) carry(from, to net.Conn) {
 	}
 }
 
-// wait sleeps in the kernel: time.Sleep can be a millisecond late in a process
-// that has no other work.
+// wait sleeps in the kernel, because time.Sleep can be a millisecond late in an idle process.
 func wait(until int64) {
 	ts := unix.NsecToTimespec(until)
 	for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &ts, nil) == unix.EINTR {

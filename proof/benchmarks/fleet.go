@@ -14,26 +14,26 @@ import (
 	"time"
 )
 
-// fleet is many clients of one worker, each with its own connections, as so many processes have.
+// fleet is many clients in one worker, each with separate connections, like the same number of processes.
 type fleet struct {
 	clients []contender
 	holds   []held
 	waiting sync.WaitGroup
-	stop    context.CancelFunc // ends the waits
+	stop    context.CancelFunc // cancels the waits
 	failed  atomic.Int64
 }
 
 // The states of a fleet.
 const (
-	fleetOpen    = "open"    // connected, and nothing else
+	fleetOpen    = "open"    // connected, nothing else
 	fleetHeld    = "held"    // each client has its own lock
 	fleetWaiting = "waiting" // each client waits for one of ten locks
 )
 
-// fleetLocks is the number of locks for which a fleet waits.
+// fleetLocks is the number of locks that a fleet waits for.
 const fleetLocks = 10
 
-// muster opens Goroutines clients and puts them in a state.
+// muster opens Goroutines clients and brings them into a state.
 func (w *working) muster(j job, res *result) error {
 	f := &w.fleet
 	f.clients, f.holds = make([]contender, j.Goroutines), make([]held, j.Goroutines)
@@ -50,7 +50,7 @@ func (w *working) muster(j job, res *result) error {
 			f.holds[n], err = c.Lock("fleet:" + strconv.Itoa(n)).Lock(ctx)
 		case fleetWaiting:
 			f.waiting.Go(func() {
-				if h, err := c.Lock(lockName(n % fleetLocks)).Lock(ctx); err == nil { // the holder lost it
+				if h, err := c.Lock(lockName(n % fleetLocks)).Lock(ctx); err == nil { // the previous holder lost it
 					f.failed.Add(1)
 					_ = h.Unlock(context.Background())
 				}
@@ -60,14 +60,14 @@ func (w *working) muster(j job, res *result) error {
 	})
 }
 
-// each calls f for all clients, and returns the first error.
+// each calls do for all clients, and returns the first error.
 func (f *fleet) each(do func(n int) error) error {
 	errs := make([]error, len(f.clients))
 	inParallel(len(f.clients), func(n int) { errs[n] = do(n) })
 	return errors.Join(errs...)
 }
 
-// replace closes the clients with their locks one after the other, evenly until End, and opens another one for each.
+// replace closes the clients with their locks one after the other, evenly until End, and opens a new client for each.
 func (w *working) replace(j job, _ *result) error {
 	f := &w.fleet
 	for n := range f.clients {
@@ -87,7 +87,7 @@ func (w *working) replace(j job, _ *result) error {
 	return nil
 }
 
-// disband releases what the fleet holds, and closes it. Failed counts the locks that were lost.
+// disband releases the fleet's locks and closes its clients. Failed counts the locks that were lost.
 func (w *working) disband(job, *result) error {
 	f := &w.fleet
 	f.stop()
@@ -106,19 +106,19 @@ func (w *working) disband(job, *result) error {
 // heap returns the bytes on the heap after a garbage collection.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // the first one only empties the pools
+	runtime.GC() // the first one only empties sync.Pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// census counts the fleet's traces at the server.
+// census is the fleet's footprint on the server.
 type census struct {
 	connections, memory int64 // now
-	commands, connected int64 // so far
+	commands, connected int64 // total so far
 }
 
-// census returns what the server counts, without the connection of the run.
+// census returns the server's counters, without the connection of the run itself.
 func (s *server) census() (c census, err error) {
 	info, err := s.wire.ask("INFO")
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *server) census() (c census, err error) {
 	return c, nil
 }
 
-// rest is the slice of n clients at rest for d in a state, after what before does to them.
+// rest is the slice of n clients that stay in a state for d, after calling before.
 func rest(n int, state string, d time.Duration, before func(s *stage, n int, got sample) error) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		n, d, got := s.many(n), s.time(d), sample{"failed": 0}
@@ -157,9 +157,9 @@ func rest(n int, state string, d time.Duration, before func(s *stage, n int, got
 		if _, err := s.one(clients, job{Do: "muster", Goroutines: n, State: state}); err != nil {
 			return nil, err
 		}
-		settle := 5 * time.Second // holders have subscribed, and no channel lingers
+		settle := 5 * time.Second // by then, holders have subscribed, and no subscription lingers
 		if state == fleetWaiting {
-			settle = 20 * time.Second // waiters poll less often then
+			settle = 20 * time.Second // by then, waiters poll less often
 		}
 		time.Sleep(s.time(settle))
 		if before != nil {
@@ -205,7 +205,8 @@ func rest(n int, state string, d time.Duration, before func(s *stage, n int, got
 	}
 }
 
-// ofClients returns how many commands the server executed for clients, with those inside scripts and without the run's own.
+// ofClients returns how many commands the server executed for clients, including those inside scripts and excluding the
+// run's own.
 func (c calls) ofClients() (n int64) {
 	for name, stat := range c {
 		if name != "info" && name != "config|resetstat" {
@@ -215,7 +216,7 @@ func (c calls) ofClients() (n int64) {
 	return n
 }
 
-// replacing replaces the clients of a fleet one after the other, and counts what that costs.
+// replacing replaces the clients of a fleet one after the other, and measures the cost.
 func replacing(s *stage, n int, got sample) error {
 	const clients = 1
 	before, err := s.server.census()
@@ -234,7 +235,7 @@ func replacing(s *stage, n int, got sample) error {
 	return nil
 }
 
-// absent stops the server for ten seconds, keeps its data, and measures how the clients come back.
+// absent stops the server for ten seconds, keeps its data, and measures how the clients recover.
 func absent(s *stage, n int, got sample) error {
 	before, err := s.server.census()
 	if err != nil {

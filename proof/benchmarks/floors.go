@@ -13,11 +13,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The floors show what is possible. None is a lock to use: they leave out what
-// makes a lock safe, and therefore they are fast.
+// The floors show the limit of what is possible. None is a lock to use: they are fast because they
+// leave out what makes a lock safe.
 
-// f1 is a floor, not a lock to use: SET NX PX, and compare-and-delete. It does
-// not wait, does not renew, and does not tell of a loss.
+// f1 is a floor, not a lock to use: SET NX PX, and compare-and-delete. It does not wait, renew, or
+// report a loss.
 type f1 struct {
 	rdb   rueidis.Client
 	lease time.Duration
@@ -45,7 +45,7 @@ func (l *f1Lock) Lock(ctx context.Context) (held, error) {
 	token := strconv.FormatInt(l.f.last.Add(1), 10)
 	set := l.f.rdb.B().Set().Key(l.name).Value(token).Nx().Px(l.f.lease).Build()
 	if err := l.f.rdb.Do(ctx, set).Error(); err != nil {
-		return nil, err // also when another owner has it
+		return nil, err // also if another owner has it
 	}
 	return &f1Hold{l, token}, nil
 }
@@ -59,7 +59,7 @@ func (h *f1Hold) Unlock(ctx context.Context) error {
 	return freed(f1Release.Exec(ctx, h.l.f.rdb, []string{h.l.name}, []string{h.token}))
 }
 
-// freed reads the answer of a release: 1, or it was not held.
+// freed returns an error unless the reply of a release is 1.
 func freed(r rueidis.RedisResult) error {
 	n, err := r.AsInt64()
 	if err == nil && n != 1 {
@@ -68,10 +68,10 @@ func freed(r rueidis.RedisResult) error {
 	return err
 }
 
-// f2 is a floor, not a lock to use: the simplest hash lock in Redisson's shape. A
-// waiter asks again when a message came, one in each process for each message;
-// one goroutine renews the held locks, a hundred in each command, every third of the
-// lease. It does not settle lost replies, and does not tell of a loss.
+// f2 is a floor, not a lock to use: the simplest hash lock in Redisson's format. Each message wakes
+// one waiter in each process, which then retries. One goroutine renews the held locks every third
+// of the lease, a hundred per command. It does not reconcile lost replies and does not report a
+// loss.
 type f2 struct {
 	rdb   rueidis.Client
 	lease string // ms
@@ -122,7 +122,7 @@ func openF2(s settings) (contender, error) {
 	return f, nil
 }
 
-// unique returns a word that no other process uses.
+// unique returns a string that no other process uses.
 func unique() string { return strconv.FormatInt(monotonic(), 36) }
 
 func (f *f2) Close() {
@@ -178,7 +178,7 @@ func (l *f2Lock) Lock(ctx context.Context) (held, error) {
 			f.mu.Unlock()
 			return &f2Hold{l, owner}, nil
 		}
-		if hints == nil { // ask again, as it may have become free before we listened
+		if hints == nil { // retry: it may have become free before we subscribed
 			hints = f.listen(l.name)
 			continue
 		}
@@ -194,8 +194,8 @@ func (l *f2Lock) Lock(ctx context.Context) (held, error) {
 	}
 }
 
-// listen returns the channel at which a hint wakes one waiter for name. A subscription
-// stays for good.
+// listen returns the channel on which a notification wakes one waiter for name. A subscription is
+// never removed.
 func (f *f2) listen(name string) chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -213,14 +213,14 @@ func (f *f2) listen(name string) chan struct{} {
 	return c
 }
 
-// subscribe calls heard for each message until ctx ends, and returns when
-// the server will send them. It has a connection of its own: rueidis is slower on
-// a connection that messages come by.
+// subscribe calls heard for each message until ctx is canceled, and returns when the subscription
+// is confirmed. It uses a separate connection: rueidis is slower on connections that receive
+// messages.
 func subscribe(ctx context.Context, wg *sync.WaitGroup, rdb rueidis.Client, channel string, heard func(message string)) {
 	conn, release := rdb.Dedicate()
 	ended := conn.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { heard(m.Message) }})
 	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
-		release() // the waiters' timeouts are left, if they have any
+		release() // without the subscription, waiters only have their timeouts
 		return
 	}
 	wg.Go(func() {

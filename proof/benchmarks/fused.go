@@ -11,19 +11,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// f3 is a floor, not a lock to use: the script that unlocks also grants. A process
-// with waiters stands once in a list in Redis, and has a queue of its own for its
-// goroutines. The release writes the next owner, and tells that process on its own
-// channel. f4 is the same, but hands the lock off inside the process up to 32
-// times in a row, without a command.
+// f3 is a floor, not a lock to use: the script that unlocks also grants. A process with waiters has
+// one entry in a list in Redis, and queues its goroutines locally. The release writes the next
+// owner, and notifies its process on a separate channel. f4 is the same, but hands the lock off
+// inside the process up to 32 times in a row, without a command.
 //
-// A waiter cannot give up. A process that dies in the list, or a lost message, stops
-// all others. Nothing is renewed.
+// A waiter cannot stop waiting. If a process dies in the list, or a message is lost, all others are
+// blocked. Nothing is renewed.
 type f3 struct {
 	rdb    rueidis.Client
 	lease  string // ms
-	id     string // in Redis, and the channel
-	passes int    // the most hand-offs in a row inside this process
+	id     string // also the name of its channel
+	passes int    // maximum number of hand-offs in a row inside this process
 	end    context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -36,7 +35,7 @@ var (
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 redis.call('RPUSH', KEYS[2], ARGV[1])
 return 0`)
-	// Returns 1 when the same process has it again, 0 when another process or none has it.
+	// Returns 1 if the same process has the lock again, 0 if another process or none has it.
 	f3Release = rueidis.NewLuaScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return -1 end
 if ARGV[3] == '1' then redis.call('RPUSH', KEYS[2], ARGV[1]) end
@@ -94,7 +93,7 @@ type f3Line struct {
 
 	mu      sync.Mutex
 	state   f3State         // guarded by mu
-	round   int             // guarded by mu: it grows with every question, release and grant
+	round   int             // guarded by mu: incremented by every request, release and grant
 	passed  int             // guarded by mu: how often in a row it was handed off
 	waiting []chan struct{} // guarded by mu, in the order of arrival
 }
@@ -103,7 +102,7 @@ type f3State int
 
 const (
 	f3Idle   f3State = iota // not held here, and not wanted here
-	f3Asking                // a question or a release is in flight
+	f3Asking                // a request or a release is in flight
 	f3Queued                // this process is in Redis' list
 	f3Held
 )
@@ -133,8 +132,8 @@ func (l *f3Line) startLocked() (round int) {
 	return l.round
 }
 
-// serveLocked gives the lock, which this process has, to the first waiter;
-// the goroutine that is in Redis' list for them all is one of them.
+// serveLocked hands the lock, which this process has, to the first waiter, which may be the
+// goroutine that represents them all in Redis' list.
 func (l *f3Line) serveLocked() {
 	first := l.waiting[0]
 	l.waiting = l.waiting[1:]
@@ -186,14 +185,14 @@ func (l *f3Line) Unlock(ctx context.Context) error {
 		}
 	case len(l.waiting) == 0:
 		l.state = f3Idle
-	default: // they came while we released
+	default: // they arrived during the release
 		round := l.startLocked()
 		l.f.wg.Go(func() { _ = l.ask(context.Background(), round) })
 	}
 	return nil
 }
 
-// ask asks for all waiters.
+// ask sends a request for all waiters.
 func (l *f3Line) ask(ctx context.Context, round int) error {
 	granted, err := f3Acquire.Exec(ctx, l.f.rdb, l.keys, []string{l.f.id, l.f.lease}).AsInt64()
 	if err != nil {
@@ -205,7 +204,7 @@ func (l *f3Line) ask(ctx context.Context, round int) error {
 	case granted == 1:
 		l.state = f3Held
 		l.serveLocked()
-	case l.round == round: // otherwise the message overtook the answer
+	case l.round == round: // otherwise the message overtook the reply
 		l.state = f3Queued
 	}
 	return nil

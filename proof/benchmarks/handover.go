@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// handover hands a lock off between two callers, of two processes that both run this or of
-// one, and measures the time from the call of Unlock in one to the return of Lock in the other.
-// Each waits for the other to have it before it asks again, so the other always
-// gets it.
+// handover hands a lock back and forth between two callers, in one process or in two that both run
+// this, and measures the time from the call of Unlock in one to the return of Lock in the other.
+// Each waits until the other has the lock before it retries, so the lock always changes hands.
 func (w *working) handover(j job, res *result) error {
 	sleepUntil(j.Begin)
 	type outcome struct {

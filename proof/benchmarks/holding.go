@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// keep is what a worker holds, or waits for, between two jobs.
+// keep is what a worker holds or waits for between two jobs.
 type keep struct {
 	holds     []held
-	extending context.CancelFunc // nil unless the worker must renew the locks
+	extending context.CancelFunc // nil unless the worker itself must renew the locks
 	extenders sync.WaitGroup
 
 	waiters    sync.WaitGroup
@@ -22,12 +22,11 @@ type keep struct {
 	failed     atomic.Int64
 }
 
-// hands is how many goroutines take and release many locks.
+// hands is the number of goroutines that acquire and release many locks.
 const hands = 64
 
-// take locks Names locks and keeps them. Where the caller must renew, one goroutine for each lock does so
-// every third of the lease. Hung is 1 when it takes too
-// long.
+// take acquires Names locks and keeps them. Where the caller must renew, one goroutine per lock does so
+// every third of the lease. Hung is 1 if it takes too long.
 func (w *working) take(j job, res *result) error {
 	done := make(chan error, 1)
 	go func() { done <- w.takeAll(j) }()
@@ -77,14 +76,14 @@ func extend(ctx context.Context, e extender, interval time.Duration) {
 	for {
 		select {
 		case <-ticker.C:
-			_ = e.Extend(ctx) // a loss shows at its release
+			_ = e.Extend(ctx) // a loss shows up at the release
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// give releases all locks that were taken. Failed counts those that were lost.
+// give releases all locks that take acquired. Failed counts the locks that were lost.
 func (w *working) give(_ job, res *result) error {
 	k := &w.keep
 	k.extending()
@@ -117,7 +116,7 @@ func inParallel(n int, f func(int)) {
 	wg.Wait()
 }
 
-// queue makes goroutines wait for lock 0, and does not wait for them.
+// queue makes goroutines wait for lock 0, and returns at once.
 func (w *working) queue(j job, res *result) error {
 	k := &w.keep
 	k.queued = int64(j.Goroutines)
@@ -146,7 +145,7 @@ func (w *working) queue(j job, res *result) error {
 	return nil
 }
 
-// drain waits until all waiters are served.
+// drain waits until all waiters have been served.
 func (w *working) drain(j job, res *result) error {
 	k := &w.keep
 	done := make(chan struct{})

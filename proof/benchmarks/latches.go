@@ -31,8 +31,8 @@ func (l leasehold) Latch(_ context.Context, name string) (latched, error) {
 	return l.client.NewLatch(name), nil
 }
 
-// decr is a floor, not a latch to use: a script that counts down and publishes. A repeated call counts twice, a
-// lost message leaves its waiter waiting, and it does not tell an open latch from none.
+// decr is a floor, not a latch to use: a script that decrements and publishes. A repeated call counts twice, a lost
+// message leaves its waiter blocked, and a released latch looks like a missing one.
 type decr struct {
 	noLocks
 	rdb rueidis.Client
@@ -91,8 +91,9 @@ func (l decrLatch) Wait(ctx context.Context) error {
 	}
 }
 
-// latch makes goroutines count one latch down, round after round from Begin to End. In a round each counts Names times, and
-// one more goroutine waits. Waits are the times of the calls, and Handovers those from the last call's beginning to the end of the wait.
+// latch makes goroutines count one latch down, round after round from Begin to End. In a round each calls CountDown
+// Names times, and one more goroutine waits. Waits has the durations of the calls; Handovers has the times from the
+// start of the last call to the end of the wait.
 func (w *working) latch(j job, res *result) error {
 	c, ok := w.contender.(latcher)
 	if !ok {
@@ -153,7 +154,7 @@ func (w *working) latch(j job, res *result) error {
 	return nil
 }
 
-// latches is a slice of goroutines that count one latch down for d.
+// latches is the slice of goroutines that count one latch down for d.
 func latches(goroutines, each int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		r, got, err := s.spun(s.timed(job{Do: "latch", Goroutines: goroutines, Names: each}, s.time(d)))

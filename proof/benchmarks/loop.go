@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// tally is the counts of one goroutine of a loop.
+// tally has the counters of one goroutine of a loop.
 type tally struct {
 	goroutine                               int
 	count, total, switches, moves, allMoves int64
@@ -83,7 +83,8 @@ func (r *result) add(t tally) {
 	r.Longest = max(r.Longest, t.longest)
 }
 
-// inTurn returns a locker that locks other names in turn, from the nth on. One goroutine uses it.
+// inTurn returns a locker that cycles through names locks, the n-th set of them. It is for one
+// goroutine.
 func (w *working) inTurn(n, names int) locker {
 	t := &turns{}
 	for i := range names {
@@ -103,7 +104,7 @@ func (t *turns) Lock(ctx context.Context) (held, error) {
 	return l.Lock(ctx)
 }
 
-// lockNumber says which lock goroutine g uses.
+// lockNumber returns the number of the lock that goroutine g uses.
 func (w *working) lockNumber(j job, g int) int {
 	if j.Each {
 		return w.Process*j.Goroutines + g
@@ -113,7 +114,7 @@ func (w *working) lockNumber(j job, g int) int {
 
 func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 	ctx := context.Background()
-	if !j.Endless { // the context of a request, a job, or a service that ends
+	if !j.Endless { // like the context of a request, a job, or a service that is stopped
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
@@ -123,7 +124,7 @@ func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 	end := time.Now().Add(time.Duration(j.End - monotonic()))
 	for {
 		began := time.Now()
-		if began.After(end) && t.total+t.failed > 0 { // at least once, also on a busy machine
+		if began.After(end) && t.total+t.failed > 0 { // at least once, even on a busy machine
 			return
 		}
 		h, err := l.Lock(ctx)
@@ -164,7 +165,7 @@ func (w *working) lockAndUnlock(l locker, j job, t *tally) {
 		}
 		took := got.Sub(began)
 		if j.Each {
-			took = time.Since(began) // there are no waiters here: the pair counts
+			took = time.Since(began) // there are no waiters here: measure the pair
 		}
 		t.waits.note(took)
 		t.longest = max(t.longest, took)
@@ -202,7 +203,7 @@ func (h *histogram) add(o *histogram) {
 	}
 }
 
-// quantile returns the duration that a part q of all does not exceed.
+// quantile returns the duration that a fraction q of all does not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	var all, seen int64
 	for _, n := range h {

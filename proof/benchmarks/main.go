@@ -25,8 +25,8 @@ type bench struct {
 	contenders *regexp.Regexp
 	cpuprofile string
 	memprofile string
-	redisson   string // a jar; without it, Redisson is not part of the run
-	module     string // RedisBloom; without it, it is not part of the run
+	redisson   string // a jar; if empty, Redisson is left out
+	module     string // RedisBloom; if empty, it is left out
 	dir        string // for files that are deleted after the run
 	progress   io.Writer
 }
@@ -111,7 +111,7 @@ func run() error {
 	return errors.Join(err, wrong(outcomes))
 }
 
-// wrong returns an error when a contender let two in at once.
+// wrong returns an error if a contender admitted two holders at once.
 func wrong(outcomes []outcome) error {
 	for _, o := range outcomes {
 		for _, name := range o.cell.contenders {
@@ -123,8 +123,7 @@ func wrong(outcomes []outcome) error {
 	return nil
 }
 
-// run measures all cells that were asked for. With an error it returns those that
-// were measured before.
+// run measures the selected cells. On an error, it also returns those measured before.
 func (b *bench) run() (all []outcome, about string, err error) {
 	for _, c := range cells {
 		if !b.cells.MatchString(c.name) || c.large && !b.large || b.set != "" && b.set != c.set() {
@@ -146,7 +145,7 @@ func (b *bench) about(redis string) string {
 		strings.Join(versions(), ", "), b.reps)
 }
 
-// versions returns the versions of the peers and of the libraries below them.
+// versions returns the versions of the alternatives and of the libraries that they use.
 func versions() (all []string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -163,8 +162,8 @@ func versions() (all []string) {
 	return all
 }
 
-// measure runs a cell. In each repetition all contenders are measured, one
-// right after the other, in an order that changes each time.
+// measure runs a cell. In each repetition all contenders are measured, one right after the other,
+// in a different order each time.
 func (b *bench) measure(c *cell) (o outcome, version string, err error) {
 	o = outcome{cell: c, errs: map[string][]string{}}
 	module := ""
@@ -226,8 +225,7 @@ func (b *bench) repetitions(c *cell) int {
 	return b.reps * max(1, c.more)
 }
 
-// comeBack returns how long goroutines have to come back, once they should. Pollers
-// can need long.
+// comeBack returns how long goroutines may take to return once they should. Pollers can take long.
 func (b *bench) comeBack() time.Duration {
 	if b.short {
 		return 2 * time.Second

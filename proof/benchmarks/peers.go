@@ -28,7 +28,7 @@ func openRueidislock(noLoop bool) func(settings) (contender, error) {
 			ClientOption:   rueidis.ClientOption{InitAddress: []string{s.Addr}},
 			KeyMajority:    1,
 			KeyValidity:    s.Lease,
-			ExtendInterval: s.Lease / 3, // by default a half
+			ExtendInterval: s.Lease / 3, // the default is half the lease
 			NoLoopTracking: noLoop,
 		})
 		return rueidislocks{l}, err
@@ -116,7 +116,7 @@ type redislocks struct {
 	settings
 	rdb    redis.UniversalClient
 	client *redislock.Client
-	ctx    context.Context // with a deadline: without one, Obtain gives up after the lease
+	ctx    context.Context // with a deadline; otherwise Obtain gives up after one lease
 	cancel context.CancelFunc
 }
 
@@ -124,7 +124,7 @@ func openRedislock(s settings) (contender, error) {
 	rdb := goRedisClient(s)
 	ctx, cancel := context.WithTimeout(context.Background(), 24*time.Hour)
 	if s.Poll == 0 {
-		s.Poll = 100 * time.Millisecond // from its README; by default it does not wait at all
+		s.Poll = 100 * time.Millisecond // as in its README; by default it does not wait at all
 	}
 	return redislocks{s, rdb, redislock.New(rdb), ctx, cancel}, nil
 }

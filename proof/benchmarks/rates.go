@@ -23,14 +23,14 @@ import (
 
 // rater is a contender that limits rates.
 type rater interface {
-	// Limit returns a function that takes a unit of a key, of which so many units pass in a second, and as many at once.
+	// Limit returns a function that takes a permit for a key: at most perSecond per second, in bursts of up to as many.
 	Limit(perSecond int) (take, error)
 }
 
-// take reports whether it took a unit of the key.
+// take reports whether it took a permit for the key.
 type take func(ctx context.Context, key string) (bool, error)
 
-// noLocks is embedded by contenders that have no locks.
+// noLocks is embedded in contenders that have no locks.
 type noLocks struct{}
 
 func (noLocks) Lock(string) locker { panic("it has no locks") }
@@ -43,8 +43,8 @@ func (l leasehold) Limit(perSecond int) (take, error) {
 	}, nil
 }
 
-// gcra is a floor, not a limiter to use: GCRA for one limit and one unit, in a minimal script. It does not say what is
-// left, knows no reservations, and does not survive a clock that goes back.
+// gcra is a floor, not a limiter to use: GCRA for one limit and one permit, in a minimal script. It does not report
+// what remains, has no reservations, and does not survive a clock that moves backward.
 type gcra struct {
 	noLocks
 	rdb rueidis.Client
@@ -144,7 +144,7 @@ func (t throttles) Limit(perSecond int) (take, error) {
 	}, err
 }
 
-// rate makes goroutines take units from Begin to End.
+// rate makes goroutines take permits from Begin to End.
 func (w *working) rate(j job, res *result) error {
 	r, ok := w.contender.(rater)
 	if !ok {
@@ -163,7 +163,7 @@ func (w *working) rate(j job, res *result) error {
 		ok, err := take(ctx, key)
 		switch {
 		case err != nil:
-			failed.Add(1) // throttled gives up after ten races that it lost
+			failed.Add(1) // throttled returns an error after losing ten races
 		case ok:
 			admitted.Add(1)
 		}
@@ -173,7 +173,7 @@ func (w *working) rate(j job, res *result) error {
 	return err
 }
 
-// spin makes goroutines call f from Begin to End, and notes what that took.
+// spin makes goroutines call f from Begin to End, and records the cost.
 func (w *working) spin(j job, res *result, f func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -211,10 +211,10 @@ func (w *working) spin(j job, res *result, f func(context.Context) error) error 
 	return err
 }
 
-// rates is a slice of callers that take units of so many keys for d.
+// rates is the slice of callers that take permits of the given number of keys for d.
 func rates(keys, goroutines, perSecond int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
-		if contenders[s.contender].kind == java { // its limiters have settings in Redis
+		if contenders[s.contender].kind == java { // its limiters store settings in Redis
 			if _, err := s.one(0, job{Do: "limits", Names: keys, PerSecond: perSecond}); err != nil {
 				return nil, err
 			}
@@ -240,9 +240,9 @@ func rates(keys, goroutines, perSecond int, d time.Duration) func(*stage) (sampl
 	}
 }
 
-// spun gives one worker a job that spins, and returns the metrics that all such jobs have.
+// spun gives one worker a job that spins, and returns the metrics common to all these jobs.
 func (s *stage) spun(j job) (result, sample, error) {
-	if _, err := s.server.counted(); err != nil { // without what prepared the job
+	if _, err := s.server.counted(); err != nil { // discard the commands that prepared the job
 		return result{}, nil, err
 	}
 	before, err := s.server.cpu()

@@ -18,7 +18,7 @@ type outcome struct {
 	errs map[string][]string // by contender
 }
 
-// median returns the median over the repetitions in which f has a number; NaN if there is none.
+// median returns the median over the repetitions in which f has a value; NaN if there are none.
 func (o outcome) median(f func(map[string]sample) (float64, bool)) float64 {
 	var all []float64
 	for _, rep := range o.reps {
@@ -44,8 +44,8 @@ func (o outcome) value(contender, metric string) float64 {
 	})
 }
 
-// multiple returns the median of ratios, each of one repetition: the machine is then
-// as fast or slow for both.
+// multiple returns the median of the ratios within each repetition, so a machine that is temporarily
+// slow affects both alike.
 func (o outcome) multiple(contender, metric, over string, bestIsMost bool) float64 {
 	return o.median(func(rep map[string]sample) (float64, bool) {
 		v, ok := rep[contender][metric]
@@ -89,7 +89,7 @@ func (o outcome) reached(a aim) (float64, bool) {
 	switch {
 	case a.over != "":
 		v = o.multiple(of, a.metric, a.over, a.atLeast > 0)
-	case a.atMost == 0 && a.atLeast == 0: // never, in no repetition
+	case a.atMost == 0 && a.atLeast == 0: // must not happen in any repetition
 		v = o.worst(of, a.metric)
 	default:
 		v = o.value(of, a.metric)
@@ -107,10 +107,10 @@ func (a aim) bound() string {
 	return "≤ " + strconv.FormatFloat(a.atMost, 'g', -1, 64)
 }
 
-// sections are the tables of a run as Markdown, by the name of their place in the document.
+// sections are the tables of a run in Markdown, by the names of their sections.
 type sections map[string]string
 
-// inOrder are the names of all sections, as a page has them.
+// inOrder lists all sections in page order.
 var inOrder = []string{"in short", "cells", "aims"}
 
 func (s sections) String() string {
@@ -145,8 +145,8 @@ func report(about string, all []outcome) sections {
 	return sections{"in short": short.String(), "cells": cells.String(), "aims": aims.String()}
 }
 
-// short writes the rows that stand for the cell in the table for readers in a hurry: leasehold next to
-// the peer whose median is best.
+// short writes the cell's rows of the summary table: leasehold next to the alternative with the best
+// median.
 func (o outcome) short(w io.Writer) {
 	for _, h := range o.cell.headlines {
 		rival := ""
@@ -203,7 +203,7 @@ func (o outcome) write(w io.Writer) {
 	}
 }
 
-// number returns v with so many digits after the point, and commas between thousands.
+// number returns v with the given number of decimals, and commas between thousands.
 func number(v float64, digits int) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"
@@ -219,12 +219,12 @@ func number(v float64, digits int) string {
 	return whole
 }
 
-// marks are the lines before and after a section in a document.
+// marks returns the lines before and after a section in a document.
 func marks(name string) (begin, end string) {
 	return "<!-- make bench, " + name + ": begin -->\n", "<!-- make bench, " + name + ": end -->\n"
 }
 
-// replaced returns the document with each section between its marks.
+// replaced returns the document with the content between each section's marks replaced.
 func replaced(document string, s sections) (string, error) {
 	for _, name := range inOrder {
 		begin, end := marks(name)

@@ -17,20 +17,21 @@ import (
 	"time"
 )
 
-// server is a redis-server of the run, which writes nothing to disk, or a cluster of them.
+// server is a redis-server started by the run, without persistence, or a cluster of them.
 type server struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is reaped
 	addr   string
-	begin  func() (*server, error) // set once: starts a server with the same port and data
+	begin  func() (*server, error) // assigned once: starts a server with the same port and data
 	wire   *wire                   // the run's own connection
 	others []*server               // the other masters of a cluster
 }
 
-// errNoServer says that no server is installed.
+// errNoServer is returned if no server is installed.
 var errNoServer = errors.New("needs redis-server or valkey-server on the PATH; scripts/redis-server.sh installs it")
 
-// startServers starts so many masters: one server, or a cluster. They load the module, if it is not empty.
+// startServers starts the given number of masters: one server, or a cluster. They load the module, if one
+// is given.
 func startServers(dir string, masters int, module string) (*server, error) {
 	var options []string
 	if masters > 1 {
@@ -60,10 +61,10 @@ func startServers(dir string, masters int, module string) (*server, error) {
 	return s, nil
 }
 
-// nodes returns all servers of a cluster, or the one.
+// nodes returns all servers of a cluster, or the only one.
 func (s *server) nodes() []*server { return append([]*server{s}, s.others...) }
 
-// join makes a cluster of s and the others, and waits until all of them know it.
+// join makes a cluster of s and the others, and waits until all of them report it.
 func (s *server) join() error {
 	const slots = 16384
 	all := s.nodes()
@@ -147,8 +148,8 @@ func begin(bin, dir, port string, options []string) (s *server, err error) {
 	}
 	started := make(chan error)
 	go func() {
-		// The server is killed when the thread that started it ends. So that
-		// thread does nothing else until then.
+		// The server is killed when the thread that started it exits, so this thread only waits for the
+		// server.
 		runtime.LockOSThread()
 		defer close(s.exited)
 		err := cmd.Start()
@@ -163,7 +164,7 @@ func begin(bin, dir, port string, options []string) (s *server, err error) {
 	for range 500 {
 		if s.wire, err = dial(s.addr); err == nil {
 			if info, e := s.wire.ask("INFO server"); e == nil {
-				// Otherwise another server has taken the port first.
+				// Otherwise another server took the port first.
 				if strings.Contains(info, fmt.Sprintf("\nprocess_id:%d\r", cmd.Process.Pid)) {
 					return s, nil
 				}
@@ -199,7 +200,7 @@ func (s *server) stop() {
 	<-s.exited
 }
 
-// during runs f, and returns what clients sent and the CPU time of the server meanwhile.
+// during runs f, and returns the commands that clients sent and the server's CPU time during it.
 func (s *server) during(f func() error) (c calls, busy time.Duration, err error) {
 	if _, err = s.counted(); err != nil {
 		return nil, 0, err
@@ -219,7 +220,7 @@ func (s *server) during(f func() error) (c calls, busy time.Duration, err error)
 	return c, after - before, err
 }
 
-// restart stops the server, and starts it with its data after d.
+// restart stops the server, and starts it again with its data after d.
 func (s *server) restart(d time.Duration) error {
 	if _, err := s.wire.ask("SAVE"); err != nil {
 		return err
@@ -234,7 +235,7 @@ func (s *server) restart(d time.Duration) error {
 	return nil
 }
 
-// freeze makes the server answer no client for d.
+// freeze makes the server unresponsive for d.
 func (s *server) freeze(d time.Duration) error {
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -243,24 +244,24 @@ func (s *server) freeze(d time.Duration) error {
 	return s.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// calls is what the server counts of each command.
+// calls has the server's statistics for each command.
 type calls map[string]stat
 
-// stat is what the server counts of one command.
+// stat has the server's statistics for one command.
 type stat struct {
 	calls int64         // how often it was executed
-	took  time.Duration // how long that took in all, with what a script calls
+	took  time.Duration // total, including the commands that a script calls
 }
 
-// sent are the commands that clients send and no script calls here. SET is an exception:
-// some contenders send it, and others call it in a script.
+// sent lists the commands that clients send and scripts here do not call. SET is an exception: some
+// contenders send it, and others call it in a script.
 var sent = []string{"evalsha", "eval", "script|load", "hello", "client|tracking", "client|setinfo", "subscribe", "unsubscribe"}
 
-// sentBy returns how many commands the clients sent. PING is left out: rueidis
-// sends one a second on each connection by itself.
+// sentBy returns how many commands the clients sent, without PING: rueidis sends one per second on each
+// connection.
 func (c calls) sentBy(e entry) (n int64) { return c.sum(e).calls }
 
-// busyBy returns how long the server carried out the commands of sentBy.
+// busyBy returns how long the server executed the commands of sentBy.
 func (c calls) busyBy(e entry) time.Duration { return c.sum(e).took }
 
 func (c calls) sum(e entry) (all stat) {
@@ -275,8 +276,7 @@ func (c calls) sum(e entry) (all stat) {
 	return all
 }
 
-// counted returns the commands executed since its last call, without
-// the run's own.
+// counted returns the commands executed since its last call, without the run's own.
 func (s *server) counted() (calls, error) {
 	c := calls{}
 	for _, n := range s.nodes() {
@@ -292,7 +292,7 @@ func (s *server) counted() (calls, error) {
 	return c, nil
 }
 
-// add adds what a server has counted.
+// add adds the statistics reported by a server.
 func (c calls) add(info string) {
 	for line := range strings.Lines(info) {
 		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":")
@@ -301,13 +301,13 @@ func (c calls) add(info string) {
 		}
 		var n, micros int64
 		if _, err := fmt.Sscanf(rest, "calls=%d,usec=%d", &n, &micros); err != nil {
-			continue // the heading
+			continue // the section heading
 		}
 		c[name] = stat{c[name].calls + n, c[name].took + time.Duration(micros)*time.Microsecond}
 	}
 }
 
-// cpu returns the processor time that the server has used for commands.
+// cpu returns the CPU time that the server has used for commands.
 func (s *server) cpu() (time.Duration, error) {
 	info, err := s.wire.ask("INFO cpu")
 	if err != nil {
@@ -326,8 +326,7 @@ func (s *server) cpu() (time.Duration, error) {
 	return time.Duration(sum * float64(time.Second)), nil
 }
 
-// wire is a connection without a client library, which would send commands of its
-// own.
+// wire is a raw connection: a client library would send extra commands.
 type wire struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -341,8 +340,7 @@ func dial(addr string) (*wire, error) {
 	return &wire{c, bufio.NewReader(c)}, nil
 }
 
-// ask sends a command and returns the answer, which must be a status, a number or
-// a text.
+// ask sends a command and returns the reply, which must be a status, a number or a string.
 func (w *wire) ask(command string) (string, error) {
 	if err := w.conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return "", err
@@ -370,7 +368,7 @@ func (w *wire) ask(command string) (string, error) {
 	return "", fmt.Errorf("%s: %s", command, line)
 }
 
-// knows reports whether the server carries out the command.
+// knows reports whether the server supports the command.
 func (s *server) knows(command string) bool {
 	_, err := s.wire.ask(command)
 	return err == nil

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A lock with a flaw, to see that it shows. Workers know it too.
+	// A broken lock, to check that the run detects it. Workers need it too.
 	contenders["broken"] = entry{kind: peer, open: func(settings) (contender, error) { return broken{}, nil }}
 	if text := os.Getenv(workerEnv); text != "" {
 		if err := work(text, os.Stdin, os.Stdout); err != nil {
@@ -43,7 +43,7 @@ func (brokenLock) Unlock(context.Context) error       { return nil }
 
 type brokenLock struct{}
 
-// once is a run of all cells with one repetition.
+// once runs all cells with one repetition.
 func once(t *testing.T, short bool) []outcome {
 	t.Helper()
 	needServer(t)
@@ -72,8 +72,8 @@ func needServer(t *testing.T) {
 	t.Skip("NOT TESTED:", errNoServer)
 }
 
-// Every cell runs, with every contender; no contender lets two in at once; and of leasehold
-// and the floors nothing fails and all goroutines come back. The test does not ask how fast they are.
+// Every cell runs, with every contender. No contender admits two holders at once. With leasehold and the
+// floors, no call fails and all goroutines return. The test does not check how fast they are.
 func TestCells(t *testing.T) {
 	all := once(t, true)
 	if err := wrong(all); err != nil {
@@ -114,7 +114,7 @@ func TestCells(t *testing.T) {
 	}
 }
 
-// The run sees two holders at once: in a process, in several, and where a lock is handed off.
+// The run detects two holders at once: in one process, in several, and where a lock is handed off.
 func TestViolations(t *testing.T) {
 	known := cells
 	t.Cleanup(func() { cells = known })
@@ -129,16 +129,15 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// The proxy with a round trip is no faster than that, and does not throttle: of
-// many bytes that are sent one after the other, the last is back a round trip
-// after it was sent.
+// The proxy adds at least the given round trip, and does not throttle: when many bytes are sent one
+// after the other, the last returns a round trip after it was sent.
 func TestDelay(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // sends back what it gets
+	go func() { // echoes what it receives
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -212,8 +211,8 @@ func TestJain(t *testing.T) {
 	}
 }
 
-// A multiple is taken inside a repetition: a machine that is ten times slower in
-// one of them changes nothing.
+// Multiples are computed within a repetition: a machine that is ten times slower in one of them changes
+// nothing.
 func TestMultiple(t *testing.T) {
 	o := outcome{reps: []map[string]sample{
 		{"leasehold": {"m": 20}, "f1": {"m": 10}, "redislock": {"m": 4}, "rueidislock": {"m": 5}},
@@ -285,7 +284,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// The table for readers in a hurry names the peer whose median is best, and the ratio of one repetition.
+// The summary table names the alternative with the best median, and the median of the ratios.
 func TestShort(t *testing.T) {
 	c := &cell{
 		name: "c", contenders: []string{"f1", "leasehold", "redislock", "redsync-rueidis"},
@@ -325,7 +324,7 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// Every name in the tables is known.
+// Every name in the tables exists.
 func TestTables(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cells {

@@ -20,7 +20,7 @@ type stage struct {
 	cell      *cell
 	contender string
 	server    *server
-	way       *delay // nil if there is none
+	way       *delay // nil without an added round trip
 	board     *board
 	boardFile string
 	unmap     func()
@@ -45,8 +45,8 @@ func (b *bench) newStage(c *cell, contender string, s *server, way *delay) (*sta
 	return st, nil
 }
 
-// start starts the worker processes, and waits until they are up: a worker that still warms up would slow down
-// other contenders, and lose its locks when they delete all keys.
+// start starts the worker processes, and waits until they are up: a worker that is still starting would slow down other
+// contenders, and lose its locks when they delete all keys.
 func (s *stage) start() error {
 	addr := s.server.addr
 	if s.way != nil {
@@ -89,7 +89,7 @@ func (s *stage) close() {
 	os.Remove(s.boardFile)
 }
 
-// slice runs the cell's work once. Nothing is left of the slice before.
+// slice runs the cell's work once, with nothing left over from the previous slice.
 func (s *stage) slice() (sample, error) {
 	if s.workers == nil {
 		if err := s.start(); err != nil {
@@ -109,7 +109,7 @@ func (s *stage) slice() (sample, error) {
 	}
 	got, err := s.cell.slice(s)
 	if err != nil || got["hung"] > 0 {
-		s.stop() // the next slice begins with new workers
+		s.stop() // the next slice starts new workers
 	}
 	return got, err
 }
@@ -131,8 +131,7 @@ func (s *stage) all(j job) ([]result, error) {
 	return results, nil
 }
 
-// allMeasured is all, with round trips measured at the same time, and with
-// beside running at the same time, if it is not nil.
+// allMeasured is all, plus round-trip measurements and, if not nil, beside, both running in parallel with the job.
 func (s *stage) allMeasured(j job, beside func() error) (results []result, roundTrips []time.Duration, err error) {
 	var besideErr, tripErr error
 	var wg sync.WaitGroup
@@ -159,8 +158,7 @@ func (s *stage) one(process int, j job) (result, error) {
 // ready is the time that workers have to prepare a job.
 const ready = 50 * time.Millisecond
 
-// warmUp has a worker in Java do the job first, once in the life of its process, so that its code is compiled when the job
-// is measured.
+// warmUp makes a Java worker run the job once per process before it is measured, so that its code is compiled.
 func (s *stage) warmUp(j job) error {
 	if contenders[s.contender].kind != java || s.warm {
 		return nil
@@ -170,7 +168,7 @@ func (s *stage) warmUp(j job) error {
 	return err
 }
 
-// timed returns j with its begin, for all workers alike, and its end.
+// timed returns j with an end, and with the same begin for all workers.
 func (s *stage) timed(j job, d time.Duration) job {
 	j.ComeBack = s.comeBack()
 	j.Begin = monotonic() + int64(ready)
@@ -183,7 +181,7 @@ func loop(j job, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) { return s.loop(j, s.time(d), nil) }
 }
 
-// loop runs j for d, and beside once j has begun.
+// loop runs j for d, and calls beside once j has begun.
 func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error) {
 	j = s.timed(j, d)
 	results, roundTrips, err := s.allMeasured(j, beside)
@@ -245,7 +243,7 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 		"failed":     float64(sum.Failed),
 		"hung":       float64(sum.Hung),
 	}
-	if contenders[s.contender].kind == java { // it does not count these
+	if contenders[s.contender].kind == java { // Java does not report these
 		delete(got, "allocs")
 		delete(got, "bytes")
 	}
@@ -255,8 +253,7 @@ func (s *stage) loop(j job, d time.Duration, beside func() error) (sample, error
 func us(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// jain returns Jain's index of fairness: 1 when all have the same, 1/n when one has
-// all, NaN when none has any.
+// jain returns Jain's fairness index: 1 if all counts are equal, 1/n if one has everything, NaN if all are 0.
 func jain(counts []int64) float64 {
 	var sum, squares float64
 	for _, n := range counts {
@@ -266,8 +263,8 @@ func jain(counts []int64) float64 {
 	return sum * sum / (float64(len(counts)) * squares)
 }
 
-// roundTrips measures the round trip to the server during the job, as a busy machine
-// makes it longer. It measures nothing if there is no proxy.
+// roundTrips measures the round trip to the server during the job, because a busy machine makes it longer. Without a
+// proxy, it measures nothing.
 func (s *stage) roundTrips(j job) (took []time.Duration, err error) {
 	if s.way == nil {
 		return nil, nil
@@ -287,7 +284,7 @@ func (s *stage) roundTrips(j job) (took []time.Duration, err error) {
 	return took, nil
 }
 
-// median and mean return 0 if there are none.
+// median and mean return 0 for no durations.
 func median(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -304,8 +301,8 @@ func mean(all []time.Duration) time.Duration {
 	return sum / time.Duration(max(len(all), 1))
 }
 
-// handover is the slice of two callers that hand a lock to and fro for d: so many of each
-// process. The holder works for long enough that the other surely waits.
+// handover is the slice of callers that hand a lock back and forth for d, goroutines of them in each process. The
+// holder works long enough for the other to be waiting.
 func handover(goroutines int, inside, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		d := max(s.time(d), 100*inside)
@@ -327,13 +324,13 @@ func handover(goroutines int, inside, d time.Duration) func(*stage) (sample, err
 			failed += float64(r.Failed)
 			hung += float64(r.Hung)
 		}
-		if hung > 0 { // the times before that say little
+		if hung > 0 { // the times measured before that mean little
 			return sample{"hung": hung}, nil
 		}
 		if len(took) == 0 {
 			return nil, fmt.Errorf("not once passed on in %v", d)
 		}
-		p50 := median(took) // and it has sorted them
+		p50 := median(took) // also sorts took
 		got := sample{
 			"p50 us":     us(p50),
 			"p99 us":     us(took[len(took)*99/100]),
@@ -348,8 +345,8 @@ func handover(goroutines int, inside, d time.Duration) func(*stage) (sample, err
 	}
 }
 
-// waiters is the slice of n goroutines that wait for d for a lock which another
-// process holds, and then get it one after the other.
+// waiters is the slice of n goroutines that wait for d for a lock held by another process, and then acquire it one
+// after the other.
 func waiters(n int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		n, d := s.many(n), s.time(d)
@@ -364,7 +361,7 @@ func waiters(n int, d time.Duration) func(*stage) (sample, error) {
 		if _, err := s.one(waits, job{Do: "queue", Goroutines: n}); err != nil {
 			return nil, err
 		}
-		time.Sleep(s.time(time.Second)) // for all to ask and to subscribe
+		time.Sleep(s.time(time.Second)) // for all to send a request and subscribe
 		before, err := s.one(waits, job{Do: "look"})
 		if err != nil {
 			return nil, err
@@ -414,7 +411,7 @@ func waiters(n int, d time.Duration) func(*stage) (sample, error) {
 // holding is the slice of n locks that are held for d.
 func holding(n int, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
-		n, d := s.many(n), max(s.time(d), 2*time.Second) // a renewal at least
+		n, d := s.many(n), max(s.time(d), 2*time.Second) // at least one renewal
 		empty, err := s.one(0, job{Do: "look"})
 		if err != nil {
 			return nil, err
@@ -454,9 +451,8 @@ func holding(n int, d time.Duration) func(*stage) (sample, error) {
 	}
 }
 
-// probe sends commands of its own for d, and returns the 99th percentile of the
-// times of those that met renewals: the server had executed other commands since
-// the one before.
+// probe sends its own commands for d, and returns the 99th percentile of the latencies of those that coincided with
+// renewals: the server executed other commands since the previous one.
 func probe(addr string, d time.Duration) (time.Duration, error) {
 	w, err := dial(addr)
 	if err != nil {
@@ -486,7 +482,7 @@ func probe(addr string, d time.Duration) (time.Duration, error) {
 	return met.quantile(0.99), nil
 }
 
-// stall is a slice in which the server stands still for a while, a few times.
+// stall is a slice in which the server is paused for a while, several times.
 func stall(j job, still, d time.Duration) func(*stage) (sample, error) {
 	return func(s *stage) (sample, error) {
 		d := max(s.time(d), 10*still)

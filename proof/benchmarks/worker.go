@@ -40,13 +40,13 @@ type job struct {
 	Goroutines int
 	Each       bool          // a lock for each goroutine, not one for all
 	Read       bool          // read locks
-	Endless    bool          // the context of the calls never ends
+	Endless    bool          // the calls' context is never canceled
 	Inside     time.Duration // work while the lock is held
 	Begin, End int64         // by monotonic
-	ComeBack   time.Duration // the time that goroutines have to come back, once they should
+	ComeBack   time.Duration // time for goroutines to return, once they should
 	Names      int           // how many locks to hold or to use in turn, keys to use, or elements in a call
 	PerSecond  int           // the rate limit of a key
-	State      string        // of the clients of a fleet
+	State      string        // of the clients in a fleet
 }
 
 // result is the result of a job; each job sets some of the fields.
@@ -54,30 +54,30 @@ type result struct {
 	Err string
 
 	Counts   []int64 // acquisitions of each goroutine between Begin and End
-	Total    int64   // acquisitions, with those after End of goroutines that waited then
+	Total    int64   // acquisitions, including those after End by goroutines that were waiting then
 	Switches int64   // how many of Counts followed an acquisition of another goroutine
 	Moves    int64   // how many of Counts followed an acquisition of another process
 	AllMoves int64   // how many of Total did so
 	Waits    histogram
 	Longest  time.Duration
 
-	Violations int64 // another holder was inside too
+	Violations int64 // another holder was inside at the same time
 	Failed     int64 // calls that returned an error
-	Admitted   int64 // units that a rate limiter gave, or elements that a filter found
-	Hung       int64 // goroutines that did not come back
+	Admitted   int64 // permits granted by a rate limiter, or elements found by a filter
+	Hung       int64 // goroutines that did not return
 
-	CPU       time.Duration // of a loop; otherwise of the process, at the begin of the job
+	CPU       time.Duration // of a loop; otherwise of the process, at the start of the job
 	CPUAfter  time.Duration // of the process, at the end of the job
 	Mallocs   uint64
 	Bytes     uint64
 	RSS       int64 // bytes
-	Heap      int64 // bytes that are in use after a garbage collection
+	Heap      int64 // bytes in use after a garbage collection
 	Routines  int
 	At        int64 // by monotonic
 	Handovers []time.Duration
 }
 
-// work does the jobs that come in, until there are no more.
+// work does the jobs read from in, until EOF.
 func work(text string, in io.Reader, out io.Writer) error {
 	var r role
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
@@ -118,18 +118,18 @@ func work(text string, in io.Reader, out io.Writer) error {
 			return err
 		}
 	}
-	if !w.hung { // otherwise Close could wait for ever
+	if !w.hung { // otherwise Close could block forever
 		c.Close()
 	}
 	return nil
 }
 
-// working is the worker's own side.
+// working is the worker's side of a worker process.
 type working struct {
 	role
 	board     *board
 	contender contender
-	hung      bool // a goroutine of the worker did not come back
+	hung      bool // a goroutine of the worker did not return
 	keep      keep
 	filter    filter // made by fill
 	fleet     fleet  // made by muster
@@ -152,7 +152,7 @@ var toDo = map[string]func(*working, job, *result) error{
 	"disband":  (*working).disband,
 }
 
-// look returns the resources that the process uses at this moment.
+// look returns the current resource usage of the process.
 func (w *working) look(_ job, res *result) (err error) {
 	res.Routines = runtime.NumGoroutine()
 	res.Heap = heap()
@@ -163,7 +163,7 @@ func (w *working) look(_ job, res *result) (err error) {
 // lockName returns the name of the n-th lock.
 func lockName(n int) string { return "bench:" + strconv.Itoa(n) }
 
-// cpu returns the processor time that this process has used.
+// cpu returns the CPU time used by this process.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -172,7 +172,8 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// residentSize returns the resident size of the process once garbage is given back.
+// residentSize returns the resident size of the process after freed memory is returned to the
+// system.
 func residentSize() (int64, error) {
 	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -220,7 +221,7 @@ type worker struct {
 	jobs *json.Encoder
 }
 
-// startWorker starts a process for the role. It ends with this process.
+// startWorker starts a process for the role. The process ends with this one.
 func startWorker(r role) (*worker, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -264,7 +265,7 @@ func (w *worker) receive() (result, error) {
 	return res, nil
 }
 
-// stop ends the process: it exits by itself when there are no more jobs; if not, it is killed soon
+// stop ends the process, which exits when there are no more jobs; if it does not, it is killed soon
 // after.
 func (w *worker) stop() {
 	w.in.Close()
