@@ -49,7 +49,7 @@
 :: ON(4) cs[C] == WAITS && MAY_CANCEL && FIRST(C) && awake[HOME(C)] && !inFlight[C] && offered[HOME(C)] != NONE; \
 	SAY("the wait of caller %d ends", C) \
 	CANCELLED; \
-	n = offered[HOME(C)]; offered[HOME(C)] = NONE; /* it was about to take the lock; if that is lost by now, it is released once more */ \
+	n = offered[HOME(C)]; offered[HOME(C)] = NONE; /* it was about to take the lock; if that is lost by now, it is released again */ \
 	fail(n); \
 	cs[C] = AWAY; quit(C); \
 	END
@@ -152,7 +152,7 @@
 	faults++; \
 	END
 
-/* The wait of a caller ends just when the lock is granted to it. */
+/* The wait of a caller ends at the moment when the lock is granted to it. */
 #define EV_CROSS(K) \
 :: ON(11) kk[K] == REQ && kc[K] != NONE && kr[K] == GRANT && MAY_CANCEL; \
 	SAY("the wait ends when the reply to request %d arrives", K) \
@@ -175,7 +175,7 @@
 	lose(N); \
 	END
 
-/* An acquisition with an unknown outcome is released once more. */
+/* An acquisition with an unknown outcome is released again. */
 #define EV_RECONCILE(N) \
 :: ON(13) reconcile[N] != 0; \
 	SAY("acquisition %d is reconciled", N) \
@@ -255,7 +255,7 @@
 
 /* ---- what the events need ---- */
 
-/* leaveBehind: a caller that has sent a request leaves. If its outcome is unknown, the ticket of the local queue is given up. */
+/* leaveBehind: a caller that has sent a request leaves. If its outcome is unknown, the ticket of the local queue is abandoned. */
 inline leaveBehind(caller) {
 	n = ticket[HOME(caller)];
 	if

@@ -93,14 +93,14 @@ byte requested[NC];         /* how many requests were sent: 0, 1, or more */
 bit  uncertain[NC];        /* a request may be executed late */
 bit  traced[NC];        /* it may be in the queue in Redis */
 bit  got[NC];           /* it was granted the lock */
-bit  taken[NC];         /* its caller has the lock as another owner, and a later reply for this one says nothing new */
-byte reconcile[NC];         /* 1: release it, 2: and release it once more */
+bit  taken[NC];         /* its caller has the lock as another owner, and a later reply for this one changes nothing */
+byte reconcile[NC];         /* 1: release it, 2: release it again after that */
 byte trust[NC];         /* the ticks for which its process considers the lease valid */
 byte passed[NC];        /* how often it handed the lock off inside the process */
 byte served[NC];        /* a set: owners to which it was handed off; they are in the queue until its release */
 
-/* For the guarantee of the order. */
-byte ahead[NC];         /* a set: owners that knew that they are in the queue, before it sent its request */
+/* For the ordering guarantee. */
+byte ahead[NC];         /* a set: owners that knew they were in the queue before it sent its request */
 byte placed[NC];        /* 1: it is in the queue, 2: and its caller knows; 0 also after its waiter timeout */
 
 /* Processes. */
@@ -114,13 +114,13 @@ bit  dead[NP];
 
 /* The server. */
 byte holder = NONE;
-byte left;              /* of the lease */
+byte left;              /* remaining lease time */
 byte queue[QN];
 byte size;
 byte dl[NC];            /* its deadline plus 1: 0 is no deadline */
 bit  notified[NC];          /* a message that it is next is in flight */
 #ifdef OWN_CLOCK
-byte silentFor[NC];         /* how long it has sent nothing */
+byte silentFor[NC];         /* time since it last sent a command */
 #endif
 
 /* Commands in flight. */
@@ -886,7 +886,7 @@ inline heartbeat(proc) {
 	:: else -> unlock(C) \
 	fi; \
 	END \
-:: ON(5) cs[C] == HOLDS && trust[hn[C]] > 0 && next1[HOME(C)] != NONE; /* it is not handed off any more */ \
+:: ON(5) cs[C] == HOLDS && trust[hn[C]] > 0 && next1[HOME(C)] != NONE; /* it is no longer handed off */ \
 	p = HOME(C); n = hn[C]; \
 	unlock(C); \
 	END
@@ -984,7 +984,7 @@ inline giveReason(these) {
 	faults++; \
 	END
 
-/* The wait of a caller ends just when the lock is granted to it. */
+/* The wait of a caller ends at the moment when the lock is granted to it. */
 #define EV_CROSS(K) \
 :: ON(11) kk[K] == REQ && kc[K] && kr[K] == GRANT && FAULT(2); \
 	SAY("the wait ends when the reply to request %d arrives", K) \
@@ -1008,7 +1008,7 @@ inline giveReason(these) {
 	lose(N); \
 	END
 
-/* An owner string with an unknown outcome is released once more. */
+/* An owner string with an unknown outcome is released again. */
 #define EV_RECONCILE(N) \
 :: ON(13) reconcile[N] != 0; \
 	SAY("owner %d is reconciled", N) \
@@ -1092,7 +1092,7 @@ inline giveReason(these) {
 
 #ifndef TRACE
 /* PROMPT: everything due happens before the clock ticks. */
-#ifdef NO_LAG /* for a bound in time: otherwise each command adds to it, and so does a delayed duplicate of a dead waiter */
+#ifdef NO_LAG /* for a time bound: otherwise each command adds to the time, and so does a delayed duplicate from a dead waiter */
 #define CMD_DUE(k) && kk[k] == 0
 #else
 #define CMD_DUE(k) && !(kk[k] != 0 && !copy[k] && ka[k] > 0)

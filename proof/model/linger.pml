@@ -9,13 +9,13 @@
 #define NP 3      /* processes */
 #endif
 #ifndef CALLS
-#define CALLS 4   /* how many calls send requests */
+#define CALLS 4   /* calls that send requests */
 #endif
 #ifndef TAKES
-#define TAKES 2   /* how many calls take a lock that is kept */
+#define TAKES 2   /* calls that take a kept lock */
 #endif
 #ifndef FAULTS
-#define FAULTS 1  /* faults in a history, at most */
+#define FAULTS 1  /* maximum number of faults in a history */
 #endif
 #define NONE 255
 
@@ -128,7 +128,7 @@ end:	do
 	:: d_step { st[n] == KEEPS && trust[n] && takes < TAKES ->
 		takes++; token[n]++; begin(n); check() }
 #endif
-	:: d_step { st[n] == KEEPS -> st[n] = FREES; check() } /* the time of the option is over */
+	:: d_step { st[n] == KEEPS -> st[n] = FREES; check() } /* the duration of the option has passed */
 	:: d_step { st[n] == FREES ->
 		if
 		:: holder == n -> holder = NONE

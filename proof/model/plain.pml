@@ -19,10 +19,10 @@
 #define NK 2      /* commands in flight at a time, with delayed duplicates */
 #endif
 #ifndef FAULTS
-#define FAULTS 1  /* faults in a history, at most */
+#define FAULTS 1  /* maximum number of faults in a history */
 #endif
 #ifndef CALLS
-#define CALLS 3   /* how many calls begin */
+#define CALLS 3   /* calls in a history */
 #endif
 #ifndef DELAYS
 #define DELAYS 1  /* ticks in which something that is due does not happen */
@@ -96,14 +96,14 @@ byte whose[NN];            /* its process */
 bit  uncertain[NN];        /* a request for it may be executed late */
 bit  traced[NN];        /* it may be in the queue in Redis */
 bit  got[NN];           /* it was granted the lock */
-byte reconcile[NN];         /* 1: release it, 2: and release it once more */
+byte reconcile[NN];         /* 1: release it, 2: release it again after that */
 byte trust[NN];         /* the ticks for which its process considers the lease valid */
 byte passed[NN];        /* how often it was handed off inside the process */
 byte token[NN];
 
 /* The server. */
 byte holder = NONE;
-byte left;              /* of the lease */
+byte left;              /* remaining lease time */
 byte queue[NP];         /* owner strings, at most one of each process */
 byte queueSize;
 byte issued;            /* the latest token */
@@ -594,7 +594,7 @@ inline tick() {
 	for (m : 0 .. NC - 1) { if :: TRUSTS(m) -> b = 0 :: else fi }
 	if :: b -> idle++ :: else -> idle = 0 fi;
 	for (m : 0 .. NP - 1) { if :: size[m] > 0 -> quiet[m] = 1 :: else fi };
-	assert(idle <= IDLE_MOST) /* no waiter waits forever */
+	assert(idle <= IDLE_MOST) /* no waiter waits indefinitely */
 }
 
 #include "events.pml"

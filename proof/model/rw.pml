@@ -76,7 +76,7 @@ byte came[NC] = NEVER;  /* the order of arrival */
 byte passed[NC];        /* how many entered that arrived after this one was refused */
 bit  waited[NC];        /* Redis has refused it */
 bit  refused[NC];       /* and it knows that */
-bit  reconcile[NC];         /* a duplicate of a command may be executed late: release once more */
+bit  reconcile[NC];         /* a duplicate of a command may be executed late: release again */
 bit  open[NC];          /* other readers of its process may join this hold */
 bit  shut[NC];          /* no reader may join even if it is granted now: one was refused since it sent its request */
 bit  requested[NC];         /* it may have a hold, an intent or a reservation in Redis */
@@ -87,7 +87,7 @@ bit  alsoReleases[NC];          /* HOLDS: it joined another reader's hold, and r
 /* The server. */
 byte mode;              /* 0 is free, 1 read, 2 write */
 byte writer = NONE;
-byte left;              /* of the writer's lease */
+byte left;              /* remaining lease time of the writer */
 byte lease[NC];         /* of each reader; 0 is none */
 byte intent = NONE;       /* the waiting writer that readers wait behind */
 byte reservation = NONE;       /* the reader with the reservation; its batch ends with the tick */
@@ -235,7 +235,7 @@ inline expired() {
 #endif
 }
 
-/* passes: name enters, before those that arrived before it and were refused. */
+/* passes: name enters ahead of callers that arrived earlier and were refused. */
 inline passes(name) {
 	for (m : 0 .. NC - 1) {
 		if :: cs[m] == WAITS && waited[m] && came[m] < came[name] && WRITES(m) != WRITES(name) -> passed[m]++ :: else fi
@@ -387,7 +387,7 @@ inline lands(caller, granted, isRefused) {
 	}
 }
 
-/* check: a writer has the lock alone; and if no command is in flight, nothing is left. */
+/* check: a writer holds the lock exclusively; if no command is in flight, no state remains. */
 inline check() {
 	mixed = 0;
 	for (i : 0 .. NC - 1) {
@@ -405,7 +405,7 @@ inline tick() {
 	printf("a tick\n");
 	outlasts = 0;
 	for (m : 0 .. NC - 1) { if :: delays == 0 && cs[m] == WAITS && !WRITES(m) && lease[m] > 0 && !BUSY(m) -> outlasts = 1 :: else fi }
-	assert(!outlasts); /* no reader blocks writers with a lease that it does not know of */
+	assert(!outlasts); /* no reader blocks writers with a lease that its process does not track */
 	for (m : 0 .. NC - 1) {
 		if :: trust[m] > 0 -> trust[m]-- :: else fi;
 		if :: lease[m] > 0 -> lease[m]-- :: else fi;
@@ -425,7 +425,7 @@ inline tick() {
 }
 
 #ifdef TRACE
-/* alike: the processes are in the state that the history describes. Readers may join less often there than here. */
+/* alike: the processes are in the state that the history describes. The library may let readers join less often than the model. */
 inline alike() {
 	c_code {
 		int open = tr_those(now.open, 1, tr[now.which][now.at][9]);
@@ -453,7 +453,7 @@ inline alike() {
 	END
 #ifdef TRACE
 #define MAY_COME(c) true
-#define NOT_SHARING(c) true /* it may share the request no longer */
+#define NOT_SHARING(c) true /* it may no longer share the request */
 #define REQUEST(c) REQ
 #define ASKS_BESIDE(c) if :: tc != NONE -> beside[c] = tc :: else fi;
 #else
