@@ -1,14 +1,14 @@
 #!/bin/sh
-# Exhausts the models of the locks for small bounds, and shows that each mutant of them is
-# caught. It needs spin and a C compiler. "check.sh NAME …" runs only these.
+# Checks the models of the locks exhaustively within small bounds, and shows that each mutant of them
+# is caught. It needs spin and a C compiler. "check.sh NAME …" runs only the named lines.
 #
-# The bounds: NP processes, NC callers, CALLS calls, FAULTS faults, DELAYS ticks in which what is due
-# does not happen; TIMELESS has no clock.
+# The bounds: NP processes, NC callers, CALLS calls, FAULTS faults, DELAYS ticks in which something
+# that is due does not happen. TIMELESS runs have no clock.
 #
-# A line of the table below: name, what must come of it, and the bounds or the mutation. A name
-# that begins with fair- is a run of fair.pml, one that begins with rw- a run of rw.pml, and
-# one that begins with linger- a run of linger.pml.
-#   holds      every state was visited, and nothing is wrong
+# The columns of the table below: name, expected result, and the bounds or the mutation. Names that
+# begin with fair- are runs of fair.pml, rw- of rw.pml, linger- of linger.pml; all others of
+# plain.pml.
+#   holds      every state was visited without a violation
 #   <property> the run ends with a violation of this property
 set -eu
 cd "$(dirname "$0")"
@@ -108,7 +108,7 @@ runs | awk -v names=" $* " 'NF && (names == "  " || index(names, " " $1 " "))' |
 	xargs -r -P "$(nproc)" -L 1 sh "$here/run.sh" "$dir"
 [ ! -e "$dir/failed" ]
 
-# Do the scripts take the steps that the servers of the models took?
+# Do the scripts take the same steps as the servers of the models?
 if [ -n "$(ls "$dir/steps")" ]; then
 	(cd "$here/../.." && LEASEHOLD_REQUIRE_REDIS=1 LEASEHOLD_STEPS="$dir/steps" go test -count=1 -v -run '^TestSteps$' ./luascripts) >"$dir/steps.out" || {
 		cat "$dir/steps.out"
@@ -117,11 +117,11 @@ if [ -n "$(ls "$dir/steps")" ]; then
 	sed -n 's/.*steps_test.go:[0-9]*: \(.*FOLLOWED.*\)/steps of \1/p' "$dir/steps.out"
 fi
 
-# Can the models follow what the state machine of the library really does?
+# Can the models follow the behavior of the library's real state machine?
 case " $* " in "  " | *" histories "*) ;; *) exit 0 ;; esac
 mkdir "$dir/histories"
 cd "$dir/histories"
-export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the seeds of the histories from here on
+export LEASEHOLD_SEED="${LEASEHOLD_SEED:-$(date +%s)}" # the base seed of the histories
 echo "histories: LEASEHOLD_SEED=$LEASEHOLD_SEED"
 (cd "$here/../.." && LEASEHOLD_TRACES="$dir/histories" go test -count=1 -run '^TestTraces$' ./internal/lockstate ./watchdog) >go.out || {
 	cat go.out

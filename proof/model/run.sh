@@ -1,13 +1,13 @@
 #!/bin/sh
-# run.sh DIR NAME WANT FLAG …: checks one line of the table in check.sh. DIR is for what it makes; a file
-# DIR/failed says that something else came of it than the table wants. DIR/steps has the steps of the servers.
+# run.sh DIR NAME WANT FLAG …: runs one line of the table in check.sh. DIR is for output. The file DIR/failed
+# marks a result that differs from the table. DIR/steps has the steps of the servers.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1 name=$2 want=$3
 shift 3
 flags=$*
 
-# what the assertion that pan names is about
+# property returns the property that the assertion in pan's message checks
 property() {
 	case $1 in
 	*"errors: 0"*) echo holds ;;
@@ -45,7 +45,7 @@ mkdir "$dir/$name"
 cd "$dir/$name"
 began=$(date +%s)
 optimize=-O0 depth=100000
-case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-timeout | rw-shares | rw-three-writers) optimize=-O1 ;; esac # takes a while to compile, and pays for millions of states
+case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-timeout | rw-shares | rw-three-writers) optimize=-O1 ;; esac # slower to compile, but worth it for millions of states
 [ "$want" = holds ] || depth=70                                                                          # a short history is easiest to read
 steps=
 case $want-$name in holds-linger-*) ;; holds-*) steps=-DSTEPS ;; esac # steps.pml

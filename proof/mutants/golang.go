@@ -40,7 +40,7 @@ func (g *goParser) add(op string, n ast.Node, how shape, parts ...ast.Node) {
 	g.sites = append(g.sites, s)
 }
 
-// goVisitor walks the tree. Inside a condition, comparisons have no further mutations of their own as a whole.
+// goVisitor walks the tree. Comparisons inside a condition are not mutated as a whole.
 type goVisitor struct {
 	g      *goParser
 	inside bool
@@ -59,7 +59,7 @@ func (v goVisitor) Visit(n ast.Node) ast.Visitor {
 		walk(outside, n.Init, n.Body, n.Else)
 		return nil
 	case *ast.ForStmt:
-		v.condition(n.Cond, false) // a loop that never ends needs no test
+		v.condition(n.Cond, false) // an infinite loop needs no test
 		walk(outside, n.Init, n.Post, n.Body)
 		return nil
 	case *ast.SwitchStmt:
@@ -70,7 +70,7 @@ func (v goVisitor) Visit(n ast.Node) ast.Visitor {
 				for _, e := range clause.List {
 					v.condition(e, true)
 				}
-			} // else the values are no conditions
+			} // otherwise the values are not conditions
 			v.statements(clause.Body)
 		}
 		return nil
@@ -147,7 +147,7 @@ func (v goVisitor) condition(e ast.Expr, always bool) {
 	ast.Walk(goVisitor{g: v.g, inside: true}, e)
 }
 
-// statements notes which of them can be removed, and walks through them.
+// statements adds a removal for each removable statement, and walks through all of them.
 func (v goVisitor) statements(list []ast.Stmt) {
 	for _, s := range list {
 		if removable(s) {
@@ -171,7 +171,7 @@ func walk(v ast.Visitor, nodes ...ast.Node) {
 	}
 }
 
-// removable reports whether a statement writes, wakes or calls, and does more than to log.
+// removable reports whether a statement has an effect other than logging: it writes, wakes or calls something.
 func removable(s ast.Stmt) bool {
 	switch s := s.(type) {
 	case *ast.ExprStmt:
@@ -213,7 +213,7 @@ func field(e ast.Expr) bool {
 
 var ineffective = []string{"panic", "Helper", "lock", "unlock", "RLock", "RUnlock", "Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext", "Log", "LogAttrs"}
 
-// effective reports whether a call is more than one that logs, or that takes or releases a mutex.
+// effective reports whether a call does more than log, lock or unlock a mutex.
 func effective(call *ast.CallExpr) bool {
 	switch f := call.Fun.(type) {
 	case *ast.Ident:

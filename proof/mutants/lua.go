@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// parseLua returns the mutations of a Lua 5.1 script. It knows the part of the language that the scripts use and
-// returns an error for any other.
+// parseLua returns the mutations of a Lua 5.1 script. It supports the part of the language that the scripts use, and
+// returns an error for anything else.
 func parseLua(file, text string) (sites []site, err error) {
 	p := &luaParser{file: file, text: text}
 	defer func() {
@@ -51,7 +51,7 @@ type luaParser struct {
 	tokens     []luaToken
 	at         int
 	last       int // the end of the latest token
-	start      int // of the statement that is read
+	start      int // of the statement being parsed
 	sites      []site
 }
 
@@ -129,7 +129,7 @@ func (p *luaParser) next() luaToken {
 	return t
 }
 
-// is reports whether the next token is one of these signs or reserved words.
+// is reports whether the next token is one of these symbols or reserved words.
 func (p *luaParser) is(texts ...string) bool {
 	t := p.now()
 	return (t.kind == luaSign || t.kind == luaWord) && slices.Contains(texts, t.text)
@@ -156,7 +156,7 @@ func (p *luaParser) name() string {
 	return p.next().text
 }
 
-// mutate adds a mutation: new instead of the text of a part, which begins at from and ends at to.
+// mutate adds a mutation that replaces the text between from and to with new.
 func (p *luaParser) mutate(op string, from, to int, new string) {
 	p.sites = append(p.sites, site{file: p.file, op: op, from: from, to: to, new: new, start: p.start})
 }
@@ -188,7 +188,7 @@ func (p *luaParser) statement() {
 		}
 		p.expect("end")
 	case p.accept("while"):
-		p.condition(true, false) // a loop that never ends needs no test
+		p.condition(true, false) // an infinite loop needs no test
 		p.expect("do")
 		p.block()
 		p.expect("end")
@@ -246,7 +246,7 @@ func (p *luaParser) statement() {
 		} else if !call {
 			p.fail("want a statement, got %q", p.now().text)
 		} else {
-			// The call as a whole goes; its parts were noted as those of a value.
+			// Only the removal of the whole call is kept, not the mutation that it has as a value.
 			p.sites = slices.DeleteFunc(p.sites, func(s site) bool {
 				return s.op == removed && s.from == from && s.to == p.last
 			})
@@ -264,7 +264,7 @@ func (p *luaParser) body() {
 	p.expect("end")
 }
 
-// condition parses a condition and notes what it can be instead.
+// condition parses a condition and adds its mutations.
 func (p *luaParser) condition(never, always bool) {
 	from := p.now().from
 	p.expression(0, false)
@@ -276,7 +276,7 @@ func (p *luaParser) condition(never, always bool) {
 	}
 }
 
-// values parses a list of expressions. One that is a comparison has the mutations of a condition.
+// values parses a list of expressions. Comparisons among them are mutated like conditions.
 func (p *luaParser) values() {
 	for {
 		p.expression(0, true)
@@ -301,8 +301,8 @@ var luaLevels = []struct {
 
 var borders = map[string]string{"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
-// expression parses an expression whose operators bind more tightly than the level. A value is one that is not inside a
-// condition.
+// expression parses an expression whose operators bind more tightly than the level. value is true outside of
+// conditions.
 func (p *luaParser) expression(level int, value bool) {
 	from := p.now().from
 	switch {
@@ -337,7 +337,7 @@ func (p *luaParser) expression(level int, value bool) {
 		}
 		switch {
 		case mine <= 2:
-			p.mutate("operand", from, right, "") // the left one is gone
+			p.mutate("operand", from, right, "") // without the left operand
 			p.mutate("operand", left, p.last, "")
 		case mine == 3:
 			if other := borders[op.text]; other != "" {
@@ -350,7 +350,7 @@ func (p *luaParser) expression(level int, value bool) {
 	}
 }
 
-// boolean notes that the value from there on can be true or false.
+// boolean adds the mutations of a boolean value that starts at from: false and true.
 func (p *luaParser) boolean(from int) {
 	p.mutate("never", from, p.last, "false")
 	p.mutate("always", from, p.last, "true")
@@ -384,8 +384,8 @@ func (p *luaParser) simple(value bool) {
 
 func (p *luaParser) suffixed() (call bool) { return p.suffixedValue(true) }
 
-// suffixedValue parses a name or an expression in parentheses, and what follows it: fields, indexes and calls. It
-// reports whether it ends with a call.
+// suffixedValue parses a name or a parenthesized expression and what follows it: fields, indexes and calls. It reports
+// whether it ends with a call.
 func (p *luaParser) suffixedValue(value bool) (call bool) {
 	from := p.now().from
 	if p.accept("(") {
@@ -422,12 +422,12 @@ func (p *luaParser) suffixedValue(value bool) (call bool) {
 	}
 }
 
-// called notes what a call can be instead.
+// called adds the mutations of a call.
 func (p *luaParser) called(what string, args []string, from int) {
 	switch what {
 	case "math.max", "math.min":
 		if len(args) == 2 {
-			p.mutate("operand", from, p.last, "("+args[1]+")") // the first one is gone
+			p.mutate("operand", from, p.last, "("+args[1]+")") // without the first argument
 			p.mutate("operand", from, p.last, "("+args[0]+")")
 		}
 	case "redis.call", "redis.pcall":

@@ -1,24 +1,25 @@
-// Command mutants changes the code in one place at a time and reports which changes no test notices.
+// Command mutants is a mutation testing tool: it changes the code in one place at a time and reports the changes that
+// no test detects.
 //
-//	go run ./proof/mutants                            all of the scripts and of the engine
-//	go run ./proof/mutants -since main                what differs from main
+//	go run ./proof/mutants                            all scripts, and the engine
+//	go run ./proof/mutants -since main                only lines that differ from main
 //	go run ./proof/mutants luascripts internal/lockstate  some directories or files
-//	go run ./proof/mutants -list luascripts           the mutations, without a test
+//	go run ./proof/mutants -list luascripts           list the mutations without running tests
 //
 // The mutations come from the syntax tree. The operators are:
 //
 //	never    a condition is false
 //	always   a condition is true; loops are left alone
-//	operand  one side of "and" or "or", or one argument of min or max, is gone
-//	border   a comparison decides the other way when both sides are equal
+//	operand  one side of "and" or "or", or one argument of min or max, is removed
+//	border   a comparison has the opposite result when both sides are equal
 //	removed  a statement is not executed: a call or an assignment; in Go, not an assignment to a variable
 //
-// No file is changed. A test binary has all mutations of the Go code in it, and reads a mutated script from a file, so
-// it is built once. The tests of the mutated package come first, then those of the internal packages that import it, and
-// with -all those of the other ones. Only tests in which the mutation makes a difference run, and the first that fails
-// decides. A test counts if it fails again when it runs alone, because a busy machine can fail a test, too.
+// No file is changed. A test binary contains all mutations of the Go code, and reads mutated scripts from files, so it is
+// built only once. The tests of the mutated package run first, then those of the internal packages that import it, and
+// with -all those of other packages. Only tests in which the mutation makes a difference run, until one fails. A failure
+// counts only if it repeats when the test runs alone, because a busy machine can make tests fail, too.
 //
-// A mutation that no test can notice has its reason at its line, or on its own line before it:
+// If no test can detect a mutation, a note on its line, or on a line of its own above, says why:
 //
 //	if wake { // mutant: always, operand 2: another wake-up does no harm
 //
@@ -44,7 +45,7 @@ import (
 	"time"
 )
 
-// engine is what a run without arguments mutates.
+// engine lists what a run without arguments mutates.
 var engine = []string{
 	"luascripts", "internal/lockstate", "internal/session", "internal/command", "internal/pubsub", "internal/retry", "internal/slots", "internal/registry",
 	"watchdog", "multilock",
@@ -141,7 +142,7 @@ func (o options) run(ctx context.Context) (failed bool, err error) {
 	return report(p.sites, results, strict), nil
 }
 
-// runAll runs the tests for each mutation of the queue, as long as the budget lasts, and adds what became of it to results.
+// runAll runs the tests for each mutation of the queue until the budget is used up, and adds the outcomes to results.
 func (o options) runAll(ctx context.Context, p *program, queue []site, results map[int]result) error {
 	r, err := newRunner(ctx, p, o)
 	if err != nil {
@@ -196,7 +197,7 @@ func short(text string) string {
 	return text
 }
 
-// report prints what became of the mutations.
+// report prints the outcomes of the mutations.
 func report(sites []site, results map[int]result, strict *regexp.Regexp) (failed bool) {
 	columns := []string{"killed", "equivalent", "survived", "not run", "does not compile"}
 	count := map[[2]string]int{}
@@ -241,13 +242,13 @@ func report(sites []site, results map[int]result, strict *regexp.Regexp) (failed
 	return failed
 }
 
-// program is the code that is mutated.
+// program is the code to mutate.
 type program struct {
 	text  map[string]string // by file
 	sites []site
 }
 
-// load reads files, or those of directories, and finds the mutations.
+// load reads files, or all files of directories, and finds the mutations.
 func load(args []string) (*program, error) {
 	if len(args) == 0 {
 		args = engine
@@ -293,7 +294,7 @@ func (p *program) keep(which func(site) bool) {
 	p.sites = slices.DeleteFunc(p.sites, func(s site) bool { return !which(s) })
 }
 
-// number numbers the mutations. Those of one package follow each other.
+// number numbers the mutations, with consecutive numbers in each package.
 func (p *program) number() {
 	slices.SortStableFunc(p.sites, func(a, b site) int {
 		return cmp.Or(cmp.Compare(filepath.Dir(a.file), filepath.Dir(b.file)), cmp.Compare(a.file, b.file))
@@ -303,12 +304,12 @@ func (p *program) number() {
 	}
 }
 
-// changed is the lines that differ, by file.
+// changed has the ranges of changed lines, by file.
 type changed map[string][][2]int
 
 var hunk = regexp.MustCompile(`^@@ -\S+ \+(\d+)(?:,(\d+))? @@`)
 
-// changes returns the lines that differ between the commit where this branch left another, and the files.
+// changes returns the lines changed since HEAD's merge base with since, including uncommitted ones.
 func changes(since string) (changed, error) {
 	base := since
 	if out, err := exec.Command("git", "merge-base", since, "HEAD").Output(); err == nil {
@@ -330,7 +331,7 @@ func changes(since string) (changed, error) {
 			if m[2] != "" {
 				count, _ = strconv.Atoi(m[2])
 			}
-			if count == 0 { // lines are gone between these two
+			if count == 0 { // lines were deleted between these two
 				count = 2
 			}
 			c[file] = append(c[file], [2]int{first, first + count - 1})

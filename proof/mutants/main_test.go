@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// listed returns the mutations of a text, each with the text that it has instead.
+// listed returns the mutations of a text, each with its replacement.
 func listed(t *testing.T, file, text string) (all []string) {
 	t.Helper()
 	parse := parseGo
@@ -66,7 +66,7 @@ return left > 1
 	}
 }
 
-// Each mutation of each script is a script, too, and so is one with marks: the parser reads it again.
+// The parser accepts every script with each of its mutations, and with marks.
 func TestLua_scripts(t *testing.T) {
 	files, err := filepath.Glob("../../luascripts/*.lua")
 	if err != nil || len(files) < 50 {
@@ -92,7 +92,7 @@ func TestLua_scripts(t *testing.T) {
 	}
 }
 
-// Of a script whose server logs, the statements count that began; of another one, that it was called.
+// For scripts whose server logs, the statements that began count; for others, that they were called.
 func TestReadSeen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "seen")
 	text := marked("local a = KEYS[1]\nif a then return 1 end", []site{{file: "a.lua", start: 0}, {file: "a.lua", start: 18}, {file: "a.lua", start: 18}})
@@ -104,7 +104,7 @@ func TestReadSeen(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	readSeen(file, seen)
-	readSeen(file, seen) // it is gone
+	readSeen(file, seen) // the file is deleted
 	if got := strings.Join(slices.Sorted(maps.Keys(seen)), " "); got != "12 @a.lua:18 b.lua" {
 		t.Errorf("got %s", got)
 	}
@@ -139,7 +139,8 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// A module with one function: what its tests notice is killed, what has a reason is equivalent, the rest survives.
+// A module with one function: mutations that its tests detect are killed, those with a reason are equivalent, the
+// others survive.
 func TestRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
@@ -213,7 +214,7 @@ func TestAdd(t *testing.T) {
 	want := []string{
 		"x.go:6 border 2 survived",
 		"x.go:10 never survived",
-		"x.go:16 operand 1 survived", // the highest count is the latest one
+		"x.go:16 operand 1 survived", // the highest count is also the latest one
 		"x.go:17 removed survived",
 		"x.go:18 always survived", "x.go:18 border survived",
 	}
@@ -227,7 +228,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// The Go code of the engine with all mutations in it is code that parses.
+// The Go code of the engine still parses with all mutations in it.
 func TestInstrument(t *testing.T) {
 	files, err := filepath.Glob("../../internal/session/*.go")
 	if err != nil || len(files) == 0 {

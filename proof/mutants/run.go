@@ -23,10 +23,10 @@ import (
 	"time"
 )
 
-// result is what became of a mutation.
+// result is the outcome of a mutation.
 type result struct {
 	what string // killed, survived, does not compile, not run
-	test string // that notices it; of one that survived, how many ran
+	test string // the test that detects it; if it survived, how many tests ran
 }
 
 // runner runs tests with mutations.
@@ -36,14 +36,14 @@ type runner struct {
 	dir     string
 	broken  map[int]bool // mutations that do not compile
 	overlay string
-	imports map[string][]string // by package: those that import it, itself first
+	imports map[string][]string // by package: the packages that import it, itself first
 
 	mu       sync.Mutex
 	binaries map[string]*binary  // by package
-	killers  map[string][]string // by file: the tests that noticed something, the latest first
+	killers  map[string][]string // by file: the tests that detected a mutation, the latest first
 }
 
-// binary is the tests of one package, with all mutations in it.
+// binary is the test binary of one package, with all mutations in it.
 type binary struct {
 	once  sync.Once
 	err   error
@@ -52,14 +52,15 @@ type binary struct {
 	tests map[string]*test
 }
 
-// test is one test, and what it reaches.
+// test is one test and the code that it reaches.
 type test struct {
 	Took  time.Duration
 	Seen  map[string]bool // numbers of mutations, marks of scripts, and names of scripts
 	Fails bool            // without a mutation
 }
 
-// subjects has the package of what a script, or the code that calls it, is about, where that is another one than luascripts.
+// subjects maps scripts, and the code that calls them, to the package whose tests cover them, if that is not
+// luascripts.
 var subjects = []struct{ prefix, pkg string }{
 	{"fence_", "fence"}, {"semaphore_", "semaphore"}, {"latch_", "latch"}, {"waitgroup_", "latch"}, {"limit_", "ratelimit"}, {"window_", "ratelimit"}, {"bloom_", "bloom"}, {"leader_", "leader"}, {"client_", "internal/registry"}, {"memory_", "client"}, {"server_", "client"},
 }
@@ -73,7 +74,7 @@ func newRunner(ctx context.Context, p *program, o options) (*runner, error) {
 	if r.imports, err = importers(ctx); err != nil {
 		return nil, err
 	}
-	for { // until what is left compiles
+	for { // until the remaining mutations compile
 		if err := r.lay(); err != nil {
 			return nil, err
 		}
@@ -89,7 +90,8 @@ func newRunner(ctx context.Context, p *program, o options) (*runner, error) {
 
 func (r *runner) close() { os.RemoveAll(r.dir) }
 
-// importers returns for each package of this module itself and those that import it, which have the tests that are near.
+// importers returns, for each package of this module, the package itself and those that import it: their tests are the
+// near ones.
 func importers(ctx context.Context) (map[string][]string, error) {
 	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.ImportPath}} {{.Module.Path}} {{join .Imports \" \"}}", "./...").Output()
 	if err != nil {
@@ -137,10 +139,10 @@ func (r *runner) near(s site) []string {
 	return near
 }
 
-// scriptUses has a script read, and its call recorded, by scriptHook.
+// scriptUses redirects the reading of scripts to scriptHook, which also records calls.
 var scriptUses = strings.NewReplacer(`files.ReadFile(file + ".lua")`, `mutantRead(files, file + ".lua")`, ".Script(s.text)", ".Script(mutantCalled(s).text)", ".Sha1(s.sha)", ".Sha1(mutantCalled(s).sha)")
 
-// layScripts writes the scripts with marks, and a server that logs to a file which it shares with others of the same test.
+// layScripts writes the scripts with marks, and a server that logs to a file shared by all servers of a test.
 func (r *runner) layScripts(byFile map[string][]site) error {
 	for file, sites := range byFile {
 		if filepath.Ext(file) != ".lua" {
@@ -154,7 +156,7 @@ func (r *runner) layScripts(byFile map[string][]site) error {
 	return os.WriteFile(filepath.Join(r.dir, "redis-server"), []byte(server), 0o700)
 }
 
-// lay writes the mutated files, and the overlay that has the Go tool read them.
+// lay writes the mutated files, and the overlay through which the Go tool reads them.
 func (r *runner) lay() error {
 	replace := map[string]string{}
 	put := func(file, text string) error {
@@ -249,7 +251,7 @@ func packageName(text string) string {
 
 var compileError = regexp.MustCompile(`(?m)^(?:\./)?(\S+\.go):(\d+):\d+: (.*)$`)
 
-// compile compiles the packages with mutations. It takes out those that do not compile.
+// compile compiles the packages with mutations, and removes mutations that do not compile.
 func (r *runner) compile(ctx context.Context) (more bool, err error) {
 	dirs := map[string]bool{}
 	for _, s := range r.p.sites {
@@ -274,7 +276,7 @@ func (r *runner) compile(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// binary returns the tests of a package, built and measured.
+// binary returns the test binary of a package, built and measured.
 func (r *runner) binary(ctx context.Context, pkg string) (*binary, error) {
 	r.mu.Lock()
 	b := r.binaries[pkg]
@@ -300,7 +302,7 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 	if err != nil {
 		return err
 	}
-	// The scripts are in the binary, but not which of their statements have marks.
+	// The scripts are embedded in the binary, but not which of their statements have marks.
 	of := sha256.New()
 	of.Write(text)
 	for _, s := range r.p.sites {
@@ -347,7 +349,7 @@ func (r *runner) build(ctx context.Context, b *binary) error {
 	return nil
 }
 
-// measure runs a test without a mutation, and returns how long it takes and what it reaches.
+// measure runs a test without any mutation, and returns how long it takes and what it reaches.
 func (r *runner) measure(ctx context.Context, b *binary, name string) *test {
 	seen := filepath.Join(r.dir, b.pkg2()+"_"+name+".seen")
 	t := &test{Seen: map[string]bool{}}
@@ -358,7 +360,7 @@ func (r *runner) measure(ctx context.Context, b *binary, name string) *test {
 		err := run(c)
 		t.Took, t.Fails = time.Since(began), err != nil
 		if err == nil {
-			break // else it may be the marks in the scripts that it notices
+			break // otherwise the marks in the scripts may have made it fail
 		}
 	}
 	readSeen(seen, t.Seen)
@@ -368,16 +370,16 @@ func (r *runner) measure(ctx context.Context, b *binary, name string) *test {
 	return t
 }
 
-// readSeen adds to all what the file of a test has: numbers of mutations, marks of scripts, and the scripts that were called
-// of which there is no mark, as on a server that does not log.
+// readSeen adds to all the contents of a test's file: numbers of mutations, marks of scripts, and the scripts that were
+// called without leaving marks, as on a server that does not log.
 func readSeen(file string, all map[string]bool) {
 	f, err := os.Open(file)
 	if err != nil {
-		return // it has reached none
+		return // it reached none
 	}
 	defer f.Close()
 	var called []string
-	logs := map[string]bool{} // scripts of which there are marks
+	logs := map[string]bool{} // scripts that left marks
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		line := lines.Text()
@@ -387,7 +389,7 @@ func readSeen(file string, all map[string]bool) {
 			logs[script] = true
 		} else if strings.HasSuffix(line, ".lua") {
 			called = append(called, line)
-		} else if _, err := strconv.Atoi(line); err == nil { // else a server says something else
+		} else if _, err := strconv.Atoi(line); err == nil { // other lines are unrelated server output
 			all[line] = true
 		}
 	}
@@ -401,8 +403,8 @@ func readSeen(file string, all map[string]bool) {
 
 func (b *binary) pkg2() string { return strings.ReplaceAll(b.pkg, "/", "_") }
 
-// command runs the tests of a package. A mutation can make a loop endless, in a script on a server that the test starts,
-// too: memory is limited, and what is left of the processes ends with the tests.
+// command runs the tests of a package. A mutation can cause an infinite loop, even in a script on a server that the
+// test started, so memory is limited and leftover processes are killed with the tests.
 func (r *runner) command(ctx context.Context, b *binary, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 4194304; exec "$0" "$@"`, b.path}, args...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -413,7 +415,7 @@ func (r *runner) command(ctx context.Context, b *binary, args ...string) *exec.C
 	return c
 }
 
-// run runs a command to its end, and ends what it has started.
+// run runs a command to its end, and then kills the processes that it started.
 func run(c *exec.Cmd) error {
 	err := c.Run()
 	if c.Process != nil {
@@ -422,7 +424,8 @@ func run(c *exec.Cmd) error {
 	return err
 }
 
-// reached is by what a test shows that it reaches a mutation, and in Go that the mutation makes a difference there.
+// reached returns the records by which a test shows that it reaches a mutation; in Go, that the mutation makes a
+// difference there.
 func (r *runner) reached(s site) []string {
 	if filepath.Ext(s.file) == ".go" {
 		names := []string{strconv.Itoa(s.n)}
@@ -436,7 +439,7 @@ func (r *runner) reached(s site) []string {
 
 var includes = regexp.MustCompile(`(?m)^-- (?:include|later): (.*)$`)
 
-// users returns a script and those that include it.
+// users returns a script and the scripts that include it.
 func users(p *program, name string) []string {
 	all, _ := filepath.Glob("luascripts/*.lua")
 	has := map[string][]string{}
@@ -464,7 +467,7 @@ func users(p *program, name string) []string {
 	return result
 }
 
-// one runs the tests that are near a mutation, until one notices it.
+// one runs the tests near a mutation until one detects it.
 func (r *runner) one(ctx context.Context, s site) (result, error) {
 	if r.broken[s.n] {
 		return result{what: "does not compile"}, nil
@@ -488,7 +491,7 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 		}
 		names := r.pick(b, s)
 		ran += len(names)
-		for many := 4; len(names) > 0; many *= 4 { // mostly one of the first notices it
+		for many := 4; len(names) > 0; many *= 4 { // usually one of the first detects it
 			some := b.first(names, many)
 			names = names[len(some):]
 			for len(some) > 0 {
@@ -518,8 +521,8 @@ func (r *runner) one(ctx context.Context, s site) (result, error) {
 	return result{what: "survived", test: fmt.Sprintf("(%d tests ran%s)", ran, unsure)}, nil
 }
 
-// first returns the first of names: so many, but not much more than a test run can do in half a minute. One that never ends
-// is noticed after five times as long.
+// first returns the first many of names, but not much more than can run in half a minute: an endless run is only
+// detected after five times as long.
 func (b *binary) first(names []string, many int) []string {
 	var took time.Duration
 	for i, name := range names[:min(len(names), many)] {
@@ -530,8 +533,8 @@ func (b *binary) first(names []string, many int) []string {
 	return names[:min(len(names), many)]
 }
 
-// pick returns the tests that reach a mutation: first those where it makes a difference, and of these those that noticed others
-// of the same file, then the fastest.
+// pick returns the tests that reach a mutation: first those in which it makes a difference, among these first those
+// that detected others in the same file, then the fastest.
 func (r *runner) pick(b *binary, s site) []string {
 	by := r.reached(s)
 	var names []string
@@ -564,8 +567,9 @@ var (
 	begun   = regexp.MustCompile(`(?m)^=== (?:RUN|CONT|NAME) +((?:Test|Example)\w+)`)
 )
 
-// fails runs tests and returns the first that fails; empty if none does. One that takes far longer than without the
-// mutation fails, too; the caller runs it again alone, where a busy machine gives it as much time.
+// fails runs tests and returns the first one that fails; empty if none does. A test that takes far longer than without
+// the mutation fails, too. The caller then repeats it alone, with the same limit, because the machine may just have
+// been busy.
 func (r *runner) fails(ctx context.Context, b *binary, env, names []string) (string, error) {
 	limit := 10 * time.Second
 	for _, name := range names {
@@ -599,5 +603,5 @@ func (r *runner) fails(ctx context.Context, b *binary, env, names []string) (str
 			return name, nil
 		}
 	}
-	return names[0], nil // it fails before or after the tests
+	return names[0], nil // it fails outside of any test
 }

@@ -12,7 +12,7 @@ import (
 
 const removed = "removed"
 
-// shape says how a mutation of Go code is switched on in a test binary that has all mutations in it.
+// shape is how a mutation of Go code is switched on in a test binary that contains all mutations.
 type shape int
 
 const (
@@ -20,26 +20,26 @@ const (
 	shapeTrue                   // the expression is true
 	shapeBorder                 // the other comparison of two parts
 	shapeStatement              // the statement is not executed
-	shapePick                   // min or max is the second part; shapePick+1: the first part
+	shapePick                   // min or max returns the second argument; shapePick+1: the first
 )
 
 // site is one mutation.
 type site struct {
 	file     string
 	op       string // never, always, operand, border, removed; with a number if a line has several
-	from, to int    // what it replaces
-	new      string // in a script: by what
-	start    int    // in a script: where the statement begins
+	from, to int    // the range that it replaces
+	new      string // in a script: the replacement
+	start    int    // in a script: start of the statement
 	shape    shape  // in Go
 	parts    [][2]int
-	n        int    // the number by which a test binary knows it
-	line     int    // where it begins
-	ends     int    // the line where it ends
-	source   string // the text that is mutated, shortened
+	n        int    // its number in a test binary
+	line     int    // of its start
+	ends     int    // of its end
+	source   string // the mutated text, shortened
 	reason   string // why no test can notice it; empty if one can
 }
 
-// place places the sites in the text: their lines, names and reasons.
+// place sets the lines, names and reasons of the sites in the text.
 func place(sites []site, text string) {
 	starts := []int{0}
 	for i, c := range text {
@@ -81,7 +81,7 @@ func place(sites []site, text string) {
 
 var note = regexp.MustCompile(`(?://|--) mutant: ([a-z0-9, ]+): (.+)$`)
 
-// reasonOf returns what a note at the line, or on lines of its own just before it, says of a mutation:
+// reasonOf returns the reason that a note on the line, or on a line of its own above, gives for a mutation:
 //
 //	if wake { // mutant: always, operand 2: another wake-up does no harm
 func reasonOf(lines []string, line int, short, op string) string {
@@ -104,20 +104,21 @@ func reasonOf(lines []string, line int, short, op string) string {
 	return ""
 }
 
-// calls reports whether a mutated expression calls a function. The mutation then also has an effect where it decides the same.
+// calls reports whether a mutated expression calls a function. Then the mutation has an effect even if the result is
+// the same.
 func (s site) calls() bool { return strings.Contains(s.source, "(") }
 
-// mutated returns a script with the mutation in it.
+// mutated returns the script with the mutation.
 func (s site) mutated(text string) string { return text[:s.from] + s.new + text[s.to:] }
 
-// instrument returns Go code with all mutations in it, each of which is switched on by its number. The number is asked for
-// only where the mutation makes a difference, so that what is recorded is the tests that it can make fail: a condition that
-// is true is evaluated in the same way if it is always true.
+// instrument returns Go code with all mutations in it, each of which is switched on by its number. The code checks the
+// number only where the mutation makes a difference, which records the tests that it can make fail: a condition that is
+// true is not affected by being always true.
 func instrument(text string, sites []site) string {
 	return render(text, 0, len(text), sites)
 }
 
-// render returns the text from lo to hi. The sites are sorted: an outer one comes before those inside.
+// render returns the text from lo to hi. The sites are sorted, outer ones before inner ones.
 func render(text string, lo, hi int, sites []site) string {
 	var out strings.Builder
 	at := lo
@@ -139,7 +140,7 @@ func render(text string, lo, hi int, sites []site) string {
 	return out.String()
 }
 
-// wrap returns the text of some sites that are the same part of it.
+// wrap returns the text of the sites that cover the same range.
 func wrap(text string, from, to int, same, inner []site) string {
 	part := func(of [2]int) string {
 		var within []site
@@ -180,8 +181,8 @@ func wrap(text string, from, to int, same, inner []site) string {
 	return base
 }
 
-// hook is what each package with mutations has in addition: base is the number of its first mutation, count how many
-// it has.
+// hook is the code added to each package with mutations: base is the number of its first mutation, count the number of
+// mutations.
 func hook(name string, base, count int) string {
 	return fmt.Sprintf(`package %[1]s
 
@@ -244,8 +245,8 @@ func mutantPick[T cmp.Ordered](n int, a, b, picked T) T {
 `, name, max(count, 1), base)
 }
 
-// scriptHook is what the package of the scripts has in addition: those in a directory replace its own, and it is recorded
-// which are called.
+// scriptHook is the code added to the package of the scripts: it reads scripts from a directory instead of its own, and
+// records which ones are called.
 const scriptHook = `package luascripts
 
 import (

@@ -1,12 +1,13 @@
-// Command reliability measures what docs/evidence/reliability.md tells of, and writes that page.
+// Command reliability runs the measurements for docs/evidence/reliability.md, and writes that page.
 //
 //	go run ./reliability              write the page from results.json
 //	go run ./reliability -run 3,4     run the tests of these rows first; "all" for all
-//	go run ./reliability -chaos FILE  take up rounds that make chaos wrote to LEASEHOLD_CHAOS_RESULTS
+//	go run ./reliability -chaos FILE  add rounds that make chaos wrote to LEASEHOLD_CHAOS_RESULTS
 //
-// It runs in the root of the repository. Each result is kept in results.json with the commit that it was
-// measured on, so rows can be measured one by one. A row whose tests fail keeps its earlier result, and the command fails. It refuses
-// results of a commit that is not in the history of HEAD, as nobody could measure them again: commit first, and do not rebase after that.
+// It runs in the root of the repository. Each result is kept in results.json with the commit that it was measured on, so
+// rows can be measured one by one. If the tests of a row fail, the row keeps its earlier result and the command fails.
+// Results of a commit that is not in the history of HEAD are rejected, because they could not be reproduced: commit
+// first, and do not rebase after that.
 package main
 
 import (
@@ -26,21 +27,21 @@ import (
 	"time"
 )
 
-// Where the results are, and the page.
+// The files of the results, and the page.
 const (
 	resultsFile = "proof/reliability/results.json"
-	busyFile    = "proof/reliability/rounds.json" // kept by hand, as it says why a test was red
+	busyFile    = "proof/reliability/rounds.json" // maintained by hand, because it explains why tests failed
 	pageFile    = "docs/evidence/reliability.md"
 )
 
-// results is what was measured.
+// results has all measurements.
 type results struct {
 	Rows  map[int]measured
-	Chaos map[string]*chaos // by the topology and the temper of rounds
-	busy  []busy            // in a file of its own
+	Chaos map[string]*chaos // by topology and temper of the rounds
+	busy  []busy            // stored in a separate file
 }
 
-// busy is rounds of the whole suite on a machine that has more to do than it can (scripts/flaky.sh).
+// busy is a number of rounds of the whole suite on an overloaded machine (scripts/flaky.sh).
 type busy struct {
 	When, Commit, Histories, Load string
 	Rounds                        int
@@ -118,7 +119,8 @@ func run(which, chaosFile string) error {
 	return nil
 }
 
-// check refuses results that nobody could measure again. Those of rows are about to be replaced by some of the commit that is there.
+// check rejects results of commits that are not in the history of HEAD. Rows that are about to be measured again are
+// exempt.
 func (r results) check(rows []row) error {
 	kept := results{Rows: maps.Clone(r.Rows), Chaos: r.Chaos}
 	for _, row := range rows {
@@ -130,7 +132,7 @@ func (r results) check(rows []row) error {
 	return nil
 }
 
-// gone are the commits of results that are not in the history of HEAD. A shallow clone does not tell.
+// gone returns the commits of results that are not in the history of HEAD. In a shallow clone, this is unknown.
 func (r results) gone() (all []string) {
 	if output("git", "rev-parse", "--is-shallow-repository") != "false" {
 		return nil
@@ -167,12 +169,12 @@ func (r results) save() error {
 	return os.WriteFile(resultsFile, append(text, '\n'), 0o644)
 }
 
-// round is what make chaos writes of a round.
+// round is the result of a round, as make chaos writes it.
 type round struct {
 	Seed                             uint64
 	Seconds                          float64
 	Topology, Temper, Commit, Server string
-	Rueidis, Redisson                string // Redisson's is empty where it took no part
+	Rueidis, Redisson                string // Redisson's is empty if it took no part
 	When                             time.Time
 	Report                           struct{ Looks int64 }
 	Granted, Faults                  map[string]int
@@ -234,14 +236,14 @@ func (c *chaos) add(one round) {
 	}
 }
 
-// note adds what is not in the list yet.
+// note appends what to the list, unless it is there already.
 func note(list *[]string, what string) {
 	if !slices.Contains(*list, what) {
 		*list = append(*list, what)
 	}
 }
 
-// sum adds up the rounds whose topology and temper begin so.
+// sum adds up the rounds whose topology and temper have one of the prefixes.
 func (r results) sum(prefixes ...string) (all chaos) {
 	all = chaos{Granted: map[string]int{}, Faults: map[string]int{}}
 	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
@@ -279,21 +281,21 @@ func (r results) sum(prefixes ...string) (all chaos) {
 	return all
 }
 
-// command is one that shows a row.
+// command is a command that measures a row.
 type command struct {
 	text   string // for sh, at the root of the repository
-	take   string // what of its output is a figure; the groups, if there are some, joined by spaces
+	take   string // matches the figures in its output; groups, if any, are joined by spaces
 	digest func(output string) []string
-	note   string // what sets its figures apart from those of the row's other commands
+	note   string // distinguishes its figures from those of the row's other commands
 	count  string // the first group is a number of acquisitions
 }
 
-// prefix is what the testing package puts before a line, and a test's name.
+// prefix is what the testing package prints before a log line of a test.
 var prefix = regexp.MustCompile(`^\s*\S+_test\.go:\d+: (figure: )?`)
 
 // measure runs the commands of a row.
 func (r row) measure() (m measured, err error) {
-	began, measured := time.Now(), commit() // before, as somebody may commit meanwhile
+	began, measured := time.Now(), commit() // before, because HEAD may move in the meantime
 	for _, c := range r.commands {
 		fmt.Fprintf(os.Stderr, "row %d: %s\n", r.number, c.text)
 		cmd := exec.Command("sh", "-c", c.text)
@@ -368,7 +370,7 @@ func output(name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// library is what git finds the sources of the library by.
+// library is the git pathspec of the library's sources.
 var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top)*.pml", ":(top,exclude)integration", ":(top,exclude)proof/benchmarks", ":(top,exclude)internal/redistest"}
 
 // commit names the latest commit that changed the library.
@@ -380,7 +382,7 @@ func commit() string {
 	return name
 }
 
-// server is the server of the tests.
+// server returns the version of the server that the tests use.
 func server() string {
 	name := os.Getenv("LEASEHOLD_REDIS_SERVER")
 	if name == "" {

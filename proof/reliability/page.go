@@ -48,7 +48,7 @@ of the tool (TestTerminal_jobControl). The others were bugs of the tests.
 
 `
 
-// page is the text of docs/evidence/reliability.md.
+// page returns the text of docs/evidence/reliability.md.
 func page(r results) string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -75,7 +75,7 @@ func page(r results) string {
 		}
 		m := r.Rows[row.number]
 		commit, server, when, took := m.Commit, m.Server+", "+m.Go, m.When.Format(time.DateOnly), time.Duration(m.Seconds*float64(time.Second)).String()
-		if m.Commit == "" { // chaos alone, so far
+		if m.Commit == "" { // only chaos, so far
 			commit, server, when, took = "see below", "see below", all.Latest.Format(time.DateOnly), "see below"
 		}
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
@@ -108,7 +108,7 @@ func page(r results) string {
 	return b.String()
 }
 
-// cell is what was measured.
+// cell returns the lines of the row's result cell.
 func (r row) cell(all results) (text []string) {
 	text = append(text, all.Rows[r.number].Figures...)
 	if r.chaos != nil {
@@ -119,10 +119,10 @@ func (r row) cell(all results) (text []string) {
 	return text
 }
 
-// escape makes text fit for a cell.
+// escape escapes text for a table cell.
 func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// list is a map, the largest first.
+// list formats a map, the largest values first.
 func list(m map[string]int) string {
 	var all []string
 	for _, k := range slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) }) {

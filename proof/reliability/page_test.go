@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The page is what the results say, every row has a figure, and no figure is older than the table.
+// The page matches the results, every row has a result, and the commit of every result is in the
+// history of HEAD.
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	r, err := load()
@@ -40,7 +41,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Results of a commit that is not in the history are refused, unless they are about to be replaced.
+// Results of a commit that is not in the history are rejected, unless they are about to be
+// replaced.
 func TestCheck(t *testing.T) {
 	if output("git", "rev-parse", "--is-shallow-repository") != "false" {
 		t.Skip("a shallow clone does not know its history")
@@ -60,7 +62,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What is taken from the output of a command?
+// The figures are extracted from the output of a command.
 func TestFigures(t *testing.T) {
 	out := "=== RUN   TestX\n=== RUN   TestX/plain\n    x_test.go:3: LEASEHOLD_SEED=1\n    x_test.go:12: figure: 7 calls, 0 wrong\n=== NAME  TestX\n    x_test.go:13: 8 in all\n--- PASS: TestX\n"
 	got := command{take: `\d+ (?:calls|in all).*`}.figures(out)
@@ -79,7 +81,7 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// Rounds are added up by their topology and temper.
+// Rounds are added up by topology and temper.
 func TestTake(t *testing.T) {
 	file := t.TempDir() + "/rounds"
 	rounds := `{"Seed":7,"Topology":"quorum","Temper":"safe","Commit":"a","Server":"redis 7","Checked":10,"Granted":{"quorum":10},"Faults":{"freeze":2},"Longest":5}

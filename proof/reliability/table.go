@@ -11,18 +11,18 @@ import (
 // row is a row of the page.
 type row struct {
 	number   int
-	what     string // goes wrong
+	what     string // the fault that the row is about
 	promise  string
 	commands []command
-	chaos    func(r results) string // what make chaos adds; "" if nothing yet
+	chaos    func(r results) string // the results of make chaos; "" if there are none yet
 }
 
-// figures is the command for a test in figures_test.go.
+// figures returns the command that runs a test in figures_test.go.
 func figures(name string) command {
 	return command{text: "cd integration && LEASEHOLD_FIGURES=1 go test -count=1 -v -run '^TestFigures_" + name + "$' .", take: `.*`}
 }
 
-// tests is a command for tests of a package.
+// tests returns a command that runs tests of a package.
 func tests(dir, env, run, take, count string) command {
 	text := "go test -count=1 -timeout 30m -v -run '" + run + "' "
 	if env != "" {
@@ -36,13 +36,13 @@ func tests(dir, env, run, take, count string) command {
 	return command{text: text, take: take, count: count}
 }
 
-// rounded is d as it is printed.
+// rounded rounds d for the page.
 func rounded(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
 
-// everywhere is all topologies.
+// everywhere lists all topologies.
 var everywhere = []string{"standalone", "sentinel", "cluster", "quorum"}
 
-// chaosOf tells of the rounds of some topologies.
+// chaosOf summarizes the rounds of some topologies.
 func chaosOf(faults []string, prefixes ...string) func(results) string {
 	return func(r results) string {
 		c := r.sum(prefixes...)
@@ -164,7 +164,7 @@ var table = []row{
 	{27, "a thousand goroutines wait for a minute", "one request per second for each process, not for each waiter", []command{figures("waiters")}, nil},
 }
 
-// fuzzed counts what fuzz tests did.
+// fuzzed counts the work of the fuzz tests.
 func fuzzed(out string) []string {
 	runs := regexp.MustCompile(`(?m)^== .*? (Fuzz\w+)`).FindAllString(out, -1)
 	if len(runs) == 0 {
@@ -187,7 +187,7 @@ func fuzzed(out string) []string {
 	return []string{fmt.Sprintf("%d fuzz tests, %s inputs, 0 crashes", len(runs), thousands(total))}
 }
 
-// modelled counts what make model visited.
+// modelled counts the states that make model visited.
 func modelled(out string) []string {
 	held, mutants, states := 0, 0, 0
 	for line := range strings.Lines(out) {
@@ -216,7 +216,7 @@ func modelled(out string) []string {
 	return []string{text}
 }
 
-// thousands is n with commas.
+// thousands formats n with commas.
 func thousands(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -1,11 +1,12 @@
-// Command versions runs what depends on the server on several servers, and writes docs/evidence/compatibility.md from what ran.
+// Command versions runs the server-dependent tests on several servers, and writes docs/evidence/compatibility.md from
+// the results.
 //
 //	go run ./versions                             write the page from results.json
 //	go run ./versions -on FILE,FILE               run all parts on these servers first
 //	go run ./versions -on FILE -parts rules,tls   run these parts
 //
-// It runs in the root of the repository. A row is kept as soon as it ran, with its commit and its day, so
-// the table can be made piece by piece. A test that is red is in the table, and the command fails.
+// It runs in the root of the repository. Each row is saved as soon as it has run, with its commit and date, so the
+// table can be made piece by piece. Failed tests are listed in the table, and make the command fail.
 package main
 
 import (
@@ -27,21 +28,21 @@ import (
 	"time"
 )
 
-// Where the results are, and the page.
+// The files of the results and of the page.
 const (
 	resultsFile = "proof/versions/results.json"
 	pageFile    = "docs/evidence/compatibility.md"
 )
 
-// part is a row of each server.
+// part is a row for each server.
 type part struct {
 	name, mode, what string
 	test             []string // arguments of go test
 	root             bool     // it runs in the module of the library
-	env              []string // what the tests read of the environment
+	env              []string // environment variables of the tests
 }
 
-// chaos is the environment of rounds of package chaos on these topologies. Each server gets the same plan.
+// chaos returns the environment for rounds of package chaos on these topologies. Each server gets the same plan.
 func chaos(topologies string) []string {
 	return []string{"SEED=16", "DURATION=1m", "ROUND_TIME=10s", "LEASEHOLD_CHAOS_TOPOLOGIES=" + topologies}
 }
@@ -64,30 +65,30 @@ var parts = []part{
 	{name: "counters", mode: "Sentinel, cluster", what: "latches, wait groups, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|WaitGroup|Semaphore|Election|RateLimit)_", "."}},
 }
 
-// library is what commit looks at: what programs import, and no tests.
+// library is the git pathspec for commit: what programs import, without tests.
 var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)*_test.go", ":(top,exclude)integration", ":(top,exclude)proof", ":(top,exclude)internal/redistest"}
 
-// row is what became of a part on a server.
+// row is the result of a part on a server.
 type row struct {
 	Server, Part, Commit    string
 	When                    time.Time
 	Seconds                 float64
 	Passed, Failed, Skipped int
-	Holds                   int      `json:",omitempty"` // whose history was checked by package chaos
-	Red                     []string // the tests that failed, and what else did
-	Before                  []string `json:",omitempty"` // what was red in earlier runs at the same commit
+	Holds                   int      `json:",omitempty"` // holds whose history package chaos checked
+	Red                     []string // failed tests and other failures
+	Before                  []string `json:",omitempty"` // failures of earlier runs at the same commit
 	Skips                   []skip   `json:",omitempty"`
 	Lacks                   string   // why the part cannot run on this server
 }
 
-// after notes what was red in the run before, if that was one of the same library.
+// after adds the failures of the previous run, if it tested the same library.
 func (r *row) after(old row) {
 	if old.Commit == r.Commit {
 		r.Before = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old.Before, old.Red))))
 	}
 }
 
-// skip is a test that did not run, and what it said to that.
+// skip is a test that was skipped, and its reason.
 type skip struct{ Test, Why string }
 
 func main() {
@@ -195,7 +196,7 @@ func (p part) on(binary string) (r row, err error) {
 	return r, nil
 }
 
-// holds adds up the holds that rounds of package chaos checked, by the file that it wrote, if any.
+// holds returns the number of holds checked by rounds of package chaos, from the results file, if there is one.
 func holds(file string) (sum int, err error) {
 	text, err := os.ReadFile(file)
 	if os.IsNotExist(err) {
@@ -212,11 +213,11 @@ func holds(file string) (sum int, err error) {
 	return sum, err
 }
 
-// remark is a line that a test logged.
+// remark matches a line that a test logged.
 var remark = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: (.+)$`)
 
-// count counts the tests in the output of go test -json, those with parts of their own by their parts, and
-// prints what the red ones said.
+// count counts the tests in the output of go test -json, by their subtests where they have some, and prints the output
+// of failed ones.
 func (r *row) count(from io.Reader, to io.Writer) error {
 	type event struct{ Action, Package, Test, Output string }
 	type test struct{ pkg, name string }
@@ -226,7 +227,7 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 	for lines.Scan() {
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue // a line of the compiler
+			continue // compiler output
 		}
 		t := test{e.Package, e.Test}
 		switch e.Action {
@@ -236,7 +237,7 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 			ended[t] = e.Action
 		}
 	}
-	parents := map[test]bool{} // whose result is that of their parts; what else a parent finds counts as a part
+	parents := map[test]bool{} // their results are those of their subtests; anything else that a parent reports counts as a separate test
 	for t, what := range ended {
 		for name := t.name; ; {
 			at := strings.LastIndex(name, "/")
@@ -285,7 +286,7 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 
 var number = regexp.MustCompile(`v=([0-9.]+)`)
 
-// version names a server, such as Redis 7.4.1.
+// version returns the name of a server, such as Redis 7.4.1.
 func version(binary string) (string, error) {
 	out, err := exec.Command(binary, "--version").Output()
 	if err != nil {
@@ -302,7 +303,7 @@ func version(binary string) (string, error) {
 	return name + " " + found[1], nil
 }
 
-// speaksTLS says whether the server was built with TLS: such a one looks for the key that it was not given.
+// speaksTLS reports whether the server supports TLS: it then complains about the missing key.
 func speaksTLS(binary string) bool {
 	out, _ := exec.Command(binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere").CombinedOutput()
 	return strings.Contains(string(out), "No tls-key-file configured")

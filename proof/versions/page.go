@@ -24,7 +24,7 @@ package ` + "`integration/chaos`" + `, with the same seed for each server. A com
 run of the part met.
 `
 
-// page is the text of docs/evidence/compatibility.md.
+// page returns the text of docs/evidence/compatibility.md.
 func page(rows []row) string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -73,9 +73,9 @@ func page(rows []row) string {
 	return b.String()
 }
 
-// skips writes which tests did not run on which servers, and what they said to that.
+// skips writes which tests were skipped on which servers, and why.
 func skips(b *strings.Builder, rows []row) {
-	var order []skip // as they come in the rows
+	var order []skip // in the order of the rows
 	on := map[skip][]string{}
 	for _, r := range rows {
 		for _, s := range r.Skips {
@@ -96,7 +96,7 @@ func skips(b *strings.Builder, rows []row) {
 	}
 }
 
-// short says in a cell what became of a part.
+// short summarizes the result of a part for a cell.
 func short(rows []row, server, part string) string {
 	at := slices.IndexFunc(rows, func(r row) bool { return r.Server == server && r.Part == part })
 	switch {
@@ -122,7 +122,7 @@ func servers(rows []row) (names []string) {
 	return names
 }
 
-// sort puts rows in the order of the page.
+// sort sorts rows in page order.
 func sort(rows []row) {
 	slices.SortFunc(rows, func(a, b row) int {
 		return cmp.Or(older(a.Server, b.Server), cmp.Compare(place(a.Part), place(b.Part)))
@@ -133,7 +133,7 @@ func place(name string) int {
 	return slices.IndexFunc(parts, func(p part) bool { return p.name == name })
 }
 
-// older compares servers by name, and by the numbers of the version.
+// older orders servers by name, then by version.
 func older(a, b string) int {
 	nameA, versionA, _ := strings.Cut(a, " ")
 	nameB, versionB, _ := strings.Cut(b, " ")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The page is what the results say, and no row is of a part that is gone.
+// The page matches the results, and no row is of a part that was removed.
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	rows, err := load()
@@ -32,7 +32,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Tests are counted by their parts, and red ones are named, also a package that fails without a test.
+// Tests are counted by their subtests. Failures are named, including packages that fail outside of a
+// test.
 func TestCount(t *testing.T) {
 	out := `{"Action":"pass","Package":"p","Test":"TestA/x/y"}
 {"Action":"fail","Package":"p","Test":"TestA/x/z"}
@@ -64,7 +65,7 @@ not of the tests
 	}
 }
 
-// The page names a test that was skipped once, with what it said and all servers.
+// The page lists a skipped test once, with its reason and all servers.
 func TestSkips(t *testing.T) {
 	b := skip{"TestB", "too old"}
 	text := page([]row{{Server: "Redis 6.2", Part: "rules", Skips: []skip{b}}, {Server: "Redis 7.4", Part: "rules", Skips: []skip{b}}})
@@ -73,7 +74,7 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// A part that runs again does not hide what was red before, unless the library changed.
+// A part that runs again does not hide earlier failures, unless the library changed.
 func TestBefore(t *testing.T) {
 	red := row{Server: "Redis 6.2", Part: "rules", Commit: "a", Red: []string{"TestB"}, Before: []string{"TestA"}}
 	again, changed := row{Server: "Redis 6.2", Part: "rules", Commit: "a"}, row{Server: "Redis 6.2", Part: "rules", Commit: "b"}
@@ -107,7 +108,7 @@ func TestHolds(t *testing.T) {
 	}
 }
 
-// Rows are in the order of names and versions.
+// Rows are sorted by name and version.
 func TestSort(t *testing.T) {
 	rows := []row{{Server: "Valkey 9.1.2", Part: "rules"}, {Server: "Redis 10.0", Part: "rules"}, {Server: "Redis 8.2.3", Part: "cluster"}, {Server: "Redis 8.2.3", Part: "scripts"}}
 	sort(rows)
