@@ -10,28 +10,28 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// book says who holds what, as those who hold it believe. It finds what must not be.
+// book tracks the holders of each lock from the clients' point of view, and detects violations.
 type book struct {
 	w *world
 
 	mu    sync.Mutex
 	locks []*record
-	calls map[string]time.Time // since when a call waits
-	dead  map[int]bool         // clients that have ended: they believe nothing
+	calls map[string]time.Time // when each waiting call began
+	dead  map[int]bool         // killed clients, whose holds no longer count
 }
 
-// record is what there is to know about one lock.
+// record is the history of one lock.
 type record struct {
 	inside  []*holder
-	token   uint64    // the largest of those who had the lock for themselves
-	read    uint64    // the largest of readers
-	freed   time.Time // when it was given back last
+	token   uint64    // the largest token of an exclusive holder
+	read    uint64    // the largest token of a reader
+	freed   time.Time // when it was last released
 	grants  int
 	permits int
-	turns   []turn // of a fair lock
+	turns   []turn // for a fair lock
 }
 
-// holder is one that holds locks.
+// holder is a caller that holds locks.
 type holder struct {
 	b      *book
 	who    string
@@ -73,8 +73,8 @@ func (b *book) waiting() string {
 	return strings.Join(all, ", ")
 }
 
-// enter notes that a call came to a hold. From now on no other may believe to have the same.
-// The call began at since, and knew at queued that it has to wait.
+// enter records that a call acquired a hold. From now on no other caller may hold the same locks. The call
+// began at since, and was told at queued that it has to wait.
 func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, since, queued time.Time) *holder {
 	e := &holder{b: b, who: who, client: client, locks: locks, hold: h, reads: o.Reads}
 	b.mu.Lock()
@@ -86,7 +86,7 @@ func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, sin
 	}
 	b.w.mu.Unlock()
 	if r := b.locks[o.Lock]; o.Do != "all" && b.w.plan.Locks[o.Lock].Kind == "fair" {
-		// An answer can take as long as a short lease: then the caller asks anew, at the end of the queue.
+		// A reply can take as long as a short lease; the caller then retries, at the end of the queue.
 		r.turns = append(r.turns, turn{who, since, queued, h.Token(), !queued.IsZero() && o.Fixed == 0})
 	}
 	if b.dead[client] || h.Err() != nil {
@@ -105,7 +105,7 @@ func (b *book) enter(who string, client int, o Op, locks []int, h lock.Hold, sin
 	return e
 }
 
-// alone looks whether another believes to have the lock.
+// alone checks that no other caller holds the lock.
 func (b *book) alone(i int, r *record, e *holder) {
 	shares := b.w.plan.Locks[i].Kind == "rw" && e.reads
 	n := 1
@@ -121,7 +121,7 @@ func (b *book) alone(i int, r *record, e *holder) {
 	}
 }
 
-// grows looks whether the token is larger than those before.
+// grows checks that the token is larger than all earlier ones.
 func (b *book) grows(i int, r *record, e *holder) {
 	kind, token := b.w.plan.Locks[i].Kind, e.hold.Token()
 	switch {
@@ -139,9 +139,8 @@ func (b *book) grows(i int, r *record, e *holder) {
 	}
 }
 
-// soon looks whether the lock was free for too long while a call waited.
-// A call for several locks has some of them while it waits for the others, and the book does not
-// know.
+// soon checks that the lock was not free for too long while a call waited. A call for several locks
+// already holds some of them while it waits for the others, and the book does not know which.
 func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
 	most, known := b.w.plan.mostFree()
 	if !known || len(r.inside) > 0 || r.grants == 0 || b.w.plan.takesAll() {
@@ -155,14 +154,14 @@ func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
 	}
 }
 
-// goesOn notes that e, which wrote, reads by another hold.
+// goesOn records that e, which was a writer, continues as a reader with another hold.
 func (e *holder) goesOn(h lock.Hold) {
 	e.b.mu.Lock()
 	defer e.b.mu.Unlock()
 	e.hold, e.reads = h, true
 }
 
-// leave notes that e does not believe to have its locks from now on.
+// leave records that e no longer relies on its locks.
 func (e *holder) leave() {
 	e.b.mu.Lock()
 	defer e.b.mu.Unlock()
@@ -178,7 +177,7 @@ func (e *holder) leave() {
 	}
 }
 
-// left notes that locks were given back just now.
+// left records that locks were released just now.
 func (b *book) left(locks []int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,7 +186,7 @@ func (b *book) left(locks []int) {
 	}
 }
 
-// dies notes that a client has ended.
+// dies records that a client was killed.
 func (b *book) dies(client int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

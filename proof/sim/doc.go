@@ -1,6 +1,6 @@
-// Package sim plays histories of the whole client library against a server in memory, on virtual time,
-// over a network in which everything can go wrong. A plan says what happens; a seed makes a plan.
+// Package sim simulates histories of the whole client library against an in-memory server, in virtual time,
+// over a network with injected faults. A plan describes a history; a seed determines a plan.
 //
-// Command explore plays many seeds, and shrinks what goes wrong. README.md says what is looked at, and what is
-// left out.
+// Command explore runs many seeds, and shrinks failing plans. README.md says what is checked, and what is left
+// out.
 package sim

@@ -14,40 +14,40 @@ import (
 	"time"
 )
 
-// port is the way of one client to the server: all its connections.
+// port is a client's network: all its connections to the server.
 type port struct {
 	w      *world
 	client int
 
 	// Guarded by w.mu.
-	dialed   int // how many connections there were
-	scripts  int // how many scripts the client has sent
-	messages int // how many messages have come for it
+	dialed   int // connections so far
+	scripts  int // scripts that the client has sent
+	messages int // messages sent to it
 	links    map[*link]bool
-	dead     bool      // the client has ended
-	refused  time.Time // until then it gets no connection
-	stopped  time.Time // until then nothing moves
+	dead     bool      // the client was killed
+	refused  time.Time // until then its connection attempts fail
+	stopped  time.Time // until then nothing is delivered
 }
 
-// link is one connection. The order of each direction is kept.
+// link is one connection. Each direction is delivered in order.
 type link struct {
 	p      *port
 	number int
-	client net.Conn // the end that the network has of the client's connection
-	server net.Conn // and of the server's
+	client net.Conn // the network's end of the client's connection
+	server net.Conn // the network's end of the server's connection
 	up     *queue   // requests
 	down   *queue   // replies and messages
 	asked  chan fate
 	broken bool // guarded by w.mu: the client's end is closed
 }
 
-// fate is what becomes of a reply.
+// fate is what happens to a reply.
 type fate struct {
 	delay time.Duration
 	drop  bool
 }
 
-// packet is some bytes on their way.
+// packet is data in transit.
 type packet struct {
 	raw  []byte
 	due  time.Time
@@ -55,19 +55,19 @@ type packet struct {
 	what string
 }
 
-// queue is what is on its way in one direction.
+// queue is the data in transit in one direction.
 type queue struct {
 	mu    sync.Mutex
 	items []packet
 	last  time.Time
 	more  chan struct{} // cap 1
-	ended chan struct{} // closed when nothing more is to come
+	ended chan struct{} // closed when nothing will follow
 	once  sync.Once
 }
 
 func newQueue() *queue { return &queue{more: make(chan struct{}, 1), ended: make(chan struct{})} }
 
-// put adds p. It comes after what is on its way already.
+// put appends p. It is never delivered before earlier packets.
 func (q *queue) put(p packet) {
 	q.mu.Lock()
 	if p.due.Before(q.last) {
@@ -82,10 +82,10 @@ func (q *queue) put(p packet) {
 	}
 }
 
-// end says that nothing more is to come.
+// end marks the end of the data.
 func (q *queue) end() { q.once.Do(func() { close(q.ended) }) }
 
-// take returns the first of q, and false when there is nothing, and nothing is to come.
+// take waits for the first packet of q and returns it; false at the end of the data.
 func (q *queue) take() (packet, bool) {
 	for {
 		q.mu.Lock()
@@ -138,13 +138,13 @@ func (p *port) dial(ctx context.Context) (net.Conn, error) {
 	return near, nil
 }
 
-// way returns how long something takes on its way.
+// way returns the transit time of a packet.
 func (p *port) way(random uint64) time.Duration {
 	d := p.w.plan.Far - p.w.plan.Near
 	return p.w.plan.Near + time.Duration(random%uint64(d))
 }
 
-// breakOff closes the client's end. What is on its way to the server comes there.
+// breakOff closes the client's end. Requests in transit still reach the server.
 func (l *link) breakOff() {
 	l.p.w.mu.Lock()
 	l.broken = true
@@ -154,7 +154,7 @@ func (l *link) breakOff() {
 	l.up.end()
 }
 
-// requests reads what the client sends, and says what becomes of it.
+// requests reads the client's requests, and applies faults to them.
 func (l *link) requests() {
 	defer l.breakOff()
 	r := bufio.NewReader(l.client)
@@ -196,7 +196,7 @@ func (l *link) requests() {
 	}
 }
 
-// script counts a script that the client sends, and returns what goes wrong with it.
+// script counts a script that the client sends, and returns its faults.
 func (p *port) script() (all []Fault) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -209,7 +209,7 @@ func (p *port) script() (all []Fault) {
 	return all
 }
 
-// message counts a message to the client, and returns what goes wrong with it.
+// message counts a message to the client, and returns its faults.
 func (p *port) message() (all []Fault) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -222,7 +222,7 @@ func (p *port) message() (all []Fault) {
 	return all
 }
 
-// toServer brings requests to the server.
+// toServer delivers requests to the server.
 func (l *link) toServer() {
 	defer l.server.Close()
 	for {
@@ -242,7 +242,7 @@ func (l *link) toServer() {
 	}
 }
 
-// await waits until due, and until nothing stands still.
+// await waits until due, and while the client is paused or the server is frozen.
 func (p *port) await(due time.Time) {
 	for {
 		p.w.mu.Lock()
@@ -260,7 +260,7 @@ func (p *port) await(due time.Time) {
 	}
 }
 
-// replies reads what the server sends. It never waits: the server in memory stands still for a slow listener.
+// replies reads what the server sends. It never blocks: the in-memory server would block on a slow reader.
 func (l *link) replies() {
 	defer l.down.end()
 	r := bufio.NewReader(l.server)
@@ -295,12 +295,12 @@ func (l *link) replies() {
 		case f := <-l.asked:
 			p.due, p.end = time.Now().Add(f.delay), f.drop
 			l.down.put(p)
-		default: // the request was a late copy: nobody waits for the reply
+		default: // the request was a delayed duplicate: no call waits for the reply
 		}
 	}
 }
 
-// again has p come once more, so much later. What is on its way meanwhile does not wait for it.
+// again delivers p again after a delay, out of order.
 func (l *link) again(p packet, late time.Duration) {
 	l.p.w.wg.Go(func() {
 		select {
@@ -312,12 +312,12 @@ func (l *link) again(p packet, late time.Duration) {
 	})
 }
 
-// toClient brings replies and messages to the client.
+// toClient delivers replies and messages to the client.
 func (l *link) toClient() {
 	for {
 		p, ok := l.down.take()
 		if !ok {
-			// The server closed the connection, or the request that broke it has been carried out.
+			// The server closed the connection, or the request that broke it has been executed.
 			l.breakOff()
 			return
 		}
@@ -339,8 +339,8 @@ func (l *link) toClient() {
 	}
 }
 
-// cut breaks all connections of the client. What is on its way to the server comes so much later,
-// or never if late is 0.
+// cut breaks all connections of the client. Requests in transit reach the server after the delay late, or
+// never if late is 0.
 func (p *port) cut(late time.Duration) {
 	p.w.mu.Lock()
 	var links []*link
@@ -348,7 +348,7 @@ func (p *port) cut(late time.Duration) {
 		links = append(links, l)
 	}
 	p.w.mu.Unlock()
-	for n := range p.dialed { // in order
+	for n := range p.dialed { // in a deterministic order
 		for _, l := range links {
 			if l.number != n+1 {
 				continue
@@ -394,7 +394,7 @@ func readFrame(r *bufio.Reader, raw *bytes.Buffer) error {
 	return nil
 }
 
-// wordsOf returns the strings and numbers of a frame, for the eye and to know it by.
+// wordsOf returns the strings and numbers of a frame, for the trace and to identify it.
 func wordsOf(raw []byte) (words []string) {
 	for len(raw) > 0 {
 		line, rest, _ := bytes.Cut(raw, []byte("\r\n"))

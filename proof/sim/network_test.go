@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// A message comes once; or not at all, later, or once more later, as a fault says.
+// A message is delivered once; with a fault, never, later, or a second time later.
 func TestMessages(t *testing.T) {
 	const late = 300 * time.Millisecond
 	plan := Plan{
 		Seed: 1, Clients: 2, Lease: lease, Rate: 1, Near: time.Millisecond, Far: 2 * time.Millisecond,
 		Locks: []Lock{{Kind: "plain"}},
-		Actors: []Actor{ // the release tells the other client
+		Actors: []Actor{ // the release notifies the other client
 			{Client: 0, Ops: []Op{{Do: "lock", Hold: 100 * time.Millisecond}}},
 			{Client: 1, Ops: []Op{{Do: "lock", After: 20 * time.Millisecond, Hold: 2 * late}}},
 		},
 	}
 	for _, test := range []struct {
 		what string
-		want []time.Duration // about when the message comes, counted from the release
+		want []time.Duration // approximate delivery times of the message, relative to the release
 	}{
 		{"", []time.Duration{0}},
 		{DropMessage, nil},
@@ -44,7 +44,7 @@ func TestMessages(t *testing.T) {
 			if strings.Contains(line, "actor 0.0 of client 0: unlock") {
 				released = at
 			}
-			if strings.HasPrefix(words[1], "1.") && words[2] == "<" && words[3] == "message" && at < released+late*3/2 { // before that of its own release
+			if strings.HasPrefix(words[1], "1.") && words[2] == "<" && words[3] == "message" && at < released+late*3/2 { // before the notification of its own release
 				came = append(came, at)
 			}
 		}

@@ -12,16 +12,16 @@ import (
 // turn is one grant of a fair lock.
 type turn struct {
 	who    string
-	asked  time.Time // when the caller asked
-	queued time.Time // when it knew that it has to wait; zero if it did not wait
+	asked  time.Time // when the caller sent its first request
+	queued time.Time // when it was told that it has to wait; zero if it did not wait
 	token  uint64
-	waits  bool // it waited, and nothing but a late heartbeat takes its place from it
+	waits  bool // it waited, and only a late heartbeat could cost it its position
 }
 
-// queuedAt is the key of a context for when the caller knew that it has to wait.
+// queuedAt is the context key for the time when the caller was told that it has to wait.
 type queuedAt struct{}
 
-// observer notes when callers know that they have to wait, and how often a lock is passed on.
+// observer records when callers are told that they have to wait, and counts hand-offs and kept locks.
 func (w *world) observer() lock.Observer {
 	return lock.Observer{
 		Waiting: func(ctx context.Context, _ lock.Event) {
@@ -42,23 +42,23 @@ func (w *world) observer() lock.Observer {
 	}
 }
 
-// keepsOrder reports whether no fault of p makes a waiter lose its place: the heartbeats of all come within
-// their patience, and so do the answers to their questions within the lease.
+// keepsOrder reports whether no fault of p makes a waiter lose its queue position: all heartbeats arrive
+// within the waiter timeout, and replies to requests arrive within the lease.
 func (p *Plan) keepsOrder() bool {
 	var late time.Duration
 	for _, f := range p.Faults {
 		switch f.What {
-		case DropMessage, DelayMessage, DoubleMessage, Flush: // the connection of the messages has nothing else
+		case DropMessage, DelayMessage, DoubleMessage, Flush: // affects only the subscription connection, or is harmless
 		case DelayRequest, DelayReply, Pause, Freeze:
 			late += f.For
 		default:
 			return false
 		}
 	}
-	return late <= lease/4 // with the third of the patience, 5 s, that is between two heartbeats
+	return late <= lease/4 // plus the heartbeat interval, 5 s, which is a third of the waiter timeout
 }
 
-// inOrder looks for callers of a fair lock that were served too early.
+// inOrder reports callers of a fair lock that were served too early.
 func (b *book) inOrder() {
 	if !b.w.plan.keepsOrder() {
 		return
@@ -67,7 +67,7 @@ func (b *book) inOrder() {
 	defer b.mu.Unlock()
 	for i, r := range b.locks {
 		if b.w.plan.Locks[i].Linger > 0 {
-			continue // a caller of the client that keeps it may come before a message to that client
+			continue // a caller of the client that keeps the lock may be served before a notification reaches that client
 		}
 		for _, pair := range outOfOrder(r.turns) {
 			b.w.wrong("out of order: %s, which asked at %v, had %s before %s, which waited since %v",
@@ -76,10 +76,10 @@ func (b *book) inOrder() {
 	}
 }
 
-// outOfOrder returns each turn that was before that of a caller which waited when the first one asked, and
-// that of the caller.
+// outOfOrder returns the pairs of a turn and a later turn of a caller that was already waiting when the
+// caller of the earlier turn sent its request.
 func outOfOrder(turns []turn) (pairs [][2]turn) {
-	var first turn // of those that were later: the one that waited first
+	var first turn // the later turn that has waited longest
 	for _, t := range slices.SortedFunc(slices.Values(turns), func(x, y turn) int { return cmp.Compare(y.token, x.token) }) {
 		if first.waits && first.queued.Before(t.asked) {
 			pairs = append(pairs, [2]turn{t, first})

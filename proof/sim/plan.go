@@ -7,73 +7,72 @@ import (
 	"time"
 )
 
-// Plan is one history to be played: which clients there are, what their callers do, and what
-// goes wrong. Each part can be taken out without a change of what happens to the others
-// before they meet: no part counts events of another, and no random number is drawn while
-// the plan is played.
+// Plan is one history to play: the clients, what their callers do, and the faults. Each part can be removed without
+// changing what happens to the others before they interact: no part counts events of another, and no random numbers
+// are drawn during the simulation.
 type Plan struct {
-	Seed    uint64        // of the delays in the network
-	Order   uint64        // of what happens at the same instant: of the random numbers of the program
-	Clients int           // how many processes there are
-	Lease   time.Duration // that the watchdogs renew
-	Rate    float64       // of the server's clock, to that of the clients
-	Near    time.Duration // the shortest way to the server
-	Far     time.Duration // the longest way
+	Seed    uint64        // of the network delays
+	Order   uint64        // of events at the same instant: the seed of the program's random numbers
+	Clients int           // number of processes
+	Lease   time.Duration // renewed by the watchdogs
+	Rate    float64       // of the server's clock, relative to the clients' clock
+	Near    time.Duration // the shortest transit time
+	Far     time.Duration // the longest transit time
 	Locks   []Lock
 	Actors  []Actor
 	Faults  []Fault
 }
 
-// Lock is a lock of a kind.
+// Lock is a lock of some type.
 type Lock struct {
 	Kind    string // plain, fair, rw or semaphore
 	Permits int    // of a semaphore
-	Fenced  bool   // its tokens come from a register
+	Fenced  bool   // its tokens come from a token counter
 
-	Linger time.Duration `json:",omitempty"` // how long a client keeps it after the last release; 0 if it does not
+	Linger time.Duration `json:",omitempty"` // how long a client keeps it after the last release; 0 disables it
 }
 
-// Actor is one goroutine of a client. It does one thing after the other.
+// Actor is one goroutine of a client. It executes its operations one after the other.
 type Actor struct {
 	Client int
 	Ops    []Op
 }
 
-// Op is what an actor does once: it takes a lock, holds it for a while and gives it back.
+// Op is one operation of an actor: it acquires a lock, holds it for a while and releases it.
 type Op struct {
 	Do       string        // lock, try or all: one lock, one attempt, all locks at once
 	Lock     int           // which one
 	Reads    bool          // of a read/write lock: to read
-	After    time.Duration // first it does nothing for so long
-	Patience time.Duration // it waits for so long; 0 is without an end
-	Hold     time.Duration // it holds the lock for so long
-	Again    bool          // it takes the lock once more meanwhile
-	Down     bool          // having written, it goes on reading
-	Fixed    time.Duration // the lease, without renewals; 0 is the watchdog's
+	After    time.Duration // delay before it begins
+	Patience time.Duration // how long it waits; 0 is without limit
+	Hold     time.Duration // how long it holds the lock
+	Again    bool          // acquire the lock again while holding it
+	Down     bool          // downgrade from writing to reading
+	Fixed    time.Duration // a lease without renewals; 0 is the watchdog's lease
 	Async    bool          // Unlock does not wait for the reply
 }
 
-// The faults. Those with Nth affect the nth script that a client sends, or the nth message
-// to it; the others come at a time.
+// The faults. Those with Nth affect the nth script that a client sends, or the nth message to it; the others happen
+// at a given time.
 const (
-	DropRequest   = "drop-request"   // the connection breaks, and the server never hears of the command
-	DropReply     = "drop-reply"     // the command is carried out, and the connection breaks
-	Copy          = "copy"           // the connection breaks; the server hears of the command much later, after what the client sends meanwhile
-	DelayRequest  = "delay-request"  // the command is on its way for long, and so is what follows it
-	DelayReply    = "delay-reply"    // so is the reply
-	DropMessage   = "drop-message"   // a message of Pub/Sub is lost
-	DelayMessage  = "delay-message"  // a message of Pub/Sub is late
-	DoubleMessage = "double-message" // a message of Pub/Sub comes again later, after what follows it
+	DropRequest   = "drop-request"   // the connection breaks before the command reaches the server
+	DropReply     = "drop-reply"     // the command is executed, and then the connection breaks
+	Copy          = "copy"           // the connection breaks; the command reaches the server much later, after what the client sends in the meantime
+	DelayRequest  = "delay-request"  // the command and what follows it are delayed
+	DelayReply    = "delay-reply"    // the reply and what follows it are delayed
+	DropMessage   = "drop-message"   // a Pub/Sub message is lost
+	DelayMessage  = "delay-message"  // a Pub/Sub message is delayed
+	DoubleMessage = "double-message" // a Pub/Sub message is delivered again later, after subsequent ones
 
-	Cut    = "cut"    // the connections of a client break. What it has sent comes late, or never
-	Refuse = "refuse" // and it gets no other for a while
-	Pause  = "pause"  // nothing that a client sends or receives moves
-	Freeze = "freeze" // the server stands still
-	Flush  = "flush"  // the server forgets its scripts
-	Kill   = "kill"   // a client ends for good. What it has sent comes late, or never
+	Cut    = "cut"    // the connections of a client break; what it has sent arrives late, or never
+	Refuse = "refuse" // like cut, and new connections fail for a while
+	Pause  = "pause"  // nothing that a client sends or receives is delivered
+	Freeze = "freeze" // the server is unresponsive
+	Flush  = "flush"  // the server loses its scripts
+	Kill   = "kill"   // a client is killed; what it has sent arrives late, or never
 )
 
-// Fault is one thing that goes wrong.
+// Fault is one injected fault.
 type Fault struct {
 	What   string
 	Client int
@@ -94,19 +93,19 @@ func (f Fault) ofMessage() bool {
 	return f.What == DropMessage || f.What == DelayMessage || f.What == DoubleMessage
 }
 
-// Kinds are what the locks of a plan can be.
+// Kinds lists the types of plans, by their locks.
 var Kinds = []string{"plain", "fair", "rw", "multi", "semaphore", "mixed", "linger"}
 
-// Crowd is one kind more: a plain lock that many callers have a thousand times.
+// Crowd is an additional kind: a plain lock that many callers acquire about a thousand times.
 const Crowd = "crowd"
 
-// lease is short enough that leases end within a history.
+// lease is short enough for leases to expire within a history.
 const lease = 6 * time.Second
 
-// NewPlan returns the plan of a seed, with locks of a kind.
+// NewPlan returns the plan of a seed, with locks of the given kind.
 func NewPlan(seed uint64, kind string) Plan {
 	p := plan(seed, kind)
-	r := rand.New(rand.NewPCG(seed, 2)) // apart, so that a seed keeps the rest of its plan
+	r := rand.New(rand.NewPCG(seed, 2)) // separate, so that the rest of the plan does not change
 	for _, a := range p.Actors {
 		for i := range a.Ops {
 			a.Ops[i].Async = r.IntN(4) == 0
@@ -119,7 +118,7 @@ func plan(seed uint64, kind string) Plan {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Plan{Seed: seed, Clients: 1 + r.IntN(3), Lease: lease, Rate: 1, Near: 50 * time.Microsecond, Far: 400 * time.Microsecond}
 	if r.IntN(2) == 0 {
-		p.Rate += (r.Float64() - 0.5) / 55 // a little less than one in a hundred
+		p.Rate += (r.Float64() - 0.5) / 55 // a little less than 1 %
 	}
 	if r.IntN(3) == 0 {
 		p.Near, p.Far = 5*time.Millisecond, 20*time.Millisecond
@@ -165,10 +164,10 @@ func plan(seed uint64, kind string) Plan {
 	return p
 }
 
-// hush adds a client that has a lock for longer than a lease. The answer to its question, or to a renewal, is
-// late, and soon after that nothing is heard of the client for a lease.
+// hush adds a client that holds a lock for longer than a lease. The reply to its request, or to a renewal, is
+// delayed, and soon after that the client is paused for at least a lease.
 func (p *Plan) hush(r *rand.Rand) {
-	c, nth := p.Clients, r.IntN(5) // two for the question, as the server may not know the script; two for the renewal after a third of the lease; and the next one
+	c, nth := p.Clients, r.IntN(5) // 0 and 1 are the request, because the server may not have the script; 2 and 3 the renewal after a third of the lease; 4 the next one
 	late := lease/50 + upTo(r, lease/4)
 	p.Clients++
 	p.Actors = slices.Insert(p.Actors, 0, Actor{Client: c, Ops: []Op{{Do: "lock", Lock: r.IntN(len(p.Locks)), Hold: 2 * lease}}})
@@ -177,8 +176,8 @@ func (p *Plan) hush(r *rand.Rand) {
 		Fault{What: Pause, Client: c, At: time.Duration(nth/2)*lease/3 + late + 10*time.Millisecond + upTo(r, lease/12), For: lease + upTo(r, lease)})
 }
 
-// haunt has nothing go wrong but one thing: a client that is added gives up as its connection breaks, and what it
-// asked is carried out later. Then one of the other clients comes.
+// haunt injects a single fault: a new client stops waiting as its connection breaks, and its request is executed
+// later. Then another client sends a request.
 func (p *Plan) haunt(r *rand.Rand) {
 	c, lock := p.Clients, r.IntN(len(p.Locks))
 	p.Clients++
@@ -188,7 +187,7 @@ func (p *Plan) haunt(r *rand.Rand) {
 	p.Faults = []Fault{{What: Copy, Client: c, Nth: 1 + r.IntN(2), For: upTo(r, time.Second)}}
 }
 
-// lingers adds callers that mostly come one after the other, so that clients keep the lock, and faults at any time.
+// lingers adds callers that mostly follow one another, so that clients keep the lock, and faults at any time.
 func (p *Plan) lingers(r *rand.Rand) {
 	p.Clients = 1 + r.IntN(3)
 	for range 2 + r.IntN(4) {
@@ -224,7 +223,7 @@ func (p *Plan) lingers(r *rand.Rand) {
 	}
 }
 
-// crowd adds callers that mostly have the lock for a moment, and faults at any time.
+// crowd adds callers that mostly hold the lock for a moment, and faults at any time.
 func (p *Plan) crowd(r *rand.Rand) {
 	p.Clients = 2 + r.IntN(4)
 	for range 6 + r.IntN(7) {
@@ -287,7 +286,7 @@ func newOp(r *rand.Rand, locks []Lock, all bool) Op {
 			o.Fixed = 20*time.Millisecond + upTo(r, 100*time.Millisecond)
 		}
 		if r.IntN(2) == 0 {
-			o.Hold = o.Fixed/2 + upTo(r, o.Fixed) // until about when the lease ends
+			o.Hold = o.Fixed/2 + upTo(r, o.Fixed) // until around the time when the lease expires
 		}
 	}
 	return o
@@ -324,7 +323,7 @@ func newFault(r *rand.Rand, clients int) Fault {
 	}
 	switch f.What {
 	case Copy, Cut, DelayRequest:
-		f.For = min(f.For, lease/2) // two of them add up, and a client looks for what may come late for a lease
+		f.For = min(f.For, lease/2) // two of them add up, and clients reconcile delayed commands for one lease
 	}
 	if (f.What == Cut || f.What == Kill) && r.IntN(2) == 0 {
 		f.For = 0
@@ -340,7 +339,7 @@ func micros(r *rand.Rand, most int) time.Duration {
 	return time.Duration(10+r.IntN(most)) * time.Microsecond
 }
 
-// size says how much there is in p; a smaller plan is easier to understand.
+// size returns a measure of p; a smaller plan is easier to understand.
 func (p Plan) size() int {
 	n := 10*p.Clients + 10*len(p.Locks) + 20*len(p.Faults)
 	for _, a := range p.Actors {
@@ -360,26 +359,26 @@ func (p Plan) size() int {
 	return n
 }
 
-// takesAll reports whether a call of p is for several locks.
+// takesAll reports whether a call of p acquires several locks.
 func (p *Plan) takesAll() bool {
 	return slices.ContainsFunc(p.Actors, func(a Actor) bool {
 		return slices.ContainsFunc(a.Ops, func(o Op) bool { return o.Do == "all" })
 	})
 }
 
-// mostFree returns for how long a lock can be free while a call waits; false if faults do not let that be known.
+// mostFree returns how long a lock can be free while a call waits; false if the faults make that unpredictable.
 func (p *Plan) mostFree() (d time.Duration, known bool) {
-	d = time.Second + 100*time.Millisecond // a waiter asks once a second
+	d = time.Second + 100*time.Millisecond // a waiter polls once per second
 	for _, f := range p.Faults {
 		if f.What != Copy {
 			return 0, false
 		}
-		d += f.For + time.Second // a client looks a second later for what came late
+		d += f.For + time.Second // a client reconciles a second after a delayed command
 	}
 	return d, d < lease
 }
 
-// clone returns a copy that shares nothing with p.
+// clone returns a deep copy of p.
 func (p Plan) clone() Plan {
 	p.Locks, p.Faults, p.Actors = slices.Clone(p.Locks), slices.Clone(p.Faults), slices.Clone(p.Actors)
 	for i := range p.Actors {
@@ -388,7 +387,7 @@ func (p Plan) clone() Plan {
 	return p
 }
 
-// Smaller returns plans that have a little less in them than p.
+// Smaller returns plans that are a little smaller than p.
 func (p Plan) Smaller() (less []Plan) {
 	add := func(change func(*Plan)) {
 		c := p.clone()
@@ -436,7 +435,7 @@ func (p Plan) Smaller() (less []Plan) {
 	return less
 }
 
-// tidy takes out actors that do nothing, and clients at the end that have no actor.
+// tidy removes actors without operations, and clients at the end without actors.
 func (p *Plan) tidy() {
 	p.Actors = slices.DeleteFunc(p.Actors, func(a Actor) bool { return len(a.Ops) == 0 })
 	most := 0

@@ -22,7 +22,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The formulas of docs/operate/scale.md, in commands a second of a process, for a lease of 30 s.
+// The formulas of docs/operate/scale.md, in commands per second of a process, for a lease of 30 s.
 const (
 	heartbeat      = 0.1 // of the registry entry
 	innerHeartbeat = 0.2 // executed by the heartbeat's script
@@ -142,7 +142,7 @@ func (c *buffered) Write(b []byte) (int, error) {
 	case <-c.closed:
 		return 0, net.ErrClosed
 	default:
-		c.written <- bytes.Clone(b) // far more than is in flight here
+		c.written <- bytes.Clone(b) // the buffer is far larger than the data in flight here
 		return len(b), nil
 	}
 }
@@ -180,7 +180,7 @@ func (f *fleet) during(d time.Duration) map[string]float64 {
 	return rate
 }
 
-// scripts are the commands that the scripts of plain locks execute, and the clients do not send themselves.
+// scripts lists the commands that only the scripts of plain locks execute: clients do not send them.
 var scripts = []string{"EXISTS", "HEXISTS", "HGET", "HGETALL", "HINCRBY", "HLEN", "HMGET", "HSET", "PEXPIRE", "PTTL", "PUBLISH", "PUBSUB", "TIME"}
 
 // check compares the command rates with the formulas: scripts that were sent, and commands that they executed.

@@ -1,6 +1,6 @@
 package sim
 
-// Shrink takes away from p what it can while fails reports true, and returns what is left, and how many
+// Shrink makes p smaller while fails reports true. It returns the smallest failing plan, and how many
 // plans were played.
 func Shrink(p Plan, fails func(Plan) bool) (smallest Plan, played int) {
 	const most = 400

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPlay plays the plans of its standard input, if LEASEHOLD_PLANS is stdin, and prints what came of them. The
-// program in explore calls it.
+// TestPlay plays the plans on its standard input, if LEASEHOLD_PLANS is stdin, and prints the results. Command
+// explore runs it.
 func TestPlay(t *testing.T) {
 	if os.Getenv("LEASEHOLD_PLANS") != "stdin" {
 		t.Skip("no plans")
@@ -28,10 +28,11 @@ func TestPlay(t *testing.T) {
 	}
 }
 
-// caught are later seeds by which a mutant was caught (README.md).
+// caught lists larger seeds that once caught a mutant (README.md).
 var caught = map[string][]uint64{"plain": {62, 99, 254}}
 
-// The first seeds of each kind, and those that caught a mutant. This does not replay exactly: make sim does.
+// The first seeds of each kind, and those that caught a mutant. Failures here do not replay exactly; with make
+// sim they do.
 func TestSeeds(t *testing.T) {
 	seeds := uint64(40)
 	if n, err := strconv.ParseUint(os.Getenv("SEEDS"), 10, 32); err == nil {
@@ -44,7 +45,7 @@ func TestSeeds(t *testing.T) {
 			all := slices.Clone(caught[kind])
 			last := seeds
 			if kind == Crowd {
-				last /= 10 // these are long
+				last /= 10 // these take long
 			}
 			for seed := uint64(1); seed <= last; seed++ {
 				all = append(all, seed)

@@ -27,24 +27,24 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Result is what came of a plan.
+// Result is the result of a plan.
 type Result struct {
 	Seed    uint64
-	Wrong   []string      // what must not happen, and did
-	Grants  Grants        // how often a caller came to hold a lock
-	Passed  int           // how many of these grants a client passed on to the next of its callers, and the server heard nothing
-	Kept    int           // how often a client kept a lock for the next of its callers, and the server heard nothing
-	Losses  int           // how many holds were lost
-	Faults  int           // how many faults befell something
-	Lasted  time.Duration // of virtual time
-	Trace   string        // a number that two runs share if the same happened at the same time, in the same order
+	Wrong   []string      // violations
+	Grants  Grants        // how often callers acquired a lock
+	Passed  int           // grants that a client handed off to its next caller, without a command
+	Kept    int           // how often a client kept a lock for its next caller, without a command
+	Losses  int           // lost holds
+	Faults  int           // faults that had an effect
+	Lasted  time.Duration // in virtual time
+	Trace   string        // a hash that is equal for two runs if the same events happened at the same times, in the same order
 	History []string      `json:",omitempty"`
 }
 
-// Grants are how often a caller came to hold a lock of each kind.
+// Grants counts acquisitions, by type of lock.
 type Grants map[string]int
 
-// Add adds those of other.
+// Add adds the counts of other.
 func (g Grants) Add(other Grants) {
 	for kind, n := range other {
 		g[kind] += n
@@ -60,27 +60,27 @@ func (g Grants) String() string {
 	return fmt.Sprintf("%d grants (%s)", all, strings.TrimPrefix(kinds, ", "))
 }
 
-// world is a plan that is played.
+// world is the simulation of one plan.
 type world struct {
 	plan    Plan
 	mini    *miniredis.Miniredis
 	began   time.Time
 	ports   []*port
 	clients []*client.Client
-	over    []context.CancelFunc // of the callers of a client
+	over    []context.CancelFunc // cancel the callers of each client
 	alive   []context.Context
 	book    *book
 	wg      sync.WaitGroup // of the network
 
 	mu      sync.Mutex
-	frozen  time.Time // until then the server stands still
+	frozen  time.Time // until then the server is unresponsive
 	result  Result
 	sum     interface{ io.Writer }
 	history bool
 }
 
-// Play plays p in a bubble of its own, and returns what came of it. If history, the result has
-// all that happened.
+// Play simulates p in a separate synctest bubble, and returns the result. If history is set, the result
+// includes the full trace.
 func Play(t *testing.T, p Plan, history bool) (result Result) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{plan: p, began: time.Now(), history: history}
@@ -96,7 +96,7 @@ func Play(t *testing.T, p Plan, history bool) (result Result) {
 	return result
 }
 
-// hash returns a random number that depends on the seed and on what it is for, and on nothing else.
+// hash returns a random number that depends only on the seed and on its purpose.
 func (w *world) hash(of ...int) uint64 {
 	h := w.plan.Seed * 0x9e3779b97f4a7c15
 	for _, n := range of {
@@ -109,7 +109,7 @@ func (w *world) hash(of ...int) uint64 {
 	return h
 }
 
-// trace notes what happens.
+// trace records an event.
 func (w *world) trace(format string, args ...any) {
 	line := fmt.Sprintf("%12v ", time.Since(w.began)) + fmt.Sprintf(format, args...)
 	w.mu.Lock()
@@ -123,7 +123,7 @@ func (w *world) trace(format string, args ...any) {
 	}
 }
 
-// wrong notes what must not happen.
+// wrong records a violation.
 func (w *world) wrong(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	w.trace("WRONG: %s", text)
@@ -132,7 +132,7 @@ func (w *world) wrong(format string, args ...any) {
 	w.result.Wrong = append(w.result.Wrong, text)
 }
 
-// rest sleeps for d, and reports false if ctx ended before.
+// rest sleeps for d. It reports false if ctx is canceled first.
 func (w *world) rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -144,7 +144,7 @@ func (w *world) rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// serve starts the server, with a clock of its own.
+// serve starts the server, with a separate clock.
 func (w *world) serve() {
 	m, err := memredis.StartInside()
 	if err != nil {
@@ -163,7 +163,7 @@ func (w *world) serve() {
 	})
 }
 
-// tick sets the server's clock, which may run a little faster or slower than that of the clients.
+// tick advances the server's clock, which may be a little faster or slower than the clients' clock.
 func (w *world) tick() {
 	if w.plan.Rate != 1 {
 		w.mini.SetTime(w.began.Add(time.Duration(float64(time.Since(w.began)) * w.plan.Rate)))
@@ -172,17 +172,17 @@ func (w *world) tick() {
 
 func (w *world) connect(p *port) rueidis.Client {
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{"sim:6379"}, // only a name
+		InitAddress: []string{"sim:6379"}, // a dummy name
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return p.dial(ctx)
 		},
-		// The library's own PING comes at no instant at which anything else happens.
+		// The library's PINGs come at instants at which nothing else happens.
 		Dialer:              net.Dialer{KeepAlive: 5*time.Second + 7},
 		DisableCache:        true,
 		ForceSingleClient:   true,
 		AlwaysRESP2:         true,
 		PipelineMultiplex:   -1,
-		RingScaleEachConn:   6, // little memory: to clear it would take longer than to play
+		RingScaleEachConn:   6, // small: clearing the memory would take longer than the simulation
 		ReadBufferEachConn:  4 << 10,
 		WriteBufferEachConn: 4 << 10,
 	})
@@ -219,7 +219,7 @@ func (w *world) play() {
 	w.end(rdbs)
 }
 
-// actors has all actors do what they do.
+// actors runs all actors.
 func (w *world) actors() {
 	var actors sync.WaitGroup
 	for i, a := range w.plan.Actors {
@@ -243,7 +243,7 @@ func (w *world) actors() {
 	}
 }
 
-// longest returns after how long all calls must have come to their end, whatever happens.
+// longest returns the time within which all calls must have returned, whatever happens.
 func (w *world) longest() time.Duration {
 	d := 10 * time.Second
 	for _, a := range w.plan.Actors {
@@ -289,7 +289,7 @@ func (w *world) inject(f Fault) {
 	}
 }
 
-// flush has the server forget its scripts.
+// flush makes the server lose its scripts.
 func (w *world) flush() {
 	conn, err := w.mini.Dial()
 	if err != nil {
@@ -301,7 +301,7 @@ func (w *world) flush() {
 	}
 }
 
-// locker returns the lock that o is about, as client c has it.
+// locker returns client c's handle of the i-th lock, with the options of o.
 func (w *world) locker(c int, i int, o Op) lock.Locker {
 	l := w.plan.Locks[i]
 	var opts []lock.Option
@@ -342,7 +342,7 @@ func (w *world) rw(c, i int) *rwlock.Lock {
 	return w.clients[c].NewRWLock(w.name(i), opts...)
 }
 
-// act does o for an actor.
+// act executes o for an actor.
 func (w *world) act(actor, n, c int, o Op) {
 	who := fmt.Sprintf("actor %d.%d of client %d", actor, n, c)
 	if !w.rest(w.alive[c], o.After) || w.alive[c].Err() != nil {
@@ -409,7 +409,7 @@ func (w *world) act(actor, n, c int, o Op) {
 	lost := h.Err() != nil
 	until := h.Until()
 	err = h.Unlock(context.Background())
-	lost = lost || !time.Now().Before(until) // the lease may have run out on the way to the server
+	lost = lost || !time.Now().Before(until) // the lease may have expired on the way to the server
 	w.trace("%s: unlock: %v", who, err)
 	w.book.left(locks)
 	if err != nil && !lost && len(w.plan.Faults) == 0 {
@@ -420,7 +420,7 @@ func (w *world) act(actor, n, c int, o Op) {
 	}
 }
 
-// again takes the lock once more under the context of h, for a moment.
+// again acquires the lock again under the context of h, for a moment.
 func (w *world) again(who string, l lock.Locker, h lock.Hold) {
 	ctx, cancel := context.WithTimeout(h.Context(), w.plan.Lease)
 	defer cancel()
@@ -437,7 +437,7 @@ func (w *world) again(who string, l lock.Locker, h lock.Hold) {
 	_ = inner.Unlock(context.Background())
 }
 
-// refused looks at the error of a call.
+// refused checks the error of a call.
 func (w *world) refused(who string, c int, o Op, ctx context.Context, err error) {
 	switch {
 	case w.alive[c].Err() != nil, ctx.Err() != nil:
@@ -449,10 +449,10 @@ func (w *world) refused(who string, c int, o Op, ctx context.Context, err error)
 	}
 }
 
-// end closes all, and looks at what is left.
+// end closes everything, and checks what is left.
 func (w *world) end(rdbs []rueidis.Client) {
-	// Everything late has arrived, unknown outcomes are reconciled or their leases have expired, and nobody
-	// renews what nobody holds.
+	// By now everything delayed has arrived, and unknown outcomes are reconciled or their leases have
+	// expired. No client renews a lock that it does not hold.
 	time.Sleep(w.settled())
 	w.left("though nobody holds anything")
 	for i, c := range w.clients {
@@ -485,8 +485,8 @@ func (w *world) settled() time.Duration {
 	return d
 }
 
-// ofTheDead reports whether key belongs to the queue of a fair lock, in which only clients stand that
-// have ended. It lives for an hour.
+// ofTheDead reports whether key belongs to the queue of a fair lock in which only killed clients wait. Such
+// a key expires after an hour.
 func (w *world) ofTheDead(key string) bool {
 	if !strings.HasPrefix(key, "redisson_lock_") {
 		return false
@@ -505,13 +505,13 @@ func (w *world) ofTheDead(key string) bool {
 	})
 }
 
-// left looks for keys that must not be there.
+// left reports keys that must not be there.
 func (w *world) left(when string) {
 	w.tick()
 	var left []string
 	for _, key := range w.mini.Keys() {
 		if strings.Contains(key, "token") || strings.HasPrefix(key, "semaphore") || strings.Contains(key, "{semaphore") {
-			continue // registers stay, and so do the permits of a semaphore
+			continue // token counters remain, and so do the permits of a semaphore
 		}
 		if w.ofTheDead(key) {
 			continue

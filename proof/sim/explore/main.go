@@ -1,14 +1,14 @@
-// Command explore plays histories of the client library, a seed each, and shrinks what goes wrong.
+// Command explore simulates histories of the client library, one per seed, and shrinks failing ones.
 //
 //	go run ./explore -seeds 10000
 //	go run ./explore -kind plain -seed 4711 -history
 //	go run ./explore -mutants .
 //
-// The library, the server in memory and the network are one program. Seeds are first played by that
-// program as it is, which is fast, and what goes wrong then may go well the next time: goroutines
-// that are awake at the same instant run in any order. Therefore the program is also built as WebAssembly, which has no threads,
-// and gets its clocks and its random numbers from here. There a plan always plays the same history, to the last
-// instruction. What went wrong is played there, in several orders until it goes wrong again, and is shrunk.
+// The library, the in-memory server and the network are one program. Seeds first run in that program as it is, which is
+// fast, but a failure may not repeat: goroutines that become runnable at the same instant run in any order. Therefore
+// the program is also built as WebAssembly, which has no threads, and gets its clocks and random numbers from here.
+// There, a plan always replays exactly, down to the last instruction. Failing plans are replayed there, in several
+// orders until they fail again, and then shrunk.
 package main
 
 import (
@@ -61,7 +61,7 @@ type options struct {
 	workers                        int
 }
 
-// run does what the options say, and returns the exit code: 1 if something is wrong, 2 if it cannot tell.
+// run runs the selected mode, and returns the exit code: 1 for a violation, 2 if there is no result.
 func (o options) run(ctx context.Context, out io.Writer) int {
 	dir, err := os.MkdirTemp("", "leasehold-sim-")
 	if err != nil {
@@ -123,7 +123,7 @@ func (o options) with(ctx context.Context, out io.Writer, dir string, exact func
 	return code, nil
 }
 
-// tell plays one plan, and prints what came of it.
+// tell plays one plan, and prints the result.
 func (o options) tell(ctx context.Context, out io.Writer, p player, plan sim.Plan) int {
 	results, err := p(ctx, o.history, plan)
 	if err != nil {
@@ -144,11 +144,11 @@ func (o options) tell(ctx context.Context, out io.Writer, p player, plan sim.Pla
 	return 0
 }
 
-// explore plays many seeds, until one goes wrong.
+// explore plays many seeds, until one fails.
 func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []string) (failed *found, code int) {
 	began := time.Now()
 	fmt.Fprintf(out, "seeds %d to %d of %s\n", o.from, o.from+o.seeds-1, o.kinds)
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	var next, again, differ uint64
 	all := sim.Result{Grants: sim.Grants{}}
 	var played int
@@ -209,10 +209,10 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 	return nil, 0
 }
 
-// orders is in how many orders a plan is played until it goes wrong again.
+// orders is the maximum number of orders in which a failing plan is replayed until it fails again.
 const orders = 50
 
-// say prints what went wrong.
+// say prints the violations.
 func (o options) say(out io.Writer, f found) {
 	fmt.Fprintf(out, "seed %d of %s went wrong, the %dth that was played:\n", f.plan.Seed, f.kind, f.n+1)
 	for _, what := range f.result.Wrong {
@@ -220,7 +220,7 @@ func (o options) say(out io.Writer, f found) {
 	}
 }
 
-// explain looks for the smallest plan that goes wrong in the same way, and prints it and all that happened.
+// explain finds the smallest plan that fails in the same way, and prints it with its history.
 func (o options) explain(ctx context.Context, out io.Writer, p player, f found) {
 	plan, fails := f.plan, func(plan sim.Plan) bool {
 		r, err := p(ctx, false, plan)
@@ -253,7 +253,7 @@ func (o options) explain(ctx context.Context, out io.Writer, p player, f found) 
 	fmt.Fprintln(out, "to play it again, exactly: put the plan into a file, and go run ./explore -history -plan FILE")
 }
 
-// found is a plan that goes wrong.
+// found is a failing plan.
 type found struct {
 	plan   sim.Plan
 	kind   string
@@ -261,12 +261,12 @@ type found struct {
 	result sim.Result
 }
 
-// alike reports whether the same kind of mistake was made.
+// alike reports whether both results have the same type of violation.
 func alike(a, b sim.Result) bool {
 	return len(b.Wrong) > 0 && mistake(a.Wrong[0]) == mistake(b.Wrong[0])
 }
 
-// mistake says what kind of mistake it is.
+// mistake returns the type of a violation.
 func mistake(wrong string) string {
 	for _, kind := range []string{"left in Redis", "still wait", "token", "out of order", " hold ", "was free for", "the program ended"} {
 		if strings.Contains(wrong, kind) {
@@ -276,10 +276,10 @@ func mistake(wrong string) string {
 	return ""
 }
 
-// player plays plans, one after the other, in a new copy of the program.
+// player plays plans, one after the other, in a new process.
 type player func(ctx context.Context, history bool, plans ...sim.Plan) ([]sim.Result, error)
 
-// build builds the program, with what overlay says instead of some of its files.
+// build builds the program, with some of its files replaced by the overlay.
 func build(ctx context.Context, file, overlay string, env ...string) error {
 	args := []string{"test", "-c", "-vet=off", "-o", file, "-ldflags=-s -w"}
 	if overlay != "" {
@@ -293,11 +293,11 @@ func build(ctx context.Context, file, overlay string, env ...string) error {
 	return nil
 }
 
-// arguments are those with which the program plays plans.
+// arguments make the program play plans.
 var arguments = []string{"-test.run=^TestPlay$", "-test.timeout=0"}
 
-// input is what the program reads: its environment and its standard input. Plans can be longer than a
-// variable may be.
+// input returns the environment and the standard input of the program. Plans can be too long for an environment
+// variable.
 func input(history bool, plans []sim.Plan) (env map[string]string, stdin io.Reader, err error) {
 	text, err := json.Marshal(plans)
 	env = map[string]string{"LEASEHOLD_PLANS": "stdin", "GOGC": "400"}
@@ -307,11 +307,11 @@ func input(history bool, plans []sim.Plan) (env map[string]string, stdin io.Read
 	return env, bytes.NewReader(text), err
 }
 
-// limited runs the program with a limit of its address space: a mutant that allocates without end must not take the memory
-// of the machine. The program needs a few hundred MB.
+// limited runs the program with limited address space, because a mutant that allocates without bound must not exhaust
+// the memory of the machine. The program needs a few hundred MB.
 const limited = `ulimit -v 4000000 2>/dev/null; exec "$0" "$@"`
 
-// loadFast returns a player by the program as it is.
+// loadFast returns a player that runs the native program.
 func loadFast(ctx context.Context, dir, overlay string) (player, error) {
 	file := filepath.Join(dir, "sim.test")
 	if err := build(ctx, file, overlay); err != nil {
@@ -324,7 +324,7 @@ func loadFast(ctx context.Context, dir, overlay string) (player, error) {
 		}
 		play := exec.CommandContext(ctx, "sh", append([]string{"-c", limited, file}, arguments...)...)
 		play.Dir, play.Stdin = dir, stdin
-		play.Env = append(os.Environ(), "GOMAXPROCS=1") // the workers are as many as there are processors
+		play.Env = append(os.Environ(), "GOMAXPROCS=1") // there are as many workers as processors
 		for name, value := range env {
 			play.Env = append(play.Env, name+"="+value)
 		}
@@ -333,7 +333,7 @@ func loadFast(ctx context.Context, dir, overlay string) (player, error) {
 	}, nil
 }
 
-// loadExact returns a player by the program that always does the same.
+// loadExact returns a player that runs the deterministic WebAssembly program.
 func loadExact(ctx context.Context, dir, overlay string) (player, error) {
 	file := filepath.Join(dir, "sim.wasm")
 	if err := build(ctx, file, overlay, "GOOS=wasip1", "GOARCH=wasm"); err != nil {
@@ -360,7 +360,7 @@ func loadExact(ctx context.Context, dir, overlay string) (player, error) {
 		var out bytes.Buffer
 		config := wazero.NewModuleConfig().WithName("").WithArgs(append([]string{"sim"}, arguments...)...).
 			WithRandSource(rand.NewChaCha8(seed)).WithStdin(stdin).WithStdout(&out).WithStderr(&out)
-		for _, name := range slices.Sorted(maps.Keys(env)) { // the program must find the same each time
+		for _, name := range slices.Sorted(maps.Keys(env)) { // the environment must be identical in each run
 			config = config.WithEnv(name, env[name])
 		}
 		m, err := machine.InstantiateModule(ctx, program, config)
@@ -371,7 +371,7 @@ func loadExact(ctx context.Context, dir, overlay string) (player, error) {
 	}, nil
 }
 
-// results reads what the program printed, which ended with err.
+// results parses the output of the program, which exited with err.
 func results(plans []sim.Plan, out []byte, err error) (all []sim.Result, _ error) {
 	parts := strings.Split(string(out), "\nRESULT ")
 	for _, part := range parts[1:] {
@@ -382,7 +382,7 @@ func results(plans []sim.Plan, out []byte, err error) (all []sim.Result, _ error
 		}
 		all = append(all, r)
 	}
-	if len(all) < len(plans) { // it panicked: as all were asleep, perhaps
+	if len(all) < len(plans) { // it panicked, perhaps because of a deadlock
 		all = append(all, sim.Result{Seed: plans[len(all)].Seed, Wrong: []string{fmt.Sprintf("the program ended: %v\n%s", err, parts[len(parts)-1])}})
 	}
 	return all, nil

@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A plan plays the same history each time, to the last byte of its trace, and another one in another order.
+// A plan has the same history each time, to the last byte of its trace, and a different one in another
+// order.
 func TestExact_replays(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a program for WebAssembly")
@@ -51,10 +52,10 @@ func TestExact_replays(t *testing.T) {
 	}
 }
 
-// A plan that goes wrong is found, and shrunk to what it takes.
+// A failing plan is found, and shrunk to its essentials.
 func TestExplore_finds(t *testing.T) {
 	var out bytes.Buffer
-	// Two actors on one lock go wrong here.
+	// Here, a plan fails if two actors use one lock.
 	wrong := func(_ context.Context, _ bool, plans ...sim.Plan) (all []sim.Result, _ error) {
 		for _, p := range plans {
 			r := sim.Result{Seed: p.Seed, Trace: "x"}
@@ -110,7 +111,7 @@ func TestWith_plan(t *testing.T) {
 	}
 }
 
-// A program that ends before all plans were played is what went wrong with the first of the others.
+// If the program ends before all plans were played, the first of the remaining plans has failed.
 func TestResults(t *testing.T) {
 	plans := []sim.Plan{{Seed: 1}, {Seed: 2}}
 	r, err := results(plans, []byte("x\nRESULT {\"Seed\":1}\npanic: deadlock\n"), nil)

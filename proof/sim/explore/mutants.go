@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// mutant is the library without one guard.
+// mutant is the library without one safeguard.
 type mutant struct {
 	name  string
-	kind  string // of the plans that it is played with
+	kind  string // of its plans
 	edits []edit
 }
 
-// edit is a text of a source file, and what stands there instead.
+// edit replaces a text in a source file.
 type edit struct{ file, old, new string }
 
 var mutants = []mutant{
@@ -109,7 +109,7 @@ var mutants = []mutant{
 	}}},
 }
 
-// overlay writes what stands instead of the files that m changes to dir, and returns the name of the
+// overlay writes the changed versions of the files that m edits to dir, and returns the name of the
 // file for go build -overlay. root is the directory of the library.
 func (m mutant) overlay(dir, root string) (string, error) {
 	texts := make(map[string]string)
@@ -151,7 +151,7 @@ func library(ctx context.Context) (string, error) {
 // tableHead is the head of the table that catch prints.
 const tableHead = "| Mutant | Kind | Seed | Violation |\n|---|---|---|---|\n"
 
-// catch plays each mutant whose name matches, from seed 1 on until one goes wrong, and prints a table.
+// catch plays each mutant whose name matches, from seed 1 until a plan fails, and prints a table.
 func (o options) catch(ctx context.Context, out io.Writer) (code int, err error) {
 	names, err := regexp.Compile(o.mutants)
 	if err != nil {
@@ -178,7 +178,7 @@ func (o options) catch(ctx context.Context, out io.Writer) (code int, err error)
 	return code, nil
 }
 
-// take builds the library as m says, and plays it.
+// take builds the library with m applied, and plays it.
 func (o options) take(ctx context.Context, m mutant, root string) (row string, caught bool, err error) {
 	dir, err := os.MkdirTemp("", "leasehold-sim-")
 	if err != nil {
@@ -196,7 +196,7 @@ func (o options) take(ctx context.Context, m mutant, root string) (row string, c
 	return o.row(ctx, m, p)
 }
 
-// row plays m until it goes wrong, and returns its row of the table.
+// row plays m until a plan fails, and returns its row of the table.
 func (o options) row(ctx context.Context, m mutant, p player) (row string, caught bool, err error) {
 	o.from, o.twice, o.kinds = 1, 0, m.kind
 	var said bytes.Buffer

@@ -15,8 +15,8 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// Each text that a mutant changes stands where the list says, once, and what stands there instead compiles. To
-// build each mutant would take long, so the Go files are built once, with all changes.
+// Each text that a mutant replaces occurs exactly once in the given file, and the replacement compiles.
+// Building each mutant would take long, so the Go files are built once, with all changes.
 func TestMutants(t *testing.T) {
 	root, err := library(t.Context())
 	if err != nil {
@@ -60,7 +60,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// The table of the page has each mutant, and no other.
+// The table in README.md lists each mutant, and no others.
 func TestMutants_page(t *testing.T) {
 	page, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -82,11 +82,11 @@ func TestMutants_page(t *testing.T) {
 	}
 }
 
-// A mutant is played until it goes wrong. One that does not is not caught.
+// A mutant is played until a plan fails. If none does, the mutant is not caught.
 func TestMutants_row(t *testing.T) {
 	o := options{seeds: 50, batch: 5, workers: 2}
 	for _, test := range []struct {
-		from   uint64 // the first seed that goes wrong
+		from   uint64 // the first failing seed
 		row    string
 		caught bool
 	}{
