@@ -36,8 +36,8 @@ import (
 func TestCancel(t *testing.T) {
 	for _, wire := range []struct {
 		name  string
-		delay time.Duration // of a request and of a reply, at most
-		end   time.Duration // of the context, at most
+		delay time.Duration // maximum, of a request and of a reply
+		end   time.Duration // maximum, of the context
 		n     int
 	}{
 		{"slow wire", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},
@@ -57,12 +57,12 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 		callers   = 2 // of each client
 		opTimeout = time.Second
 		prefix    = "cancel:"
-		ahead     = 10 // the calls of a caller whose commands may still be in flight
+		ahead     = 10 // calls of a caller whose commands may still be in flight
 	)
 	s := seed(t)
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	bound := 2*opTimeout + 2*delay + 50*time.Millisecond // a round trip; what a busy machine adds, the scanner measures
+	bound := 2*opTimeout + 2*delay + 50*time.Millisecond // plus a round trip; the scanner measures what a busy machine adds
 	var faults sync.Mutex
 	random := rand.New(rand.NewPCG(s, 1)) // guarded by faults; traffic draws from other streams
 	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
@@ -134,9 +134,9 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 					}
 					cancel()
 					if calls%ahead == 0 {
-						// No caller waits for the commands of canceled calls. On a busy machine
-						// they would come faster than the server executes them, and a release
-						// would be queued behind thousands of them. This call uses the same connection.
+						// No caller waits for the commands of canceled calls. On a busy machine they could be sent
+						// faster than the server executes them, and releases would queue up behind thousands of them.
+						// This call, on the same connection, throttles them.
 						if err := rdb.Do(t.Context(), rdb.B().Exists().Key(prefix+name).Build()).Error(); err != nil {
 							t.Errorf("a round trip: %v", err)
 						}
@@ -148,7 +148,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	wg.Wait()
 	took := time.Since(start)
 
-	// All calls have returned. Their traces must be gone within one more bound.
+	// All calls have returned. Everything that they left behind must be gone within one more bound.
 	deadline := time.Now().Add(bound)
 	keys := watch.wait(t, direct, deadline, "KEYS", "*")
 	if len(keys) > 0 {
@@ -185,8 +185,8 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	}
 }
 
-// The context is canceled at the instant at which the reply arrives: the client library cancels it, with the reply in its
-// hands. Either the caller has the lock, or the lock is free.
+// The context is canceled at the instant at which the reply arrives: the client library receives the reply and cancels
+// the context before it returns. Either the caller has the lock, or the lock is free.
 func TestCancel_withTheAnswer(t *testing.T) {
 	eachKind(t, testCancelWithTheAnswer, plain, fair, read, write)
 }
@@ -235,7 +235,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 	wg.Wait()
 	t.Logf("%d calls ended as their answer came, %d got the lock all the same", refused.Load(), held.Load())
-	if err := c.Close(t.Context()); err != nil { // the releases have their replies then
+	if err := c.Close(t.Context()); err != nil { // waits for the replies to the releases
 		t.Error(err)
 	}
 	if keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(keys) > 0 {
@@ -328,9 +328,9 @@ type leftovers struct {
 	mu    sync.Mutex
 	count int                      // names that were given out
 	ended map[string]time.Time     // own name -> when its call returned
-	lives map[string]time.Duration // own name -> how long after that a key of the call was seen last
+	lives map[string]time.Duration // own name -> how long after that a key of the call was last seen
 
-	slowest time.Duration // the longest that a command of scan took: so late is this machine
+	slowest time.Duration // the longest duration of a command of scan: how slow this machine is
 }
 
 func (o *leftovers) next() int {
@@ -390,7 +390,7 @@ func (o *leftovers) scan(t *testing.T, rdb rueidis.Client, stop <-chan struct{})
 	}
 }
 
-// report returns the longest life of a key after its call, and the keys that lived longer than bound.
+// report returns the longest lifetime of a key after its call, and the keys that lived longer than bound.
 func (o *leftovers) report(bound time.Duration) (worst time.Duration, late []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

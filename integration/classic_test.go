@@ -18,8 +18,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// leasehold does not have the well-known bugs of simple locks. Each row is one of them: a small lock with the bug, on a
-// real server, and leasehold's in the same scene. The small one must fail; otherwise the scene would show nothing.
+// leasehold does not have the well-known bugs of simple locks. Each row is one bug: a small lock with the bug, on a
+// real server, and leasehold in the same scenario. The small lock must fail; otherwise the scenario proves nothing.
 func TestClassic(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -73,7 +73,7 @@ func registered(t *testing.T, rdb rueidis.Client, options ...client.Option) *cli
 		ctx, cancel := context.WithTimeout(context.Background(), promptTimeout)
 		defer cancel()
 		err := c.Close(ctx)
-		if errors.Is(err, lock.ErrUnavailable) { // three operation timeouts of this client may be short; the second Close waits for the rest
+		if errors.Is(err, lock.ErrUnavailable) { // three operation timeouts of this client can be too short; the second Close waits for the rest
 			err = c.Close(ctx)
 		}
 		if err != nil {
@@ -99,7 +99,7 @@ func setNX(t *testing.T, rdb rueidis.Client, value string, lease time.Duration) 
 	return do(t, rdb, "SET", name, value, "NX", "PX", strconv.FormatInt(lease.Milliseconds(), 10)).Error() == nil
 }
 
-// gone waits until the lock's key is gone.
+// gone waits until the lock's key no longer exists.
 func gone(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
 	until(t, func() bool {
@@ -114,7 +114,7 @@ func until(t *testing.T, happened func() bool) {
 	untilWithin(t, promptTimeout, happened)
 }
 
-// untilWithin waits for something that may take long.
+// untilWithin waits for something that may take long, up to most.
 func untilWithin(t *testing.T, most time.Duration, happened func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(most); !happened(); time.Sleep(time.Millisecond) {
@@ -150,7 +150,7 @@ func soon[T any](t *testing.T, c <-chan T) (v T) {
 	return v
 }
 
-// ---- The process is killed when its first command has been carried out.
+// ---- The process is killed when its first command has been executed.
 
 func setnxThenExpire(ctx context.Context, rdb rueidis.Client, name string, lease time.Duration) error {
 	if err := rdb.Do(ctx, rdb.B().Setnx().Key(name).Value("me").Build()).Error(); err != nil {
@@ -159,8 +159,8 @@ func setnxThenExpire(ctx context.Context, rdb rueidis.Client, name string, lease
 	return rdb.Do(ctx, rdb.B().Pexpire().Key(name).Milliseconds(lease.Milliseconds()).Build()).Error()
 }
 
-// killAfter makes a worker execute r, and kills it when the reply to its first command is in flight. It returns the PTTL of
-// the lock that is left, in ms.
+// killAfter makes a worker execute r, and kills it when the reply to its first command is in flight. It returns the
+// PTTL of the remaining lock, in ms.
 func (s *scene) killAfter(t *testing.T, command string, r request) (left int64) {
 	t.Helper()
 	w := startWorker(t)
@@ -199,8 +199,8 @@ func oursKilledAtOnce(t *testing.T, s *scene) {
 
 // ---- One client's clock is wrong.
 
-// valueClock stores the end of the lock as its value, like the SETNX page of the Redis documentation for years. It returns
-// that value.
+// valueClock stores the expiry time of the lock as its value, as the SETNX page of the Redis documentation recommended
+// for years. It returns that value.
 func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time.Duration) (mine string, ok bool, err error) {
 	mine = strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	if ok, err = rdb.Do(ctx, rdb.B().Setnx().Key(name).Value(mine).Build()).AsBool(); ok || err != nil {
@@ -218,7 +218,7 @@ func valueClock(ctx context.Context, rdb rueidis.Client, name string, lease time
 func (s *scene) wrongClock(t *testing.T, f func(t *testing.T, today func(request) reply)) {
 	w := startWorker(t)
 	w.do(t, request{Do: "open", Addr: s.server.Addr()})
-	// They are made outside of the bubble, so that both sides may use them.
+	// The channels are made outside of the synctest bubble, so that both sides can use them.
 	requests, replies := make(chan request), make(chan (<-chan reply))
 	go func() {
 		for r := range requests {
@@ -271,8 +271,8 @@ func oursSkewedClock(t *testing.T, s *scene) {
 	})
 }
 
-// ---- A dead holder's lock has ended, two clients want it, and the slower one's command
-// arrives when the other one has the lock.
+// ---- A dead holder's lock has expired, two clients want it, and the slower one's command arrives after the other one
+// has acquired the lock.
 
 func naiveGetsetByLoser(t *testing.T, s *scene) {
 	do(t, s.b, "SET", name, "1") // it expired in 1970
@@ -292,7 +292,7 @@ func naiveGetsetByLoser(t *testing.T, s *scene) {
 	if soon(t, slower) {
 		t.Fatal("both acquired it")
 	}
-	// The winner frees its lock if it still has it.
+	// The winner releases its lock if it still holds it.
 	left, err := do(t, s.b, "GET", name).ToString()
 	if err != nil || left == mine {
 		t.Errorf("the lock's value is %s (%v), which is the winner's; want the bug: the loser's, an hour without a holder", left, err)
@@ -329,7 +329,7 @@ func oursTwoAfterAnExpiry(t *testing.T, s *scene) {
 	noKeys(t, s.server)
 }
 
-// ---- A's lease runs out, B has the lock, and A unlocks.
+// ---- A's lease expires, B acquires the lock, and A unlocks.
 
 func naiveBareDel(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", 30*time.Millisecond) {
@@ -360,7 +360,7 @@ func oursUnlockAfterExpiry(t *testing.T, s *scene) {
 	onlyB(t, s, b)
 }
 
-// onlyB fails the test unless B holds the lock, and C does not get it.
+// onlyB fails the test unless B holds the lock, and C cannot acquire it.
 func onlyB(t *testing.T, s *scene, b lock.Hold) {
 	t.Helper()
 	if _, err := ours(t, s.c).NewLock(name).TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
@@ -376,8 +376,7 @@ func onlyB(t *testing.T, s *scene, b lock.Hold) {
 	}
 }
 
-// ---- A unlocks in time, but its last command is slow: B has the lock when it
-// arrives.
+// ---- A unlocks in time, but its last command is delayed: B has the lock when it arrives.
 
 func naiveGetThenDel(t *testing.T, s *scene) {
 	if !setNX(t, s.a, "A", 3*time.Second) {
@@ -419,7 +418,8 @@ func oursSlowRelease(t *testing.T, s *scene) {
 		t.Fatal(err)
 	}
 	close(resume)
-	// The command may take so long that the client library has sent it twice, and then the first may have released the lock.
+	// The command may take so long that the client library sends it twice. Then the first one may have released the
+	// lock.
 	if err := soon(t, unlocked); err != nil && (!errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost)) {
 		t.Errorf("A's unlock: %v, want lock.ErrNotHeld and lock.ErrLost", err)
 	}

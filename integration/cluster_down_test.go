@@ -43,7 +43,7 @@ func TestCluster_down(t *testing.T) {
 
 		crowd := wait(t, holder, waiter, names) // 1
 		replica := c.Replica(t, dies)
-		replica.Kill(t) // 2: first, otherwise it would take over
+		replica.Kill(t) // 2: the replica first, otherwise it would take over
 		dies.Kill(t)
 		c.FindTheDead(t)
 		until(t, func() bool {

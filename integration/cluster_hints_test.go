@@ -53,11 +53,11 @@ func listeners(t *testing.T, c *redistest.Cluster, p client.PubSub, channels []s
 	return all
 }
 
-// waitersOf is the waiters of TestCluster_notifications: one for each name.
+// waitersOf has the waiters of TestCluster_notifications: one for each name.
 type waitersOf struct {
 	holds    []lock.Hold      // the locks that they wait for
 	got      []chan handedOff // one for each waiter
-	channels []string         // where they listen
+	channels []string         // the channels to which they subscribe
 }
 
 type handedOff struct {
@@ -89,7 +89,7 @@ func wait(t *testing.T, holder, waiter *client.Client, names []string) *waitersO
 	return &c
 }
 
-// pass releases the locks one by one, and returns how long it took until their waiters had them.
+// pass releases the locks one by one, and returns how long it took until all waiters had acquired them.
 func (c *waitersOf) pass(t *testing.T) (took time.Duration) {
 	t.Helper()
 	for i, h := range c.holds {
@@ -150,13 +150,13 @@ func TestCluster_notifications(t *testing.T) {
 			}},
 			{"3 failover", func() {
 				dead := c.Master(t, oddNames[0])
-				c.WaitForReplica(t, dead) // so that no lock is forgotten
+				c.WaitForReplica(t, dead) // so that no lock is lost
 				c.Failover(t, dead)
 				c.Rejoin(t, dead)
 			}},
 			{"4 another failover of the same", func() {
 				dead := c.Master(t, oddNames[0])
-				c.WaitForReplica(t, dead) // so that no lock is forgotten
+				c.WaitForReplica(t, dead) // so that no lock is lost
 				c.Failover(t, dead)
 				c.Rejoin(t, dead)
 			}},
@@ -181,7 +181,7 @@ func TestCluster_notifications(t *testing.T) {
 			t.Logf("%s: %d waiters went on %v after the release, in the mean", step.when, len(oddNames), took/time.Duration(len(oddNames)))
 			received += took
 		}
-		until(t, func() bool { // no waiter, no listener
+		until(t, func() bool { // no waiter, no subscription
 			for _, n := range listeners(t, c, p, channels) {
 				if n != 0 {
 					return false
@@ -189,7 +189,7 @@ func TestCluster_notifications(t *testing.T) {
 			}
 			return true
 		})
-		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps
+		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps as above
 		t.Logf("%d waiters that cannot hear: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
 		if received*2 > notReceived {
 			t.Errorf("waiters with messages waited for %v, and others for %v: the messages have no effect", received, notReceived)

@@ -24,13 +24,13 @@ const (
 	loadLease     = 12 * time.Second // no renewal is due while a replica takes over
 	loadOpTimeout = time.Second
 
-	// told is how long a holder may act as the holder of a lock that another owner was granted: until
-	// the reply to its next renewal. The time for a busy machine is generous.
+	// told is how long a holder may act as the holder of a lock that another owner was granted: until the reply to its
+	// next renewal, with a generous margin for a busy machine.
 	told = loadLease/3 + loadOpTimeout + 2*time.Second
 )
 
-// clusterLoad is many owners that acquire locks of all types on a cluster, and hold each for a moment. A lock counts as
-// held while Err is nil.
+// clusterLoad runs many owners that acquire locks of all types on a cluster, and hold each for a moment. A lock counts
+// as held while Err is nil.
 type clusterLoad struct {
 	t       *testing.T
 	cluster *redistest.Cluster
@@ -44,18 +44,18 @@ type clusterLoad struct {
 
 	mu          sync.Mutex
 	inside      map[string]map[*stay]struct{} // by name: the owners inside
-	excused     time.Time                     // until then two owners may result from a failover
+	excused     time.Time                     // until then a failover explains two owners
 	grants      map[kind]int
 	overlaps    int          // pairs of owners that acted as holders of the same lock at once
 	lost        int          // holds that were notified of a loss
 	gave        map[kind]int // Unlocks
-	unconfirmed map[kind]int // of these, those that Redis did not confirm in time; they go on in the background
+	unconfirmed map[kind]int // of these, those that Redis did not confirm in time; they continue in the background
 	unexcused   []span       // the same, without a fault that explains it
-	alive       bool         // no master dies: Unlocks of plain locks, whose key is one, are confirmed
+	alive       bool         // no master dies, so Unlocks of plain locks, which have only one key, are confirmed
 	slowest     time.Duration
 }
 
-// stay is one owner's time inside.
+// stay is the time during which one owner holds a lock.
 type stay struct {
 	hold lock.Hold
 	read bool
@@ -93,7 +93,7 @@ func startClusterLoadBy(t *testing.T, cluster *redistest.Cluster, p client.PubSu
 	return l
 }
 
-// work acquires a lock repeatedly. It never gives up, and accepts no error except the end of the lease.
+// work acquires a lock repeatedly, without a timeout, and accepts no error except an expired lease.
 func (l *clusterLoad) work(k kind, locker lock.Locker, random *rand.Rand) {
 	for !l.stop.Load() {
 		asked := time.Now()
@@ -142,9 +142,9 @@ func (l *clusterLoad) enter(k kind, name string, h lock.Hold, waited time.Durati
 		}
 		l.checks.Go(func() {
 			select {
-			case <-other.left: // of its own accord
+			case <-other.left: // on its own
 			case <-other.hold.Context().Done():
-			case <-s.left: // then it may continue alone
+			case <-s.left: // then other may continue alone
 			case <-time.After(told):
 				l.t.Errorf("%s: two valid holds, and the first was not notified within %v", name, told)
 			}
@@ -182,7 +182,7 @@ func (l *clusterLoad) goesOn() {
 	until(l.t, func() bool { return l.total() > before+200 })
 }
 
-// end stops the load, and reports the result under a fault. No owner may be stuck, and nothing may be left.
+// end stops the load, and logs the result for a fault. No owner may be stuck, and no keys may be left.
 func (l *clusterLoad) end(fault string) {
 	l.t.Helper()
 	l.stop.Store(true)
@@ -220,7 +220,8 @@ func (l *clusterLoad) end(fault string) {
 	}
 }
 
-// failover kills a master chosen by random, just after cut, and makes its replica take over. Then it restarts the dead one.
+// failover kills a randomly chosen master, immediately after cut, and makes its replica take over. Then it restarts the
+// dead one.
 func (l *clusterLoad) failover(random *rand.Rand, cut func(dies *redistest.Server) (after func())) {
 	l.t.Helper()
 	masters := l.cluster.Masters(l.t)
@@ -241,8 +242,8 @@ func (l *clusterLoad) excuse(d time.Duration) {
 }
 
 // forgets acquires a lock of each type that the replica of dies never receives, and starts a waiter for each. After the
-// failover, the waiters enter, and the first holders are notified in time. It returns how many locks had two owners for a
-// while.
+// failover, the waiters acquire the locks, and the first holders are notified in time. It counts the locks that
+// temporarily had two owners.
 func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func()) {
 	t := l.t
 	t.Helper()
@@ -271,7 +272,7 @@ func (l *clusterLoad) forgets(dies *redistest.Server, overlaps *int) (after func
 			start := time.Now()
 			err := p.second.Unlock(t.Context())
 			switch {
-			case errors.Is(err, lock.ErrUnavailable): // the cluster works again
+			case errors.Is(err, lock.ErrUnavailable): // the cluster recovers
 				l.unexcused = append(l.unexcused, span{start, time.Now(), err.Error()})
 			case err != nil:
 				t.Errorf("%s: %v", k, err)
@@ -292,9 +293,9 @@ func (l *clusterLoad) migrate(random *rand.Rand) {
 	m.Finish(l.t)
 }
 
-// Masters die under load. Replication is asynchronous, so a lock granted a moment before can be lost, and granted again;
-// here four are, each time. Their holders are notified in time, all others keep their locks, and all waiters continue.
-// LEASEHOLD_FAILOVERS is the number of failovers.
+// Masters die under load. Replication is asynchronous, so a lock granted just before a failover can be lost and granted
+// again; here, four are lost each time. Their holders are notified in time, all others keep their locks, and all
+// waiters continue. LEASEHOLD_FAILOVERS is the number of failovers.
 func TestCluster_failovers(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -314,8 +315,8 @@ func TestCluster_failovers(t *testing.T) {
 	})
 }
 
-// Slots are migrated under load: no lock is lost. While the two masters have some of a lock's keys each, all calls for that
-// lock wait, and an Unlock may time out. A plain lock is one key, so its owners are unaffected.
+// Slots are migrated under load: no lock is lost. While each of the two masters has some of a lock's keys, all calls
+// for that lock wait, and an Unlock may time out. A plain lock has only one key, so its owners are unaffected.
 func TestCluster_migrations(t *testing.T) {
 	eachPubSub(t, func(t *testing.T, p client.PubSub) {
 		t.Parallel()
@@ -399,7 +400,7 @@ func TestCluster_halfOfALock(t *testing.T) {
 					m.Move(t, key)
 				}
 			}
-			if _, err := other.NewRWLock(name).Write().TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) { // 3: TRYAGAIN, until the time has passed
+			if _, err := other.NewRWLock(name).Write().TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) { // 3: TRYAGAIN, until the operation times out
 				t.Errorf("a writer: %v, want %v", err, lock.ErrUnavailable)
 			}
 			select {

@@ -66,8 +66,8 @@ func holdAll(t *testing.T, c *client.Client, names []string) (holds []lock.Hold)
 	return holds
 }
 
-// One shard, master and replica, stops replying, and keeps its connections. The locks of the other shards are renewed as
-// before; its own are lost, each at its end.
+// One shard, master and replica, stops replying, but keeps its connections. The locks of the other shards are renewed
+// as before; its own are lost, each when its lease expires.
 func TestClusterRenewal_unavailableShardDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const lease, opTimeout = 4 * time.Second, time.Second
@@ -88,7 +88,7 @@ func TestClusterRenewal_unavailableShardDelaysNoOther(t *testing.T) {
 	holds, lost := holdAll(t, l, others), holdAll(t, l, theirs)
 	r.often(t, append(others, theirs...), 1)
 
-	replica.Freeze(t) // first, otherwise it would take over
+	replica.Freeze(t) // the replica first, otherwise it would take over
 	unresponsive.Freeze(t)
 	defer replica.Thaw(t)
 	defer unresponsive.Thaw(t)
@@ -144,8 +144,8 @@ func TestClusterRenewal_locksOfOneSlotShareAScript(t *testing.T) {
 	}
 }
 
-// A slot is migrated, and some of its locks are on one node and some on the other: no script can have them all, so each is
-// renewed separately.
+// A slot is being migrated, and each of the two nodes has some of its locks: no script can renew them together, so each
+// is renewed separately.
 func TestClusterRenewal_halfMigratedSlot(t *testing.T) {
 	t.Parallel()
 	const n = 20

@@ -19,14 +19,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// connector makes a new connection to one deployment of Redis. The end of tb
-// closes the connection.
+// connector makes a new connection to one deployment of Redis. The connection is closed when tb ends.
 type connector func(tb testing.TB) rueidis.Client
 
-// conformance tests every rule of package locktest on a deployment, with every type. It needs at most two connections, and
-// leaves nothing: it can be run on a server that others use.
+// conformance tests every rule of package locktest on a deployment, with every type. It needs at most two connections,
+// and leaves no keys behind, so it can run on a shared server.
 //
-// All keys begin with "orders:", so a user with permissions for these alone can run it.
+// All keys begin with "orders:", so a user with permissions for only these can run it.
 func conformance(t *testing.T, connect connector, options ...client.Option) {
 	t.Helper()
 	for maker := range suites {
@@ -40,8 +39,8 @@ func conformance(t *testing.T, connect connector, options ...client.Option) {
 // suite has the rules of a type.
 type suite struct {
 	rules   func(t *testing.T, a, b *client.Client, watchdog time.Duration)
-	traces  bool // some of its keys stay when they are not used any more
-	noLease bool // no rule waits for the end of a lease
+	traces  bool // some of its keys remain after use
+	noLease bool // no rule waits until a lease expires
 }
 
 // suites has the rules of every type, by the method of Client that makes it. The two sides of a read/write lock are tested
@@ -145,9 +144,9 @@ func filterRules(t *testing.T, a, b *client.Client, _ time.Duration) {
 // conformanceOf tests one type. It searches for remaining keys as admin, which may use SCAN.
 func conformanceOf(t *testing.T, maker string, connect, admin connector, options ...client.Option) {
 	t.Helper()
-	watchdog := 8 * time.Second // and 2 s for a reply: a busy machine needs that much
+	watchdog := 8 * time.Second // leaves 2 s for a reply, as a busy machine needs
 	if suites[maker].noLease {
-		watchdog *= 4 // nothing takes longer for it
+		watchdog *= 4 // no rule takes longer because of it
 	}
 	prefix := fmt.Sprintf("orders:%08x:", rand.Uint32())
 	options = append([]client.Option{
@@ -195,8 +194,8 @@ func scan(t *testing.T, node rueidis.Client, pattern string) (keys []string) {
 	}
 }
 
-// aServer returns a server that the test must not break: the one of LEASEHOLD_REDIS_URL, any URL that client.Open accepts;
-// otherwise one that redistest starts; without an installed binary, one in a container.
+// aServer returns a server that the test must not disturb: the one in LEASEHOLD_REDIS_URL, any URL that client.Open
+// accepts; otherwise one that redistest starts; without an installed binary, one in a container.
 func aServer(t *testing.T) connector {
 	t.Helper()
 	if url := os.Getenv("LEASEHOLD_REDIS_URL"); url != "" {

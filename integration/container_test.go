@@ -23,9 +23,10 @@ import (
 	ready "github.com/testcontainers/testcontainers-go/wait"
 )
 
-// The server is not a child of the test, but process 1 of its own container, and its address is mapped.
+// The server is not a child of the test, but process 1 of its own container, and its port is mapped.
 //
-// Without an engine or the image the test is skipped, and fails if LEASEHOLD_REQUIRE_CONTAINERS is 1.
+// The test is skipped without a container engine or the image, but fails if LEASEHOLD_REQUIRE_CONTAINERS is
+// 1.
 func TestContainer(t *testing.T) {
 	connect, err := inContainer(t)
 	if err != nil {
@@ -37,7 +38,7 @@ func TestContainer(t *testing.T) {
 	conformance(t, connect)
 }
 
-// inContainer starts a server in a container, which ends with t. The image is
+// inContainer starts a server in a container, which is removed when t ends. The image is
 // $LEASEHOLD_REDIS_IMAGE, or one that the engine has to download.
 func inContainer(t *testing.T) (connector, error) {
 	t.Helper()
@@ -54,11 +55,11 @@ func inContainer(t *testing.T) (connector, error) {
 	return connectTo(t, "redis://"+addr), nil
 }
 
-// startContainer returns the address of the server in it.
+// startContainer returns the address of the server in the container.
 func startContainer(ctx context.Context, t *testing.T, image string) (addr string, err error) {
 	t.Helper()
 	const port = "6379/tcp"
-	// A server without a password is only for this machine. A user with an engine
+	// A server without a password must only be reachable from this machine. A user whose engine runs
 	// elsewhere must specify how to reach it.
 	host, bind := "127.0.0.1", netip.MustParseAddr("127.0.0.1")
 	if other := os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"); other != "" {
@@ -107,7 +108,7 @@ func connectTo(t *testing.T, url string) connector {
 	}
 }
 
-// The image of the tool has the tool and the certificates of the public authorities, and runs without root.
+// The image contains the tool and the CA certificates, and runs without root.
 func TestContainer_tool(t *testing.T) {
 	docker := func(args ...string) (string, error) {
 		out, err := exec.Command("docker", args...).CombinedOutput()
@@ -135,7 +136,7 @@ func TestContainer_tool(t *testing.T) {
 	}{
 		{[]string{"version"}, "linux/"},
 		{[]string{"ls", "-u", s.URL()}, "in a container"},
-		{[]string{"ls", "-u", "rediss://" + s.Addr()}, "TLS"}, // it has no TLS, which the certificates are for
+		{[]string{"ls", "-u", "rediss://" + s.Addr()}, "TLS"}, // the server has no TLS, but the certificates are only needed for it
 	} {
 		if out, err := docker(append([]string{"run", "--rm", "--network", "host", image}, c.args...)...); !strings.Contains(out, c.want) {
 			t.Errorf("%q: %v\n%s", c.args, err, out)

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// poll is the longest time for which a waiter relies on hints alone, as in package client.
+// poll is the poll interval: how long a waiter relies on notifications alone, as in package client.
 const poll = time.Second
 
 // A process that is killed while it holds a lock delays the others until its lease expires: for the remaining lease on the
@@ -30,7 +30,7 @@ func TestCrash_holder(t *testing.T) { eachKind(t, testCrashHolder, plain, fair, 
 func testCrashHolder(t *testing.T, k kind) {
 	const (
 		side    = 8               // at once
-		longest = 2 * time.Second // of the leases
+		longest = 2 * time.Second // maximum lease
 	)
 	n := amount(20)
 	if k == plain {
@@ -47,7 +47,7 @@ func testCrashHolder(t *testing.T, k kind) {
 		}
 	}()
 	var mu sync.Mutex
-	var after, late []time.Duration // of the grant: after the kill; after the end of the lease
+	var after, late []time.Duration // time of the grant: after the kill; after the lease expired
 	var wg sync.WaitGroup
 	for i := range side {
 		random := rand.New(rand.NewPCG(s, uint64(i)))
@@ -88,7 +88,7 @@ func testCrashHolder(t *testing.T, k kind) {
 		})
 	}
 	wg.Wait()
-	// In the middle, because the machine may pause for a while.
+	// The median, because the machine may pause for a while.
 	if got := median(late); got > poll {
 		t.Errorf("the waiters acquired it %v after the end of the lease; want at most a poll interval", got)
 	}
@@ -108,7 +108,7 @@ func testCrashHolder(t *testing.T, k kind) {
 //	3 this process unlocks
 //	4 the other one acquires the lock: immediately, or in a queue after the waiter timeout
 //	of the killed one, or when its lease expires
-//	5 nothing is left of the killed one
+//	5 the killed one leaves nothing behind
 func TestCrash_waiter(t *testing.T) { eachKind(t, testCrashWaiter, plain, fair, write) }
 
 func testCrashWaiter(t *testing.T, k kind) {
@@ -126,7 +126,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 	}
 	survivor := startWorker(t)
 	survivor.do(t, request{Do: "open", Addr: server.Addr()})
-	var took, early, behind []time.Duration // all; killed before the unlock; at that moment, when it may have got the lock
+	var took, early, behind []time.Duration // all; killed before the unlock; killed at that moment, when it may have acquired the lock
 	for round := range n {
 		name := fmt.Sprintf("waiter%d", round) // the subscription of the survivor lingers for seconds
 		waiters := func(n int64) {             // waits until n callers wait
@@ -177,7 +177,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 		if k == fair { // 5
 			waiters(0)
 		} else {
-			until(t, func() bool { return subscribed(t, rdb, k.channel(name)) <= 1 }) // the survivor's, which lingers for a while
+			until(t, func() bool { return subscribed(t, rdb, k.channel(name)) <= 1 }) // the survivor's subscription, which lingers for a while
 		}
 		// The intent of a dead writer expires with its waiter timeout. A plain lock may have been granted to the dead
 		// process, if it died before its request from the subscribed client.
@@ -188,11 +188,11 @@ func testCrashWaiter(t *testing.T, k kind) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	most := poll / 2 // the unlock wakes it: it does not wait for a poll
+	most := poll / 2 // the unlock wakes it before the next poll
 	if k == fair {
 		most = stay + poll
 	}
-	if got := median(early); got > most { // in the middle, because the machine may pause for a while
+	if got := median(early); got > most { // the median, because the machine may pause for a while
 		t.Errorf("killed before the unlock: the other waiter acquired the lock after %v, want %v", got, most)
 	}
 	if len(behind) > 0 && median(behind) > dog+stay+poll {

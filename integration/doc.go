@@ -1,6 +1,6 @@
-// Package integration tests leasehold in the environment of its users: on real
-// servers, from several operating system processes, with faults. It has tests
-// only, in a separate module, so that their dependencies are not dependencies of users.
+// Package integration tests leasehold in realistic environments: on real servers, from several operating system
+// processes, with faults. It has only tests, in a separate module, so that their dependencies are not dependencies of
+// users.
 //
 //	exclusion    many processes, few names: never two owners inside, and a checked history
 //	rwexclusion  the same for read/write locks: never a writer together with another owner

@@ -52,7 +52,7 @@ func TestElection_failover(t *testing.T) {
 		}()
 		says(soon(t, turns))
 		failover()
-		// The leader may go on, or one of them leads anew.
+		// The leader may continue, or a new one may be elected.
 		var now leader.Leader
 		untilWithin(t, time.Minute, func() bool {
 			l, leads, err := one.NewElection("billing").Leader(t.Context())
@@ -101,13 +101,13 @@ func (n observedLock) Lock(ctx context.Context) (lock.Hold, error) {
 	return h, err
 }
 
-// Three processes stand for election with a quorum of three servers, which are killed, or paused.
+// Three processes are candidates in an election with a quorum of three servers, which are killed or paused.
 //
 //	1 one server fails: the leader stays, and is renewed
 //	2 two have failed: the leader is notified no later than Until, and no other process leads
-//	3 they come back: one leads, with a larger token
+//	3 they recover: one process leads, with a larger token
 //
-// No two lead at the same time.
+// Two processes never lead at the same time.
 func TestElection_quorum(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {

@@ -27,7 +27,7 @@ const (
 	exclusionGoroutines = 8 // of each process
 	exclusionNames      = 5
 	exclusionRound      = 5000             // acquisitions between two checks; the checker's memory grows with the square
-	exclusionLong       = 10 * time.Second // no owner holds a lock for a hundredth of it, so no wait may take so long
+	exclusionLong       = 10 * time.Second // no owner holds a lock for a hundredth of it, so no wait may take this long
 )
 
 // acquisitions is the number of acquisitions of an exclusion test, unless the environment sets another.
@@ -47,7 +47,7 @@ func acquisitions(t *testing.T, n int) int {
 // No two owners hold one lock at once. 64 goroutines in 8 processes acquire 5 locks in all possible ways. Three checks
 // cover each section:
 //
-//	inside:<name>   a counter that is raised in the section and lowered at its
+//	inside:<name>   a counter that is incremented in the section and decremented at its
 //	                end; it must go from 0 to 1 and back
 //	written:<name>  read, and written plus one; a lost update
 //	                means that two owners were between the reading and the writing
@@ -69,8 +69,8 @@ func TestExclusion(t *testing.T) {
 	}, plain, fair, write)
 }
 
-// contest makes workers acquire locks by the plan p, up to total acquisitions, and checks the history of each name, round
-// by round.
+// contest makes workers acquire locks according to the plan p, up to total acquisitions, and checks the history of each
+// name, round by round.
 func contest(t *testing.T, total int, p plan, check func(name string, history []op)) (sum tally) {
 	t.Helper()
 	total, random := acquisitions(t, total), rand.New(rand.NewPCG(seed(t), 1))
@@ -105,7 +105,7 @@ func contest(t *testing.T, total int, p plan, check func(name string, history []
 		}
 		start := time.Now()
 		for name, history := range histories {
-			if !t.Failed() { // searching for what is not there takes minutes
+			if !t.Failed() { // after a failure, searching for an explanation would take minutes
 				check(name, history)
 			}
 		}
@@ -137,16 +137,16 @@ func contest(t *testing.T, total int, p plan, check func(name string, history []
 
 func contended(i int) string { return "contended" + strconv.Itoa(i) }
 
-// plan is the work of a worker in one round.
+// plan is the work of one worker in one round.
 type plan struct {
-	Kind       kind // of the locks
+	Kind       kind // type of the locks
 	RW         bool // read/write locks instead: most goroutines read, a few write
 	Goroutines int  // of each worker
 	Names      int
 
-	Grants int // how many grants to get, reentries included
+	Grants int // number of acquisitions, including reentries
 	Seed   uint64
-	First  int // the number of the worker's first goroutine in the run
+	First  int // the run-wide number of the worker's first goroutine
 }
 
 // contention is the result of a round.
@@ -160,8 +160,8 @@ type contention struct {
 type tally struct {
 	Grants, Reentries, Sections int // the sections of writers only
 	Refused, Cancelled          int // of TryLock, and of canceled calls of Lock
-	RanOut                      int // holds that were left to their lease
-	Readings, Together          int // sections of readers, and the sections in which others read too
+	RanOut                      int // holds whose lease expired without a release
+	Readings, Together          int // sections of readers; those during which others were reading too
 	Upgrades, Downgrades        int
 }
 
@@ -229,7 +229,7 @@ func (c *contender) once(ctx context.Context) {
 	switch dice := c.random.IntN(1000); {
 	case dice < 600:
 		c.hold(ctx, c.plan.Kind, name, exclusionLong, true)
-	case dice < 680: // with little time
+	case dice < 680: // with a short timeout
 		c.hold(ctx, c.plan.Kind, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true)
 	case dice < 870:
 		c.hold(ctx, c.plan.Kind, name, exclusionLong, false)
@@ -240,11 +240,11 @@ func (c *contender) once(ctx context.Context) {
 	}
 }
 
-// hold acquires a lock, sometimes more than once, runs the section and releases the lock.
+// hold acquires a lock, sometimes repeatedly, runs the section and releases the lock.
 func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.Duration, wait bool, options ...lock.Option) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	free := c.random.IntN(2) == 0 // the holds need not nest
+	free := c.random.IntN(2) == 0 // the holds need not be nested
 	if free {
 		ctx = lock.ContextWithNewOwner(ctx)
 	}
@@ -271,7 +271,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 	if err := h.Err(); errors.Is(err, lock.ErrLost) {
 		c.wrong("%s was lost, but nothing was done to it: %v", name, err)
 	}
-	var reading lock.Hold // the writer reads, and continues to read when it has stopped writing
+	var reading lock.Hold // the writer also reads, and continues to read after it has stopped writing
 	if c.plan.RW && k == write && free && c.random.IntN(2) == 0 {
 		reading = c.take(ctx, read, name, false, h.Owner(), options...)
 	}
@@ -292,7 +292,7 @@ func (c *contender) hold(ctx context.Context, k kind, name string, timeout time.
 			c.wrong("unlock %s: %s", name, o.Err)
 		}
 	}
-	if c.random.IntN(50) == 0 { // once too often
+	if c.random.IntN(50) == 0 { // one time too many
 		if o := c.give(holds[0], k, name); o.OK {
 			c.wrong("unlock %s: a second one of the same hold succeeded", name)
 		}
@@ -314,7 +314,7 @@ func (c *contender) runOut(ctx context.Context, k kind, name string, lease time.
 	}
 }
 
-// take requests a lock and records it. It returns nil if there was a reason not to acquire the lock.
+// take requests a lock and records it. It returns nil if there was a legitimate reason not to acquire the lock.
 func (c *contender) take(ctx context.Context, k kind, name string, wait bool, under string, options ...lock.Option) lock.Hold {
 	l := k.lock(c.process.client, name, options...)
 	ask := l.TryLock
@@ -374,8 +374,8 @@ func (c *contender) give(h lock.Hold, k kind, name string) op {
 	return o
 }
 
-// section must not run twice at once. Each of its two halves is a
-// round trip of its own, on connections that the locks do not use.
+// section must not run twice at once. Each of its two halves is a separate round trip, on connections that the locks do
+// not use.
 func (c *contender) section(k kind, name string) {
 	if k == read {
 		c.reading(name)

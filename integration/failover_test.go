@@ -33,9 +33,10 @@ func failovers(t *testing.T) int {
 	return n
 }
 
-// Failovers lose the lock: no replica had it when the primary died. The next owner acquires it while the first still acts
-// as the holder, and no lock on Redis can prevent that. The following must hold anyway: tokens never decrease; a resource
-// that checks them accepts nothing from the first owner after a write of the second; and the first owner is notified.
+// Failovers lose the lock: no replica had it when the primary died. The next owner acquires it while the first still
+// acts as the holder, and no lock on Redis can prevent that. The following must hold anyway: tokens never decrease; a
+// resource that checks them rejects the first owner's writes after a write of the second; and the first owner is
+// notified.
 func TestFailover_tokensGuard(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -54,7 +55,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 	for round := range failovers(t) {
 		primary := s.Primary(t)
 		s.CutReplication(t, primary)
-		// A fixed lease is not renewed, so nothing notifies the first owner.
+		// A fixed lease is not renewed, so the first owner is not notified.
 		first, err := clients[round%2].NewLock("orders", lock.WithFencing(), lock.WithFixedLease(time.Minute)).Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -62,8 +63,8 @@ func TestFailover_tokensGuard(t *testing.T) {
 		if first.Token() <= last {
 			t.Errorf("round %d: token %d after %d", round, first.Token(), last)
 		}
-		// The first owner writes while it may, and longer: it looks at
-		// nothing but the replies of the fencing check.
+		// The first owner writes for as long as its lease is valid, and after that: it checks nothing but the replies
+		// of the fencing check.
 		var received atomic.Bool // the resource has seen the second owner's token
 		var refusals atomic.Int64
 		stop, done := make(chan struct{}), make(chan struct{})
@@ -130,14 +131,14 @@ func TestFailover_tokensGuard(t *testing.T) {
 	}
 }
 
-// The primary is paused, and the Sentinels promote another server. The client library closes its connection to the old one
-// a second after that, with the commands in flight: waits continue at the new primary, and so does a release.
+// The primary is paused, and the Sentinels promote another server. A second later, the client library closes its
+// connection to the old one, with commands in flight: waits continue at the new primary, and so does a release.
 func TestFailover_pausedPrimary(t *testing.T) {
 	t.Parallel()
 	const locks = 20
 	s := redistest.StartSentinel(t, 2)
 	others := ours(t, s.Client(t))
-	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that the commands in flight are still waited for
+	c := ours(t, s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), client.WithWatchdogTimeout(time.Minute), client.WithOpTimeout(15*time.Second)) // so that calls still wait for the commands in flight
 	for i := range locks {
 		if _, err := others.NewLock(strconv.Itoa(i), lock.WithFixedLease(15*time.Second)).Lock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -170,7 +171,7 @@ func TestFailover_pausedPrimary(t *testing.T) {
 	rdb := replica.Client(t)
 	until(t, func() bool {
 		args, failed := rdb.Do(t.Context(), rdb.B().Role().Build()).ToArray()
-		if failed != nil { // Sentinels close the connections of the one that they promote
+		if failed != nil { // Sentinels close the connections of the server that they promote
 			return false
 		}
 		is, _ := args[0].ToString()

@@ -19,18 +19,18 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Failovers under load, with every type of lock. A lock that the promoted replica has is kept. A lock that it does not have
+// Failovers under load, with every type of lock. A lock that the promoted replica has received is kept. Any other lock
 // is lost, and can be granted again immediately, so two owners may act as the holder for a while. The test reports how
-// often they did, because no lock on Redis can prevent it. The following must hold anyway: every owner of a lost lock is
-// notified within one renewal interval and one operation timeout after the promotion, waiters continue, no call fails for
-// any other reason, and nothing is left.
+// often they did, because no lock on Redis can prevent it. The following must hold anyway: every owner of a lost lock
+// is notified within one renewal interval and one operation timeout after the promotion, waiters continue, no call
+// fails for any other reason, and no keys are left.
 func TestFailover_underLoad(t *testing.T) {
 	t.Parallel()
 	const (
 		lease     = 9 * time.Second
 		renewal   = lease / 3
 		opTimeout = time.Second
-		slack     = 2 * time.Second // to follow the Sentinels, on a busy machine
+		slack     = 2 * time.Second // for following the Sentinels, on a busy machine
 	)
 	kinds := []kind{plain, fair, read, write}
 	s := redistest.StartSentinel(t, 2)
@@ -41,7 +41,7 @@ func TestFailover_underLoad(t *testing.T) {
 	load := startTraffic(t, clients[:])
 
 	var kept, told, overlaps int
-	var latest, slowest time.Duration // until an owner was notified, until a waiter was in
+	var latest, slowest time.Duration // until an owner was notified; until a waiter acquired the lock
 	for round := range failovers(t) {
 		one, other := clients[round%2], clients[(round+1)%2]
 		primary := s.Primary(t)
@@ -101,7 +101,7 @@ func TestFailover_underLoad(t *testing.T) {
 			}
 			p.unlock(t, p.second)
 		}
-		load.goesOn(t) // at the latest at the end of the lease whose release was forgotten
+		load.goesOn(t) // no later than when a lease expires whose release was lost
 		s.Rejoin(t, primary, next)
 	}
 	load.stop()
@@ -135,7 +135,7 @@ type pair struct {
 	first  lock.Hold
 	second lock.Hold
 	at     time.Time // when second was granted
-	both   bool      // first still believed in it then
+	both   bool      // first still considered it valid then
 	done   chan error
 	lost   chan time.Time
 }
@@ -145,7 +145,7 @@ func newPair(t *testing.T, k kind, one, other *client.Client, name string) *pair
 	return pairOf(t, k.lock(one, name), k.rival().lock(other, name))
 }
 
-// pairOf locks one, and has another owner wait for other, which is the same lock.
+// pairOf locks one, and makes another owner wait for other, a handle of the same lock.
 func pairOf(t *testing.T, one, other lock.Locker) *pair {
 	t.Helper()
 	first, err := one.Lock(t.Context())
@@ -163,7 +163,7 @@ func pairOf(t *testing.T, one, other lock.Locker) *pair {
 	return p
 }
 
-// wait waits until the second has it.
+// wait waits until the second owner has acquired the lock.
 func (p *pair) wait(t *testing.T) {
 	t.Helper()
 	select {
@@ -176,7 +176,7 @@ func (p *pair) wait(t *testing.T) {
 	}
 }
 
-// told waits until the first is notified, and returns when that was.
+// told waits until the first owner is notified, and returns the time.
 func (p *pair) told(t *testing.T) time.Time {
 	t.Helper()
 	select {
@@ -190,7 +190,7 @@ func (p *pair) told(t *testing.T) time.Time {
 
 func (p *pair) unlock(t *testing.T, h lock.Hold) {
 	t.Helper()
-	if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) { // the machine was busy; the client repeats it
+	if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) { // the machine was busy; the client retries the release
 		t.Errorf("%s: %v", p.name, err)
 	}
 }
@@ -205,7 +205,7 @@ func exists(t *testing.T, server *redistest.Server, key string) bool {
 	return n == 1
 }
 
-// counts formats how many there are of each type.
+// counts formats the number of each type.
 func counts(of map[kind]int) string {
 	var all []string
 	for _, k := range []kind{plain, fair, read, write} {
@@ -214,7 +214,7 @@ func counts(of map[kind]int) string {
 	return strings.Join(all, ", ")
 }
 
-// traffic is owners that come and go, of one lock of each type; readers and writers share one.
+// traffic is a load of short acquisitions, of one lock of each type; readers and writers share one.
 type traffic struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
@@ -223,7 +223,7 @@ type traffic struct {
 
 	mu     sync.Mutex
 	inside map[lock.Hold]kind // guarded by mu
-	locked map[kind]int       // guarded by mu; how often
+	locked map[kind]int       // guarded by mu; number of acquisitions
 }
 
 func (*traffic) name(k kind) string {
@@ -284,7 +284,7 @@ func (l *traffic) enter(h lock.Hold, k kind) {
 	l.locked[k]++
 }
 
-// goesOn waits until each type has been locked some more times.
+// goesOn waits until each type has been locked several more times.
 func (l *traffic) goesOn(t *testing.T) {
 	t.Helper()
 	count := func() map[kind]int {

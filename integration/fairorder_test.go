@@ -20,19 +20,19 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// No owner acquires a fair lock before an owner that came earlier. A thousand waiters in ten processes, of which nearly a
-// third die or give up:
+// No owner acquires a fair lock before an owner that came earlier. A thousand waiters in ten processes, of which nearly
+// a third die or stop waiting:
 //
 //	1 this process holds the lock, and most of the others come, at random instants
-//	2 a seventh of them gives up, at random instants from then on
+//	2 a seventh of them stop waiting, at random instants from then on
 //	3 one process is killed, and this one unlocks; the others come while the queue is
 //	being served, and while it waits behind the dead
 //	4 another process is killed in the meantime
 //	5 no owner was served before one that was known to be in the queue before
 //	its request was sent
-//	6 the deaths did not cost more than one waiter timeout for each time that a process
+//	6 the deaths cost no more than one waiter timeout for each time that a process
 //	died, rather than one for each dead waiter
-//	7 nothing is left
+//	7 no keys are left
 func TestFairOrder(t *testing.T) { testFairOrder(t, 1000) }
 
 // The same with five thousand.
@@ -128,7 +128,7 @@ func testFairOrder(t *testing.T, waiters int) {
 
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Return, b.Return) }) // 6
 	took := time.Duration(served[len(served)-1].Return - released)
-	pauses, before := 0, released // times when no waiter was served
+	pauses, before := 0, released // periods in which no waiter was served
 	for _, o := range served {
 		if time.Duration(o.Return-before) > lock.DefaultWaiterTimeout/2 {
 			pauses++
@@ -139,7 +139,7 @@ func testFairOrder(t *testing.T, waiters int) {
 		t.Errorf("no waiter was served for a waiter timeout of %v, %d times; %d processes died", lock.DefaultWaiterTimeout, pauses, len(doomed))
 	}
 
-	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: it also drops the dead at the end of the queue
+	h, err = c.NewFairLock(name).Lock(t.Context()) // 7: this also drops the dead at the end of the queue
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +159,8 @@ func testFairOrder(t *testing.T, waiters int) {
 		each*processes, first, 2*each, quit, len(served), took.Round(time.Millisecond), pauses, pairs, len(wrong))
 }
 
-// countOvertaken finds owners that were served although another one was known to be in the queue before their request. It
-// also returns the number of pairs whose order is known.
+// countOvertaken returns the owners that were served although another one was known to be in the queue before their
+// request. It also returns the number of pairs whose order is known.
 func countOvertaken(served []op) (wrong []string, pairs int) {
 	served = slices.Clone(served)
 	slices.SortFunc(served, func(a, b op) int { return cmp.Compare(a.Token, b.Token) })
@@ -212,7 +212,7 @@ func TestFairOrder_detectsOvertaking(t *testing.T) {
 	}
 }
 
-// The dead waiters of a fair queue cost one waiter timeout together. With a waiter timeout of three seconds:
+// All dead waiters of a fair queue together cost one waiter timeout. With a waiter timeout of three seconds:
 //
 //	1 this process holds the lock; 50 waiters of three processes come, then one
 //	of another, and so on: 150 in all, and three
@@ -282,7 +282,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 		survivor.do(t, request{Do: "unlock", Hold: g.Hold})
 	}
 	calls := server.CommandCalls(t, "evalsha") - before // 4
-	if calls > 300 {                                    // heartbeats; a busy machine takes longer, and has more
+	if calls > 300 {                                    // heartbeats; a busy machine takes longer, so there are more
 		t.Errorf("%d commands while three waited for the dead: a waiter retries in a loop", calls)
 	}
 	survivor.do(t, request{Do: "close"})
@@ -293,8 +293,8 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 	t.Logf("%d dead with a patience of %v each: those behind them got the lock %v after the death, by %d commands", dead, stay, after, calls)
 }
 
-// Waiters of several processes are served in the order of their arrival. They come one by one, so that there is only one
-// order.
+// Waiters of several processes are served in the order of their arrival. They come one by one, so only one order is
+// valid.
 func TestFairOrder_oneByOne(t *testing.T) {
 	const processes, n, name = 4, 40, "fair"
 	server := redistest.Start(t)
@@ -385,7 +385,7 @@ func TestFairOrder_stopped(t *testing.T) {
 					t.Fatal(err)
 				}
 			} else {
-				time.Sleep(2 * poll) // the fault, of some heartbeats' length
+				time.Sleep(2 * poll) // the pause, for a few heartbeat intervals
 				workers[0].cont(t)
 				if err := h.Unlock(t.Context()); err != nil {
 					t.Fatal(err)
@@ -427,20 +427,20 @@ func queued(t *testing.T, rdb rueidis.Client, name string) int64 {
 	return n
 }
 
-// crowd is some goroutines of a worker that want one lock, each of them once.
+// crowd describes goroutines of a worker that each acquire a lock once.
 type crowd struct {
 	N      int
 	Seed   uint64
-	Spread time.Duration // each comes at a random instant within it
-	Quit   int           // so many give up, at random instants within twice that time
-	Meet   int64         // no goroutine unlocks before so many, of all processes together, have locked
+	Spread time.Duration // each starts at a random instant within it
+	Quit   int           // this many stop waiting, at random instants within twice that time
+	Meet   int64         // no goroutine unlocks before this many, in all processes together, have locked
 }
 
-// meetKey counts them.
+// meetKey is the key that counts them.
 const meetKey = "met"
 
-// crowd runs a crowd, and returns the result of each of its goroutines. A goroutine that gave up without the lock has no
-// error.
+// crowd runs a crowd, and returns the result of each of its goroutines. If a goroutine stopped waiting, its result has
+// no error.
 func (p *process) crowd(ctx context.Context, r request) ([]op, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)
 	random := rand.New(rand.NewPCG(r.Crowd.Seed, 0))

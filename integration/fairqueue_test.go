@@ -18,9 +18,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A free fair lock never waits long for its next owner. Redisson's queue had such bugs: deadlines of waiters moved into the
-// future with each waiter that came, left or died, and positions of waiters stayed after they had left. Each scene has a
-// lock, and clients that wait for it. After each step,
+// A free fair lock never waits long for its next owner. Redisson's queue had such bugs: deadlines of waiters moved into
+// the future with each waiter that came, left or died, and positions of waiters remained after they had left. Each
+// scene has a lock, and clients that wait for it. After each step,
 //
 //	no owner in the queue counts as alive for longer than its waiter timeout
 //	there are as many deadlines as positions
@@ -100,7 +100,7 @@ func (s *fairScene) waiters(n int) {
 	until(s.T, func() bool { return queued(s.T, s.rdb, fairName) == int64(n) })
 }
 
-// sound checks that no owner counts as alive for longer than most.
+// sound checks that no owner counts as alive for longer than most from now.
 func (s *fairScene) sound(most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(fairName).Inspect(s.Context())
@@ -120,10 +120,10 @@ func (s *fairScene) sound(most time.Duration) {
 	}
 }
 
-// Waiters come and give up repeatedly, and one process dies among them.
+// Waiters come and stop waiting repeatedly, and one process dies among them.
 //
 //	1 the lock is held
-//	2 three times ten waiters come, for half a second each, and in the middle of it a
+//	2 three times, ten waiters come, for half a second each, and in the middle a
 //	process that is killed
 //	3 nothing is left in the queue except the dead waiter, and one that still waits
 //	4 the lock is released: the waiter acquires it within a waiter timeout
@@ -166,10 +166,11 @@ func TestFairQueue_joiningAndLeavingLeavesNothing(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// Each waiter has its own deadline: neither a waiter that gives up, nor one that is served, moves the deadline of another.
+// Each waiter has its own deadline: neither a waiter that stops waiting, nor one that is served, moves the deadline of
+// another.
 //
 //	1 the lock is held, and four wait
-//	2 the second one gives up
+//	2 the second one stops waiting
 //	3 the others are served in their order
 func TestFairQueue_separateDeadlines(t *testing.T) {
 	const stay = 10 * time.Second
@@ -201,7 +202,7 @@ func TestFairQueue_separateDeadlines(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A caller of TryLock, or one that gave up, does not block the next one.
+// A caller of TryLock, or one that stopped waiting, does not block the next one.
 func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	s := newFairScene(t)
 	h := s.lock()
@@ -215,7 +216,7 @@ func TestFairQueue_failedTryLockLeavesNothing(t *testing.T) {
 	w := s.wait(1)
 	w.cancel()
 	soon(t, w.done)
-	if !errors.Is(w.err, context.Canceled) { // it may not have its reply, and so not know
+	if !errors.Is(w.err, context.Canceled) { // it may not have received its reply, and so not know the result
 		t.Errorf("waiting for a lock that is held: %v", w.err)
 	}
 	s.waiters(0)
@@ -285,12 +286,12 @@ func TestFairQueue_expiredLeases(t *testing.T) {
 	until(t, func() bool { return dbsize(t, s.rdb) == 0 })
 }
 
-// A waiter gives up while the server rejects writes, so its position cannot be removed immediately. Soon after the server
-// accepts writes again, nothing of it is left.
+// A waiter stops waiting while the server rejects writes, so its position cannot be removed immediately. Soon after the
+// server accepts writes again, it leaves nothing behind.
 //
 //	1 the lock is held, and one caller waits
 //	2 the server rejects writes for a while
-//	3 another caller comes, and gives up; then the waiter does
+//	3 another caller comes, and stops waiting; then the waiter does
 //	4 the server accepts writes: the queue is empty within two operation timeouts
 func TestFairQueue_writesRejected(t *testing.T) {
 	const pause, opTimeout = 1500 * time.Millisecond, 400 * time.Millisecond
@@ -332,7 +333,7 @@ func TestFairQueue_writesRejected(t *testing.T) {
 	if took := time.Since(end); took > 10*opTimeout {
 		t.Errorf("the queue was empty %v after the server accepted writes again, want %v", took, 2*opTimeout)
 	}
-	// A duplicate delayed by the pause may arrive after the first repetition.
+	// A duplicate delayed by the pause may arrive after the first retry.
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -373,7 +374,7 @@ func TestFairQueue_deletedByHand(t *testing.T) {
 			if took := time.Since(start); took > promptTimeout {
 				t.Errorf("it took %v until all were served", took)
 			}
-			if key == zset && !slices.IsSorted(tokens) { // the order stands in the list
+			if key == zset && !slices.IsSorted(tokens) { // the order is stored in the list
 				t.Errorf("without the deadlines, the order was %v", tokens)
 			}
 			noKeys(t, s.server)

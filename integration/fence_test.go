@@ -34,8 +34,9 @@ import (
 )
 
 // The SQL fencing check rejects stale holders in a real PostgreSQL and in SQLite, at every isolation level, whichever
-// transaction comes first, waits or is rolled back. Failures are: a write with a smaller token that is committed after
-// one with a larger token; a stale write whose error lacks one of the tokens; a token counter that a rollback left raised.
+// transaction comes first, waits or is rolled back. The test fails on a write with a smaller token that is committed
+// after one with a larger token, a stale write whose error lacks one of the tokens, or a token counter that is still
+// raised after a rollback.
 
 // Two holders, one after the other.
 const (
@@ -48,9 +49,9 @@ type database struct {
 	*sql.DB
 	dialect fencesql.Dialect
 	levels  []sql.IsolationLevel
-	repeat  func(error) bool         // whether the transaction is to be repeated
-	waiting func(t *testing.T) bool  // whether a transaction waits for a lock; nil where that cannot be known, and the race has to do
-	query   func(text string) string // with parameters as the database names them
+	repeat  func(error) bool         // whether the transaction should be retried
+	waiting func(t *testing.T) bool  // whether a transaction waits for a lock; nil where that is unknown, and the race test has to do
+	query   func(text string) string // with placeholders in the database's syntax
 }
 
 // do runs a statement, and fails the test if it fails.
@@ -61,7 +62,7 @@ func (d *database) do(t *testing.T, text string, args ...any) {
 	}
 }
 
-// number returns the one number that a query finds.
+// number returns the single number that a query returns.
 func (d *database) number(t *testing.T, text string, args ...any) (n int64) {
 	t.Helper()
 	if err := d.QueryRowContext(t.Context(), d.query(text), args...).Scan(&n); err != nil {
@@ -79,7 +80,7 @@ func (d *database) tables(t *testing.T) *fencesql.Guard {
 	}
 	serial := map[fencesql.Dialect]string{fencesql.PostgreSQL: "bigserial PRIMARY KEY", fencesql.SQLite: "integer PRIMARY KEY AUTOINCREMENT"}[d.dialect]
 	for _, text := range []string{
-		"DROP TABLE IF EXISTS " + fencesql.DefaultTable, guard.Schema(), guard.Schema(), // twice is no error
+		"DROP TABLE IF EXISTS " + fencesql.DefaultTable, guard.Schema(), guard.Schema(), // twice is not an error
 		"DROP TABLE IF EXISTS accounts", "CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL, fence bigint NOT NULL DEFAULT 0)",
 		"DROP TABLE IF EXISTS log", "CREATE TABLE log (n " + serial + ", token bigint NOT NULL)",
 	} {
@@ -88,7 +89,7 @@ func (d *database) tables(t *testing.T) *fencesql.Guard {
 	return guard
 }
 
-// begin opens a transaction that ends with the test at the latest.
+// begin opens a transaction that is rolled back when the test ends.
 func (d *database) begin(t *testing.T, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
 	tx, err := d.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -133,7 +134,7 @@ func fenceAdvance(t *testing.T, d *database) {
 	commit, rollback := (*sql.Tx).Commit, (*sql.Tx).Rollback
 	for _, c := range []struct {
 		resource       string
-		token, highest uint64 // after it; 0 is no row
+		token, highest uint64 // after it; 0 means no row
 		end            func(*sql.Tx) error
 	}{
 		{"a", stale, 0, rollback},
@@ -143,8 +144,8 @@ func fenceAdvance(t *testing.T, d *database) {
 		{"a", stale, stale, commit},
 		{"a", fresh, fresh, commit},
 		{"a", stale, fresh, rollback},
-		{"a", stale, fresh, commit}, // a commit despite the rejection has not lowered it
-		{"b", stale, stale, commit}, // another resource, another sequence
+		{"a", stale, fresh, commit}, // a commit despite the rejection does not lower it
+		{"b", stale, stale, commit}, // another resource has a separate sequence
 		{"it's; -- ∞", 1, 1, commit},
 		{"a", 1, fresh, rollback},
 		{"a", math.MaxInt64, math.MaxInt64, commit},
@@ -171,7 +172,7 @@ func fenceAdvance(t *testing.T, d *database) {
 		t.Errorf("what is no token made %d registers", n)
 	}
 
-	// Without its table, and after its context, it is an error like any other.
+	// Without its table, or after its context is canceled, the error is not a rejection.
 	other, err := fencesql.New(d.dialect, "no_such_table")
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +197,7 @@ func fenceAdvance(t *testing.T, d *database) {
 func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 	for _, c := range []struct {
 		name          string
-		before        uint64 // in the register, or 0
+		before        uint64 // in the token counter; 0 means none
 		first, second uint64
 		commit        bool
 	}{
@@ -213,7 +214,7 @@ func fenceWaits(t *testing.T, d *database, level sql.IsolationLevel) {
 				d.do(t, "INSERT INTO leasehold_fence VALUES ('a', $1)", int64(c.before))
 			}
 			first, second := d.begin(t, level), d.begin(t, level)
-			for _, tx := range []*sql.Tx{first, second} { // the snapshots are from before
+			for _, tx := range []*sql.Tx{first, second} { // the snapshots are taken before
 				if _, err := tx.ExecContext(t.Context(), "SELECT 1 FROM leasehold_fence"); err != nil {
 					t.Fatal(err)
 				}
@@ -326,7 +327,7 @@ func fenceRace(t *testing.T, d *database, level sql.IsolationLevel, form func(co
 	for range writers {
 		wg.Go(func() {
 			for i := range each {
-				token := uint64(tokens.Add(1) + 100 - int64(i*i%11)) // grows, with steps back
+				token := uint64(tokens.Add(1) + 100 - int64(i*i%11)) // increases, with steps back
 				err := write(token)
 				if d.repeat(err) {
 					repeated.Add(1)
@@ -395,7 +396,7 @@ func fenceRefused(t *testing.T, d *database) {
 	if err := set(0, 1); !errors.Is(err, fence.ErrNoToken) {
 		t.Errorf("no token: %v", err)
 	}
-	// Refused reports no stale row that the fence did not reject.
+	// Refused reports no stale row unless the fence rejected it.
 	tx := d.begin(t, sql.LevelDefault)
 	if err := fencesql.Unchanged(tx.QueryRowContext(t.Context(), "SELECT fence FROM accounts WHERE id = 1"), fresh); err == nil || errors.Is(err, fence.ErrStale) {
 		t.Errorf("not refused at all: %v", err)
@@ -449,7 +450,7 @@ func Example_fencedTransaction() {
 		return
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1) // each connection would have a memory of its own
+	db.SetMaxOpenConns(1) // each connection would have a separate in-memory database
 	guard, err := fencesql.New(fencesql.SQLite, "")
 	if err != nil {
 		fmt.Println(err)
@@ -477,7 +478,7 @@ func Example_fencedTransaction() {
 		return tx.Commit()
 	}
 	fmt.Println(withdraw(34, 10))
-	fmt.Println(withdraw(33, 50)) // it was paused, and has lost the lock
+	fmt.Println(withdraw(33, 50)) // the holder was paused, and has lost the lock
 	// Output:
 	// <nil>
 	// leasehold: fence "account": stale fencing token 33: highest token seen is 34
@@ -501,20 +502,20 @@ func openSQLite(t *testing.T) *database {
 	}
 }
 
-// startPostgres runs a separate PostgreSQL server, on a socket in a separate directory, and returns once it responds. Both
-// end with the test.
+// startPostgres runs a separate PostgreSQL server, on a socket in a temporary directory, and returns once it responds.
+// Both are removed when the test ends.
 //
-// Its programs are those in $LEASEHOLD_POSTGRES, or on $PATH, or where distributions install them. Without them the test is
-// skipped, but fails if $CI is set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
+// Its programs are found in $LEASEHOLD_POSTGRES, on $PATH, or where distributions install them. Without them the test
+// is skipped, but fails if $CI is set or $LEASEHOLD_REQUIRE_POSTGRES is 1.
 func startPostgres(t *testing.T) *database {
 	t.Helper()
 	bin := findPostgres(t)
-	dir, err := os.MkdirTemp("", "pg") // not t.TempDir: the path of a socket may have 107 bytes
+	dir, err := os.MkdirTemp("", "pg") // not t.TempDir: the path of a socket may have up to 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // it cleans up, and does not wait for clients
+	who := &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT} // the server cleans up, and does not wait for clients
 	if os.Getuid() == 0 {                                   // PostgreSQL refuses to run as root
 		who.Credential = unprivilegedUser(t)
 		if err := os.Chown(dir, int(who.Credential.Uid), int(who.Credential.Gid)); err != nil {
@@ -533,7 +534,7 @@ func startPostgres(t *testing.T) *database {
 	started := make(chan error)
 	var server *exec.Cmd
 	go func() {
-		// The death of a parent is that of the thread: this one keeps its own.
+		// Pdeathsig is sent when the parent thread exits, so keep this thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(exited)
@@ -599,7 +600,7 @@ func startPostgres(t *testing.T) *database {
 	return d
 }
 
-// findPostgres returns the directory of its programs, or ends the test.
+// findPostgres returns the directory of PostgreSQL's programs, or ends the test.
 func findPostgres(t *testing.T) string {
 	t.Helper()
 	has := func(dir string) bool {
@@ -618,7 +619,7 @@ func findPostgres(t *testing.T) string {
 	}
 	dirs := filepath.SplitList(os.Getenv("PATH"))
 	for _, pattern := range []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/libexec/postgresql*"} {
-		found, _ := filepath.Glob(pattern) // the patterns are right
+		found, _ := filepath.Glob(pattern) // the patterns are well-formed
 		slices.Reverse(found)
 		dirs = append(dirs, found...)
 	}

@@ -25,10 +25,10 @@ func token(t *testing.T, ctx context.Context, l lock.Locker) uint64 {
 	return h.Token()
 }
 
-// With a token counter, tokens grow although the server's clock moved backward, which has the same effect as a token
-// counter that is ahead of the clock. A client that increments the counter by one, like Redisson's fenced lock, is part of
-// the sequence. A plain or a fair lock raises the counter beyond its token, by the number of hand-offs that need no
-// command, and a writer by one, which is for readers.
+// With a token counter, tokens increase even after the server's clock moved backward, which has the same effect as a
+// token counter that is ahead of the clock. A client that increments the counter by one, like Redisson's fenced lock,
+// is part of the sequence. A plain or a fair lock raises the counter beyond its token, by the number of hand-offs that
+// need no command, and a writer raises it by one more, for readers.
 func TestFencing_tokenCounter(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		server := redistest.Start(t)
@@ -56,7 +56,7 @@ func TestFencing_tokenCounter(t *testing.T) {
 			return n
 		}
 
-		server.Do(t, "INCR", register) // another client was here before
+		server.Do(t, "INCR", register) // another client incremented it before
 		first := token(t, t.Context(), l)
 		if first < 1e15 || last() != first+spare {
 			t.Errorf("the first token is %d, the token counter %d", first, last())
@@ -93,7 +93,7 @@ func TestFencing_tokenCounter(t *testing.T) {
 	}, plain, fair, write)
 }
 
-// A token counter that is too large to count further is an error, and no token is granted twice.
+// A token counter that is too large to be incremented is an error, and no token is granted twice.
 func TestFencing_tokenCounterTooFar(t *testing.T) {
 	server := redistest.Start(t)
 	c := ours(t, server.Client(t))

@@ -22,10 +22,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The tests below measure what docs/evidence/reliability.md tells of, where no other test does. What is promised
-// fails them; how long something took does not.
+// The tests below measure what docs/evidence/reliability.md reports and no other test measures. They fail if a
+// guarantee is violated, not if something took long.
 
-// figure is how often a figure is measured: n times, or a tenth of it in a usual run of the tests.
+// figure returns how often a figure is measured: n times, or a tenth of it in a normal test run.
 func figure(n int) int {
 	if os.Getenv("LEASEHOLD_FIGURES") == "" {
 		return max(3, n/10)
@@ -73,7 +73,7 @@ func TestFigures_replicas(t *testing.T) {
 				_ = other.Unlock(t.Context()) // it is counted
 			}
 			locks++
-			_ = h.Unlock(t.Context()) // it may be lost, because the failover took too long
+			_ = h.Unlock(t.Context()) // it may be lost because the failover took too long
 		}
 		s.Rejoin(t, primary, next)
 	}
@@ -83,7 +83,7 @@ func TestFigures_replicas(t *testing.T) {
 	t.Logf("figure: %d failovers: of %d locks that a replica had confirmed, %d had two owners; of %d that none had confirmed, %d were refused", n, locks, overlaps, 10*n, refused)
 }
 
-// Measures how late calls return while the server is paused, and when holders are notified.
+// Measures how late calls return while the server is paused, and when holders are notified of a loss.
 func TestFigures_frozen(t *testing.T) {
 	const dog, deadline = time.Second, 100 * time.Millisecond
 	server := redistest.Start(t)
@@ -130,7 +130,7 @@ func TestFigures_frozen(t *testing.T) {
 		len(late), deadline, spread(late), len(told), spread(told))
 }
 
-// Measures when a disconnected holder is notified.
+// Measures when a disconnected holder is notified of its loss.
 func TestFigures_partition(t *testing.T) {
 	const dog, parts = 300 * time.Millisecond, 20
 	server := redistest.Start(t)
@@ -235,7 +235,7 @@ func TestFigures_deleted(t *testing.T) {
 	t.Logf("figure: %d keys of held locks were deleted or overwritten; all holders were told, after: %s (renewed every %v); of %d foreign keys all are as they were", len(told), spread(told), dog/3, foreign.Load())
 }
 
-// Measures how long a waiter waits whose message is lost.
+// Measures how long a waiter waits if its message is lost.
 func TestFigures_lostMessage(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -301,7 +301,7 @@ func TestFigures_handOver(t *testing.T) {
 	t.Logf("figure: %d hand-overs between two processes, from the command to unlock, given to one process, to the return of Lock in the other: %s", len(took), spread(took))
 }
 
-// Measures how long a waiter waits whose subscription is confirmed but delivers nothing.
+// Measures how long a waiter waits if its subscription is confirmed but delivers nothing.
 func TestFigures_halfOpenSubscription(t *testing.T) {
 	server := redistest.Start(t)
 	rdb := server.Client(t)
@@ -311,7 +311,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 	defer close(never)
 	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
 		if bytes.EqualFold(req[0], []byte("SUBSCRIBE")) {
-			a.HoldReply = never // and so is all that comes after it on this connection
+			a.HoldReply = never // and with it all later replies on this connection
 		}
 		return a
 	})
@@ -339,7 +339,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 			n, err := do(t, rdb, "HLEN", name).AsInt64()
 			return err == nil && n == 2
 		})
-		time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // at any instant between two requests
+		time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // at any instant between two polls
 		start := time.Now()
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -350,7 +350,8 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 	t.Logf("figure: %d waiters heard no message, and had the lock after: %s", len(took), spread(took))
 }
 
-// grantedTooLate reports whether a Lock failed because each of its three requests took a lease, as on a busy machine.
+// grantedTooLate reports whether a Lock failed because each of its three requests took longer than the lease, as on a
+// busy machine.
 func grantedTooLate(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "granted too late: the reply took")
 }
@@ -437,8 +438,8 @@ func TestFigures_scriptFlush(t *testing.T) {
 	t.Logf("figure: %d calls while the scripts were flushed %d times: %d errors", calls.Load(), flushes, failed.Load())
 }
 
-// seenBefore is a client library that reports each command before it accepts it. Like rueidis, it accepts none whose
-// context is canceled.
+// seenBefore is a client library that reports each command before it accepts it. Like rueidis, it accepts no command
+// whose context is canceled.
 type seenBefore struct {
 	rueidis.Client
 	see func(args []string)
@@ -460,9 +461,9 @@ func (s seenBefore) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []ru
 	return s.Client.DoMulti(ctx, cmds...)
 }
 
-// The library does not renew a lock after its Unlock has returned. Each hold has its own name, and is released just when a
-// renewal is due. A release may be repeated if a reply is missing. The client library may keep a renewal for longer: see
-// TestRenewal_writtenAfterTheRelease.
+// The library does not renew a lock after its Unlock has returned. Each hold has its own name, and is released just
+// when a renewal is due. A release may be retried if a reply is missing. The client library may delay a renewal for
+// longer: see TestRenewal_writtenAfterTheRelease.
 func TestFigures_unlockAndRenewal(t *testing.T) {
 	const dog = 600 * time.Millisecond
 	server := redistest.Start(t)
@@ -501,10 +502,10 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 				time.Sleep(dog/3 - 5*time.Millisecond + time.Duration(random.Int64N(int64(10*time.Millisecond))))
 				switch err := h.Unlock(t.Context()); {
 				case errors.Is(err, lock.ErrLost):
-					lost.Add(1) // the machine was busy for a lease; the renewal that came too late may still be in flight
+					lost.Add(1) // the machine was busy for a whole lease; the renewal that came too late may still be in flight
 					continue
 				case errors.Is(err, lock.ErrUnavailable):
-					unconfirmed.Add(1) // it was busy for an operation timeout, and the release is repeated
+					unconfirmed.Add(1) // it was busy for an operation timeout, and the release is retried
 					continue
 				case err != nil:
 					t.Error(err)

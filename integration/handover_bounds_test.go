@@ -14,8 +14,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Two processes share a plain lock without a pause, and hand it off to each other. A third
-// process has a handicap. The library promises how long that process waits.
+// Two processes share a plain lock without a pause, and hand it off to each other. A third process has a handicap.
+// leasehold limits how long that process waits.
 
 // busy starts two processes that share the lock without a pause.
 func (s *handover) busy() []*relayer {
@@ -27,7 +27,7 @@ func (s *handover) busy() []*relayer {
 	return all
 }
 
-// visit returns the visit of a grant to the test's own process, for exclusive.
+// visit returns the visit of a grant to the test process, as input of exclusive.
 func (s *handover) visit(call int64, h lock.Hold) visit {
 	s.Helper()
 	return visit{op: op{Kind: acquire, Name: handed, Owner: h.Owner(), Token: h.Token(), Call: call, Return: monotonic()}, gave: true}
@@ -49,9 +49,9 @@ func (s *handover) endBusy(busy []*relayer, others []visit, instant int64) []vis
 	return slices.DeleteFunc(history, func(v visit) bool { return v.Return < instant })
 }
 
-// The user of a process lacks permission to subscribe, so it receives no messages: it must send a request at the moment
-// when its turn comes. It acquires the lock repeatedly, within 11 s and a turn of the others, and usually after about a
-// second. The others have the lock for most of the time.
+// The user of one process lacks permission to subscribe, so the process receives no messages: it must send a request at
+// the moment when its turn comes. It acquires the lock repeatedly, within 11 s and a turn of the others, and usually
+// after about a second. The others have the lock for most of the time.
 func TestHandover_deaf(t *testing.T) {
 	turns := amount(10)
 	s := newHandover(t)

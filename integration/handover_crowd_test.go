@@ -25,9 +25,9 @@ import (
 // relay describes how goroutines of a process share a lock.
 type relay struct {
 	Goroutines int
-	Stay       time.Duration `json:",omitempty"` // how long each of them is inside
+	Stay       time.Duration `json:",omitempty"` // how long each of them holds the lock
 	Pause      time.Duration `json:",omitempty"` // between two turns
-	Stays      int           `json:",omitempty"` // the last of so many hand-offs in a row stays inside; 0: none does
+	Stays      int           `json:",omitempty"` // the last of this many hand-offs in a row stays inside; 0: none does
 	Grants     int           `json:",omitempty"` // for each goroutine; 0: until it is stopped
 	Journal    string        // a directory: a file for each process says which owner is inside
 }
@@ -38,7 +38,7 @@ const section = 200 * time.Microsecond
 // relayed is the result of a relay.
 type relayed struct {
 	Grants int
-	Lost   int // of them, the holds whose Unlock reported a loss
+	Lost   int // of these, the holds whose Unlock reported a loss
 }
 
 // runner runs a relay, in a worker.
@@ -54,7 +54,7 @@ type runner struct {
 	sum    relayed // guarded by mu
 	err    error   // guarded by mu
 	owner  string  // guarded by mu: of the latest grant
-	passes int     // guarded by mu: how often it was handed off under that owner string before
+	passes int     // guarded by mu: how often that owner string was handed off before
 	stays  bool    // guarded by mu: a holder stays
 }
 
@@ -123,7 +123,7 @@ func (run *runner) once(ctx context.Context, l lock.Locker, g int) bool {
 	switch {
 	case errors.Is(err, lock.ErrLost):
 		run.sum.Lost++
-	case errors.Is(err, os.ErrDeadlineExceeded): // on a busy machine; the release goes on in the background
+	case errors.Is(err, os.ErrDeadlineExceeded): // the machine is busy; the release continues in the background
 	case err != nil:
 		run.err = errors.Join(run.err, err)
 	}
@@ -150,7 +150,7 @@ func (run *runner) stay(h lock.Hold) bool {
 	return true
 }
 
-// write adds a line to the journal.
+// write appends a line to the journal.
 func (run *runner) write(o op) {
 	line, err := json.Marshal(o)
 	if err == nil {
@@ -161,10 +161,10 @@ func (run *runner) write(o op) {
 	}
 }
 
-// visit is one stay of an owner inside.
+// visit is one hold in the journal.
 type visit struct {
 	op
-	left int64 // before it unlocked, by monotonic; if it never did, the end of its promise
+	left int64 // before it unlocked, by monotonic; if it never did, its Until
 	gave bool  // it unlocked
 }
 
@@ -211,16 +211,16 @@ func since(all []visit, instant int64) map[string]int {
 	return n
 }
 
-// taken is a lock that was taken from an owner by force.
+// taken is a force-unlock.
 type taken struct {
 	owner string // "" if the owner is not known
 	call  int64  // by monotonic
 	done  time.Time
 }
 
-// exclusive fails the test if two owners were inside at one time, if tokens did not grow, or if a process handed the lock
-// off more often than allowed. It excuses owners whose lock was force-unlocked, until they are notified. If these are not
-// known, the first token under an owner string must be the time of its grant, in µs.
+// exclusive fails the test if two owners were inside at one time, if tokens did not increase, or if a process handed
+// the lock off more often than allowed. It excuses owners whose lock was force-unlocked, until they are notified. If
+// these owners are not known, the first token under an owner string must be the time of its grant, in µs.
 func exclusive(t *testing.T, all []visit, forced ...taken) {
 	t.Helper()
 	granted := make(map[string]uint64)
@@ -259,8 +259,8 @@ func exclusive(t *testing.T, all []visit, forced ...taken) {
 	}
 }
 
-// Four processes share a lock without a pause, and one of them is killed, at any instant; another replaces it, and so on.
-// The others acquire the lock again when the lease of the dead one expires, at the latest.
+// Four processes share a lock without a pause. One of them is killed at a random instant and replaced, repeatedly. The
+// others acquire the lock again no later than when the lease of the dead one expires.
 func TestHandover_anyKilled(t *testing.T) {
 	t.Parallel()
 	rounds := amount(10)
@@ -305,7 +305,7 @@ func TestHandover_anyKilled(t *testing.T) {
 	exclusive(t, history)
 	t.Logf("%d processes killed, %d of them inside; %d were let in", rounds, inside, len(history))
 	// A process that dies between its first request and its subscription stays queued for a while. If the last release
-	// is near its retry, the lock is granted to it for the lease of an offer.
+	// comes close to its retry, the lock is granted to it, for the lease of an offer.
 	untilWithin(t, hurry, func() bool { return s.state().owner == "" })
 	s.end(all...)
 }
@@ -349,11 +349,11 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 	s.end(all...)
 }
 
-// A busy process has 50 goroutines that want the lock without a pause, and a quiet one has one that wants it now and then.
-// The quiet one is queued, and acquires the lock after the current turn.
+// A busy process has 50 goroutines that want the lock without a pause; a quiet one has one goroutine that wants it
+// occasionally. The quiet one is queued, and acquires the lock after the current turn.
 //
-// Now and then, after 64 grants, the lock is freed, and the first request acquires it. A caller of the quiet process that
-// comes at such a moment can be served later; there are at most as many late callers as such moments.
+// Occasionally, after 64 grants, the lock is freed, and the first request acquires it. A caller of the quiet process
+// that comes at such a moment can be served later; there are no more late callers than such moments.
 func TestHandover_busyAndQuiet(t *testing.T) {
 	wishes := amount(200)
 	s := newHandover(t)
@@ -397,8 +397,8 @@ func TestHandover_busyAndQuiet(t *testing.T) {
 	}
 }
 
-// listen counts how often the lock was freed, until its result is called; as a client that knows the queue, or as one that
-// does not.
+// listen counts how often the lock is freed, until the returned function is called, like a client with or without
+// support for the queue.
 func (s *handover) listen(knows bool) (count func() int) {
 	s.Helper()
 	var n atomic.Int64
@@ -423,21 +423,21 @@ func (s *handover) listen(knows bool) (count func() int) {
 		<-confirmed
 	}
 	return func() int {
-		// When this is answered, all earlier messages are here.
+		// When the PING has its reply, all earlier messages have arrived.
 		conn.Do(s.Context(), conn.B().Ping().Build())
 		release()
 		return int(n.Load())
 	}
 }
 
-// outsider knows of a plain lock what Redisson's clients know: the hash, the
-// message when it is freed, and how long the lease lasts.
+// outsider supports as much of a plain lock as Redisson's clients do: the hash, the message when it is freed, and the
+// remaining lease time.
 type outsider struct {
 	*testing.T
 	rdb   rueidis.Client
 	owner string
-	heard chan string // the messages at the lock's channel
-	zeros int         // how often it was freed, as far as the stranger looked
+	heard chan string // the messages on the lock's channel
+	zeros int         // how often it was freed, as far as the outsider noticed
 	all   []visit
 }
 
@@ -456,7 +456,7 @@ redis.call('publish', KEYS[2], '0')
 return 1`
 )
 
-// meet starts an outsider that listens.
+// meet starts an outsider and its subscription.
 func (s *handover) meet() *outsider {
 	s.Helper()
 	p := &outsider{T: s.T, rdb: s.rdb, owner: "5e7c5fd1-6f3e-4c0a-9d4c-6b8a36b29f10:31", heard: make(chan string, 10_000)}
@@ -474,7 +474,7 @@ func (s *handover) meet() *outsider {
 	return p
 }
 
-// lock waits for the lock: for the message, or for the end of the lease.
+// lock waits for the lock: for the message, or until the lease expires.
 func (p *outsider) lock(lease time.Duration) {
 	p.Helper()
 	for deadline := time.Now().Add(promptTimeout); ; {
@@ -512,12 +512,12 @@ func (p *outsider) unlock() {
 	}
 }
 
-// A client with only Redisson's protocol acquires a lock that leasehold clients hand off continuously, and leasehold
-// clients respect its locks until they end.
+// A client that supports only Redisson's protocol acquires a lock that leasehold clients hand off continuously, and
+// leasehold clients respect its locks until they end.
 //
 //	1 two processes share the lock without a pause; the outsider wants it repeatedly
-//	2 the outsider has it, alone; leasehold's clients had it for at most five turns each time
-//	that it was freed, which is what they do for outsiders
+//	2 the outsider acquires it exclusively; each time that it was freed, leasehold's clients
+//	had it for at most five turns, which is the rule for outsiders
 //	3 the outsider acquires it for a second, and sends nothing more
 func TestHandover_stranger(t *testing.T) {
 	turns := amount(30)

@@ -15,23 +15,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A plain lock continues when a process dies, or is paused, in the middle of a hand-off, to it or from it. Each scene runs
-// step by step, with processes that have a connection each. In all of them
+// A plain lock continues to work when a process dies, or is paused, in the middle of a hand-off, to it or from it. Each
+// scene runs step by step, and each process has a separate connection. In all of them
 //
 //	an owner acquires the lock after the previous one released it, died, or was past
 //	its Until, and with a larger token
-//	all living waiters are served within the time that the scene names
+//	all living waiters are served within the time that the scene states
 //	in the end there are no keys
 //
-// The guarantees in seconds are read at the server, as the remaining lease. The test's own clock only distinguishes them
-// from leases that no waiter must wait for, which are much longer.
+// Guarantees in seconds are checked on the server, as the remaining lease time. The test's own clock only distinguishes
+// them from leases that no waiter must wait for, which are much longer.
 type handover struct {
 	*testing.T
 	server  *redistest.Server
 	rdb     rueidis.Client
 	journal string // the directory where relays write which owner is inside
 
-	token uint64 // of the latest grant
+	token uint64 // of the last grant
 	since int64  // the earliest time of the next grant, by monotonic
 }
 
@@ -44,13 +44,13 @@ const (
 	offer = 3 * poll
 	hurry = 5 * offer
 
-	// maxPassTime is how long a process hands the lock off inside, and maxPasses how
-	// often at the most.
+	// maxPassTime is how long a process may hand the lock off internally; maxPasses is how often.
 	maxPassTime = 10 * time.Millisecond
 	maxPasses   = 64
 
-	// long is a lease for scenes where no waiter should have to wait for its end, and medium for scenes where a
-	// waiter has to, or a holder detects a loss with its next renewal. Its commands may take a sixth of it.
+	// long is the lease in scenes where no waiter should have to wait until it expires. medium is the lease in scenes
+	// where a waiter has to, or where a holder detects a loss with its next renewal. Its commands may take a sixth of
+	// it.
 	long   = 10 * hurry
 	medium = 6 * poll
 )
@@ -58,7 +58,7 @@ const (
 func newHandover(t *testing.T) *handover {
 	server := redistest.Start(t)
 	s := &handover{T: t, server: server, rdb: server.Client(t), journal: t.TempDir()}
-	do(t, s.rdb, "SET", register, "4000000000000000") // ahead of the clock, which then plays no part
+	do(t, s.rdb, "SET", register, "4000000000000000") // ahead of the clock, which then has no effect
 	return s
 }
 
@@ -66,7 +66,7 @@ func newHandover(t *testing.T) *handover {
 type relayer struct {
 	*worker
 	wire *redistest.Proxy
-	id   string // its client's, in all its owner strings
+	id   string // the client ID, which is part of all its owner strings
 
 	wish    <-chan reply // the reply to its call in flight
 	granted granted      // its latest grant
@@ -77,14 +77,14 @@ func (s *handover) process(lease time.Duration) *relayer {
 	s.Helper()
 	p := &relayer{worker: startWorker(s.T), wire: redistest.NewProxy(s.T, s.server.Addr())}
 	p.do(s.T, request{Do: "open", Addr: p.wire.Addr(), Dog: lease})
-	// After this the server knows the scripts, and the test knows the process.
+	// Afterwards the server has the scripts, and the test has the process's client ID.
 	hello := value[granted](s.T, p.do(s.T, request{Do: "lock", Name: "hello", Wait: promptTimeout}))
 	p.do(s.T, request{Do: "unlock", Hold: hello.Hold})
 	p.id = clientOf(hello.Op.Owner)
 	return p
 }
 
-// clientOf is the client's part of an owner string.
+// clientOf returns the client ID in an owner string.
 func clientOf(owner string) string { return owner[:strings.LastIndexByte(owner, ':')] }
 
 // wants makes p request the lock.
@@ -93,8 +93,8 @@ func (s *handover) wants(p *relayer) {
 	p.wish = p.send(s.T, request{Do: "lock", Name: handed, Fenced: true, Wait: time.Hour})
 }
 
-// waits makes p request the lock, and returns when p is queued, subscribed, and has sent a request since: p does nothing
-// more until the lock comes, or for a poll interval.
+// waits makes p request the lock, and returns when p is queued, subscribed, and has sent a request after that: p then
+// does nothing until it is granted the lock, or for a poll interval.
 func (s *handover) waits(p *relayer) {
 	s.Helper()
 	s.wants(p)
@@ -142,7 +142,7 @@ func (s *handover) gives(p *relayer) {
 func (s *handover) kill(p *relayer) {
 	s.Helper()
 	p.worker.kill()
-	p.wire.CutAll() // also replies that the proxy still holds back
+	p.wire.CutAll() // including replies that the proxy still delays
 	subscribers(s.T, s.rdb, s.channel(p), 0)
 }
 
@@ -175,7 +175,7 @@ func (s *handover) end(left ...*relayer) {
 	for _, p := range left {
 		p.do(s.T, request{Do: "close"})
 	}
-	do(s.T, s.rdb, "DEL", register) // it is meant to stay
+	do(s.T, s.rdb, "DEL", register) // it remains by design
 	noKeys(s.T, s.server)
 }
 
@@ -323,7 +323,7 @@ func killedBeforeItsRelease(s *handover) {
 	a.send(s.T, request{Do: "unlock", Hold: dead.Hold})
 	s.reached(release)
 	s.kill(a)
-	s.since = dead.Op.Until // it was perhaps renewed, but has this for sure
+	s.since = dead.Op.Until // it may have been renewed, but is valid at least until then
 	s.has(a, medium)
 	start := monotonic()
 	s.serve(b, c)
@@ -331,8 +331,8 @@ func killedBeforeItsRelease(s *handover) {
 	s.end(b, c)
 }
 
-// The release was executed, and its sender does not get the reply. The next process has the lock by then, and the dead
-// one's queue position delays no other.
+// The release was executed, but its sender never gets the reply. By then the next process has the lock, and the dead
+// one's queue position delays no other process.
 func killedBeforeTheReply(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -341,7 +341,7 @@ func killedBeforeTheReply(s *handover) {
 	s.waits(c)
 	s.wants(a) // behind the holder in this process, so the release queues it
 	until(s.T, func() bool { return value[int64](s.T, a.do(s.T, request{Do: "begun"})) == 3 })
-	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // it is released, and not handed off inside
+	until(s.T, func() bool { return monotonic() > a.granted.Op.Return+int64(maxPassTime) }) // so that it is released, and not handed off internally
 	never := make(chan struct{})
 	release := s.once(a, "release", redistest.Action{HoldReply: never})
 	s.since = monotonic()
@@ -357,8 +357,8 @@ func killedBeforeTheReply(s *handover) {
 	s.end(b, c)
 }
 
-// The only queued waiter is of the same process, so the release grants it the lock; then the process is dead. That costs an
-// offer.
+// The only queued waiter is in the same process, so the release grants the lock to that process, which then dies. That
+// costs an offer.
 func killedAsItsOwnNextOwner(s *handover) {
 	a, b := s.process(long), s.process(long)
 	s.wants(a)
@@ -380,7 +380,7 @@ func killedAsItsOwnNextOwner(s *handover) {
 	s.end(b)
 }
 
-// The message was sent, and does not arrive. That costs an offer, in which no process acted as the holder.
+// The message was sent, but does not arrive. That costs an offer, during which no process acts as the holder.
 func killedBeforeItsNotification(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -401,7 +401,7 @@ func killedBeforeItsNotification(s *handover) {
 	s.end(a, c, d)
 }
 
-// The process acquired the lock a moment ago, for an offer, or for a lease if it has renewed it already.
+// The process acquired the lock a moment ago, for an offer, or for a lease if it has already renewed it.
 func killedAfterItsNotification(s *handover) {
 	a, b, c := s.process(medium), s.process(medium), s.process(medium)
 	s.wants(a)
@@ -418,7 +418,7 @@ func killedAfterItsNotification(s *handover) {
 	s.end(a, c)
 }
 
-// Redis has the owner string of the first holder of the chain, and the others hold under it.
+// Redis stores the owner string of the first holder of the chain; the later holders hold under it.
 func killedInAChain(s *handover) {
 	a, b, c := s.process(medium), s.process(medium), s.process(medium)
 	dead := s.chain(a)
@@ -435,7 +435,7 @@ func killedInAChain(s *handover) {
 	s.end(b, c)
 }
 
-// The server detects that the process is gone, so it is skipped at no cost.
+// The server detects that the process is gone, and skips it at no cost.
 func killedFirstInQueue(s *handover) {
 	a, b, c := s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -450,7 +450,7 @@ func killedFirstInQueue(s *handover) {
 	s.end(a, c)
 }
 
-// So is a process behind it, when its turn comes.
+// A process further behind is skipped as well, when its turn comes.
 func killedFurtherBehind(s *handover) {
 	a, b, c, d := s.process(long), s.process(long), s.process(long), s.process(long)
 	s.wants(a)
@@ -476,8 +476,7 @@ func (s *handover) free() {
 	}
 }
 
-// chain makes goroutines of p hand the lock off, and returns when one of them stays that got it from another one, which got
-// it from a third.
+// chain makes goroutines of p hand the lock off, and returns when one of them keeps it after at least two hand-offs.
 func (s *handover) chain(p *relayer) granted {
 	s.Helper()
 	p.do(s.T, request{Do: "relay", Name: handed, Fenced: true, Relay: &relay{Goroutines: 6, Stay: section, Stays: 3, Journal: s.journal}})
@@ -486,14 +485,14 @@ func (s *handover) chain(p *relayer) granted {
 	return p.granted
 }
 
-// relayed ends what chain started.
+// relayed stops what chain started.
 func (s *handover) relayed(p *relayer) relayed {
 	s.Helper()
 	return value[relayed](s.T, p.do(s.T, request{Do: "stop"}))
 }
 
-// A process was paused while it was queued, and is granted the lock. It costs the others an offer. When it continues, much
-// later, it reads the old message, sends a request, and is refused.
+// A process is granted the lock while it is paused in the queue. This costs the others an offer. When it continues,
+// much later, it reads the old message, sends a request, and is refused.
 func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	t.Parallel()
 	s := newHandover(t)
@@ -522,8 +521,8 @@ func TestHandover_frozenBeforeItIsTold(t *testing.T) {
 	s.end(a, b, c)
 }
 
-// A process is paused that has the lock by a message, or in a chain. It continues when another owner has the lock, and its
-// first check detects the loss.
+// A process that acquired the lock by a message, or in a chain, is paused. It continues when another owner has the
+// lock, and its first check detects the loss.
 func TestHandover_frozenAfterItWasTold(t *testing.T) {
 	for _, how := range []string{"by a message", "in a chain"} {
 		t.Run(how, func(t *testing.T) {
@@ -569,7 +568,7 @@ func TestHandover_frozenAfterItWasTold(t *testing.T) {
 }
 
 // A chain ends with a holder that stays for longer than the lease of the chain. It has the lock while it is renewed; if
-// that fails, the holder is notified in time, and no other hold of its process is valid after that.
+// renewals fail, the holder is notified in time, and no other hold of its process is valid after that.
 func TestHandover_outlivesItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 6 * time.Second
@@ -607,7 +606,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 			} else {
 				checking := a.send(t, request{Do: "watch", Hold: a.granted.Hold})
 				fault(a)
-				s.since = 0 // watch checks that in detail
+				s.since = 0 // watch checks the timing in detail
 				s.waits(b)
 				next := s.got(b)
 				seen := value[watched](t, receive(t, checking))
@@ -620,7 +619,7 @@ func TestHandover_outlivesItsLease(t *testing.T) {
 				}
 				a.wire.Freeze(false)
 				a.wire.OnRequest(nil)
-				a.wire.CutAll() // replies that are still delayed
+				a.wire.CutAll() // including delayed replies
 				until(t, func() bool { return strings.Contains(s.state().line, a.id) })
 			}
 			s.has(b, lease)

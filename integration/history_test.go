@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/integration/internal/history"
 )
 
-// Short names for what package history holds.
+// Short names for types of package history.
 type (
 	op       = history.Op
 	claims   = history.Claims

@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A hot lock, which is handed off within a process most of the time, never has two owners. A history of that many
-// acquisitions is too long to keep. The processes share a page of memory instead, and each owner checks it: no other
-// owner is inside, its token is larger than the previous owner's, and it raises a number by reading and writing it. At
-// the end, that number must be the number of acquisitions.
+// A hot lock, which is mostly handed off inside a process, never has two owners. A history of so many acquisitions is
+// too long to keep. Instead, the processes share a page of memory, and each owner checks that no other owner is
+// inside, that its token is larger than the previous owner's, and increments a counter by reading and writing it. At
+// the end, the counter must equal the number of acquisitions.
 //
-// The checker is exact: two owners at once are detected by the one that comes second, or by the one that leaves first.
+// The checker is exact: two owners at once are detected by the one that enters second, or by the one that leaves
+// first.
 func TestFigures_hotLock(t *testing.T) {
 	total := 100_000
 	if os.Getenv("LEASEHOLD_FIGURES") != "" {
@@ -37,7 +38,7 @@ func TestFigures_hotLock(t *testing.T) {
 		sum.Grants, hotProcesses*hotGoroutines, hotProcesses, took.Round(100*time.Millisecond), float64(sum.Grants)/took.Seconds(), sum.Wrong)
 }
 
-// The checker finds what there is: here each process has a lock of its own.
+// The checker detects violations: here each process has a separate lock.
 func TestFigures_hotLockBites(t *testing.T) {
 	sum, _ := hotLock(t, 20_000, func(process int) string { return "hot" + strconv.Itoa(process) })
 	if sum.Wrong == 0 {
@@ -47,7 +48,7 @@ func TestFigures_hotLockBites(t *testing.T) {
 
 const (
 	hotProcesses  = 4
-	hotGoroutines = 8 // of each
+	hotGoroutines = 8 // of each process
 )
 
 // hot is the work of one process.
@@ -56,13 +57,13 @@ type hot struct {
 	Me, Grants int
 }
 
-// heat is what came of it. Counted is of all processes.
+// heat is the result. Counted covers all processes.
 type heat struct {
 	Grants, Wrong int
 	Counted       uint64
 }
 
-// hotLock has processes take locks until they had them so often.
+// hotLock makes processes acquire locks, until there were total acquisitions.
 func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, took time.Duration) {
 	t.Helper()
 	server := redistest.Start(t)
@@ -99,11 +100,11 @@ func hotLock(t *testing.T, total int, name func(process int) string) (sum heat, 
 const (
 	hotInside  = iota // the owner that is inside; 0 if there is none
 	hotToken          // of the latest owner
-	hotCounter        // raised by reading and writing
+	hotCounter        // incremented by reading and writing
 	hotWords
 )
 
-// hot takes the lock, on the worker's side.
+// hot acquires the lock repeatedly, on the worker's side.
 func (p *process) hot(ctx context.Context, r hot) (sum heat, err error) {
 	file, err := os.OpenFile(r.File, os.O_RDWR, 0)
 	if err != nil {
