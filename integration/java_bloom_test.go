@@ -78,7 +78,7 @@ func TestJavaBloom(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						return strings.TrimRight(text, "\x00") // Go takes all the memory of its filter at once
+						return strings.TrimRight(text, "\x00") // Go allocates all memory of its filter at once
 					}
 					if bits(theirs) != bits(ours) {
 						t.Error("the bits differ")

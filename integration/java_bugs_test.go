@@ -10,11 +10,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// These tests show what Redisson does and should not do. leasehold gets along with all of it, which
-// other tests show. They pass while Redisson behaves so: a test that
-// fails after an upgrade is good news, and then the workaround for it can go.
+// These tests document bugs of Redisson. leasehold copes with all of them, which other tests show. They pass while
+// Redisson has the bugs: if a test fails after an upgrade, the bug is fixed, and its workaround can be removed.
 
-// A writer that re-enters adds to the lease: when it is dead, it blocks all others for the sum.
+// A writer that re-enters adds to the lease: if it dies, it blocks all others for the sum.
 func TestJavaBug_writeReentryAddsToTheLease(t *testing.T) {
 	t.Parallel()
 	const lease = 10 * time.Second
@@ -46,7 +45,7 @@ func TestJavaBug_downgradeIsNotTold(t *testing.T) {
 	w.unlock(t)
 	s.javaMay(read, javaRW, true)
 	h := s.get(read, javaRW)
-	time.Sleep(time.Second) // otherwise it would have been awake for long
+	time.Sleep(time.Second) // otherwise it would have woken up long before
 	if !sleeper.sleeps(t) {
 		t.Error("the reader was woken")
 	}
@@ -77,7 +76,7 @@ func TestJavaBug_spinsBehindADeadHead(t *testing.T) {
 	s.empty()
 }
 
-// The unlock of a fair lock that another thread held succeeds when the lock is free. A thread whose lease expired is
+// The unlock of a fair lock that another thread held succeeds if the lock is free. A thread whose lease expired is
 // therefore not notified.
 func TestJavaBug_strangersFairUnlock(t *testing.T) {
 	t.Parallel()
@@ -121,8 +120,8 @@ func TestJavaBug_tryForATokenWaits(t *testing.T) {
 	s.empty()
 }
 
-// A lock whose expiry was removed manually is granted to every thread that requests it with a token: "no expiry" means
-// "granted" there.
+// A lock whose expiry was removed manually is granted to every thread that requests it with a token: Redisson takes "no
+// expiry" for "granted".
 func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -139,8 +138,8 @@ func TestJavaBug_eternalLockIsTaken(t *testing.T) {
 	s.empty()
 }
 
-// A second hold with its own lease ends the first one's renewal when it is unlocked: the first one ends with that lease,
-// and is not notified.
+// Unlocking a nested hold with its own lease stops the renewal of the outer hold, which then expires with that lease,
+// without a notification.
 func TestJavaBug_innerLeaseEndsTheRenewal(t *testing.T) {
 	t.Parallel()
 	const dog, lease = time.Second, 3 * time.Second

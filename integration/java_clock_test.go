@@ -18,9 +18,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// throughClock returns the address of a proxy to addr. For clients behind it and for the server, it looks as if their clock
-// were ahead of the server's: each number that is a time in ms of these years is moved by that much on its way to the
-// server, and back on its way to the client.
+// throughClock returns the address of a proxy to addr. To the clients behind it, and to the server, it looks as if the
+// clients' clock were ahead of the server's: each number that could be a current time in ms is shifted on its way to
+// the server, and back on its way to the client.
 func throughClock(t *testing.T, addr string, ahead time.Duration) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,7 +38,8 @@ func throughClock(t *testing.T, addr string, ahead time.Duration) string {
 		defer from.Close()
 		defer to.Close()
 		for r := bufio.NewReader(from); ; {
-			// A line at a time: all that the protocol sends ends in one. Inside a binary text a line is passed on as it is.
+			// Line by line: everything in the protocol ends with a line break. Lines inside binary strings pass
+			// unchanged.
 			line, err := r.ReadBytes('\n')
 			if err != nil {
 				return
@@ -70,7 +71,7 @@ func throughClock(t *testing.T, addr string, ahead time.Duration) string {
 	return l.Addr().String()
 }
 
-// moved returns a line of the protocol, with the time in it moved if it is one.
+// moved returns a line of the protocol, shifted by the given duration if it is a time.
 func moved(line []byte, by time.Duration) []byte {
 	number, ok := bytes.CutSuffix(line, []byte("\r\n"))
 	sign := []byte(nil)
@@ -98,11 +99,11 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// Permits stay held if the clock of a Java client is wrong within a bound: while it is ahead by less than our lease minus
-// the time between two renewals, it acquires none that we hold.
+// Permits stay held if the clock of a Java client is wrong within a bound: while it is ahead by less than our lease
+// minus the renewal interval, Java cannot acquire permits that we hold.
 func TestJavaSemaphore_clocks(t *testing.T) {
 	t.Parallel()
-	const lease = 6 * time.Second // renewed every two seconds, so four are always left
+	const lease = 6 * time.Second // renewed every two seconds, so at least four remain
 	wrong := func(t *testing.T, ahead time.Duration) (*javaScene, javaPermits) {
 		t.Helper()
 		s := newJavaSceneWith(t, oneServer(t), lease)
@@ -153,7 +154,7 @@ func TestJavaSemaphore_clocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// By the server's clock, so much of Java's lease is missing.
+		// The part of Java's lease that is missing by the server's clock.
 		text, err := s.rdb.Do(t.Context(), s.rdb.B().Arbitrary("EVAL", "local t = redis.call('TIME') return redis.call('ZSCORE', KEYS[1], ARGV[1]) - t[1] * 1000", "1", "{gpus}:timeout", string(id)).Build()).ToInt64()
 		if left := time.Duration(text) * time.Millisecond; err != nil || left > 5*time.Second-behind+time.Second {
 			t.Errorf("%v are left of a lease of 5s, %v", left, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// serverCPU returns the processor time that the server has used for commands.
+// serverCPU returns the CPU time that the server has used for commands.
 func serverCPU(t *testing.T, s *redistest.Server) time.Duration {
 	t.Helper()
 	info := s.Do(t, "INFO", "cpu")
@@ -52,8 +52,8 @@ func commandTime(t *testing.T, s *redistest.Server, commands ...string) (sum tim
 	return sum
 }
 
-// Measures what a query of a filter costs the server, from Redisson and from leasehold, on one filter. The figures are for
-// people: the test fails only if the replies differ.
+// Measures the server's cost of a filter query, from Redisson and from leasehold, on the same filter. The figures are
+// informative: the test fails only if the replies differ.
 func TestJavaBloom_cost(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -77,7 +77,7 @@ func TestJavaBloom_cost(t *testing.T) {
 	type cost struct{ cpu, commands time.Duration }
 	measure := func(do func()) cost {
 		t.Helper()
-		do() // once before: the scripts are known, and the code is compiled
+		do() // a warm-up: loads the scripts, and compiles Java's code
 		server.ResetStats(t)
 		before := serverCPU(t, server)
 		const rounds = 3

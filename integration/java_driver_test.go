@@ -18,16 +18,16 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The Go side of redisson/, a driver process that carries out commands with
-// Redisson: see redisson/src/main/java/leasehold/interop/Driver.java.
+// The Go side of redisson/, a driver process that executes commands with Redisson: see
+// redisson/src/main/java/leasehold/interop/Driver.java.
 
 // fenced is a plain lock with tokens from the token counter: Java's RFencedLock.
 const fenced kind = "fenced"
 
-// javaKinds are all types of locks that both sides have.
+// javaKinds are all types of locks that both sides support.
 var javaKinds = []kind{plain, fair, read, write, fenced}
 
-// goLock returns leasehold's handle of a type that both sides have.
+// goLock returns leasehold's handle for a type that both sides support.
 func goLock(c *client.Client, k kind, name string, options ...lock.Option) lock.Locker {
 	if k == fenced {
 		return c.NewLock(name, append(options, lock.WithFencing())...)
@@ -57,10 +57,10 @@ func needJava(tb testing.TB) {
 	}
 }
 
-// java is a driver process. It is a worker with other commands.
+// java is a driver process: a worker with different commands.
 type java struct {
 	*worker
-	clients atomic.Int64 // how many were opened
+	clients atomic.Int64 // clients opened so far
 }
 
 func launchJava() (*java, error) {
@@ -68,12 +68,12 @@ func launchJava() (*java, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Compile quickly rather than well: most of these processes live for seconds.
+	// Compile fast rather than well: most of these processes live for seconds.
 	w, err := launch(exec.Command("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-jar", jar))
 	return &java{worker: w}, err
 }
 
-// startJava starts one, which ends with tb.
+// startJava starts a driver process, which is killed when tb ends.
 func startJava(tb testing.TB) *java {
 	tb.Helper()
 	needJava(tb)
@@ -85,14 +85,14 @@ func startJava(tb testing.TB) *java {
 	return j
 }
 
-// javaForAll is the driver process of all tests that do not disturb it. Redisson takes a second or two of processor time to
-// start in a process.
+// javaForAll is the driver process shared by all tests that do not disturb it. Starting Redisson takes a second or two
+// of CPU time per process.
 var javaForAll struct {
 	sync.Mutex
 	*java // nil until a test needs it
 }
 
-// sharedJava returns it.
+// sharedJava returns javaForAll, started if necessary.
 func sharedJava(tb testing.TB) *java {
 	tb.Helper()
 	needJava(tb)
@@ -108,14 +108,14 @@ func sharedJava(tb testing.TB) *java {
 	return javaForAll.java
 }
 
-// endJava ends it when all tests are done.
+// endJava kills javaForAll when all tests are done.
 func endJava() {
 	if javaForAll.java != nil {
 		javaForAll.kill()
 	}
 }
 
-// javaRequest is one command. Times are in ms there.
+// javaRequest is one command. Its times are in ms.
 type javaRequest struct {
 	ID       int       `json:"id"`
 	Do       string    `json:"do"`
@@ -127,9 +127,9 @@ type javaRequest struct {
 	Lease    *int64    `json:"lease,omitempty"`
 	ThreadID int64     `json:"threadId,omitempty"`
 	Contest  *javaPlan `json:"contest,omitempty"`
-	Threads  int       `json:"threads,omitempty"` // this and the next are for share
+	Threads  int       `json:"threads,omitempty"` // this and the next field are for share
 	History  string    `json:"history,omitempty"`
-	N        int64     `json:"n,omitempty"`        // this and the next are of what is no lock
+	N        int64     `json:"n,omitempty"`        // this and the next field are for objects that are not locks
 	Interval int64     `json:"interval,omitempty"` // ms
 	P        float64   `json:"p,omitempty"`
 	Elements []string  `json:"elements,omitempty"`
@@ -137,7 +137,7 @@ type javaRequest struct {
 	javaOptions
 }
 
-// javaOptions are those of a RedissonClient.
+// javaOptions are the options of a RedissonClient.
 type javaOptions struct {
 	Addresses []string `json:"addresses,omitempty"`
 	Cluster   bool     `json:"cluster,omitempty"`
@@ -159,7 +159,7 @@ type redisson struct {
 	uuid string
 }
 
-// open connects with the options o. The client is closed with tb.
+// open connects with the options o. The client is closed when tb ends.
 func (j *java) open(tb testing.TB, o javaOptions) *redisson {
 	tb.Helper()
 	r := &redisson{java: j, name: "client" + strconv.FormatInt(j.clients.Add(1), 10)}
@@ -195,7 +195,7 @@ type did struct {
 	Called, Returned int64
 }
 
-// begin makes the thread call a method of Redisson, and does not wait for its end.
+// begin makes the thread call a method of Redisson, and does not wait for it to return.
 func (l *javaLock) begin(tb testing.TB, method string, times ...func(*javaRequest)) <-chan reply {
 	tb.Helper()
 	r := javaRequest{Do: method, Client: l.name, Thread: l.thread, Kind: l.kind, Name: l.lock}
@@ -219,7 +219,7 @@ func leased(d time.Duration) func(*javaRequest) {
 	return func(r *javaRequest) { r.Lease = new(int64); *r.Lease = d.Milliseconds() }
 }
 
-// result reads the result of the method.
+// result decodes the result of the method.
 func result[T any](tb testing.TB, d did) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(d.Result, &v); err != nil {
@@ -258,8 +258,8 @@ func (l *javaLock) left(tb testing.TB) time.Duration {
 	return time.Duration(result[int64](tb, l.call(tb, "remainTimeToLive"))) * time.Millisecond
 }
 
-// parks makes the thread lock, and waits until it sleeps in Redisson's method, so that
-// only a message or the end of the lease wakes it.
+// parks makes the thread lock, and waits until it sleeps in Redisson's method, so that only a message or the end of the
+// sleep wakes it.
 func (l *javaLock) parks(t *testing.T) <-chan reply {
 	t.Helper()
 	answer := l.begin(t, "lock")

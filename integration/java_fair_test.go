@@ -19,10 +19,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// In the queue of a fair lock, Java's waiters and ours wait behind each other, and
-// count the deadlines until which they count as alive in different ways.
+// In the queue of a fair lock, Java's waiters and ours wait behind each other, but compute their deadlines, until which
+// they count as alive, in different ways.
 
-// javaFairWait is how long Java's waiters count as alive, after the one before.
+// javaFairWait is how long one of Java's waiters counts as alive after the waiter before it.
 const javaFairWait = 300 * time.Second
 
 // fairCaller is a waiter of one side in the queue.
@@ -32,7 +32,7 @@ type fairCaller struct {
 	granted func() (returned int64) // waits until it has the lock
 	unlock  func() (called int64)
 	over    func() bool // whether its call has returned
-	quit    func()      // gives up, or waits until its wait is over
+	quit    func()      // stops waiting, or waits until its timeout has passed
 }
 
 // now returns the server's time in ms, the unit of deadlines.
@@ -45,7 +45,7 @@ func (s *javaScene) now() int64 {
 	return clock[0]*1000 + clock[1]/1000
 }
 
-// members returns the queue, in its order.
+// members returns the queue, in order.
 func (s *javaScene) members(name string) []string {
 	s.Helper()
 	list, _ := queue(name)
@@ -56,8 +56,8 @@ func (s *javaScene) members(name string) []string {
 	return members
 }
 
-// behind returns the queue without those that were served. A waiter of ours to which the lock was handed off stays in the
-// queue until the release of the last one.
+// behind returns the queue without the callers that were served. If the lock was handed off to one of our waiters, it
+// stays in the queue until the last one in its process releases the lock.
 func (s *javaScene) behind(name string, served ...*fairCaller) []string {
 	s.Helper()
 	return slices.DeleteFunc(s.members(name), func(owner string) bool {
@@ -65,7 +65,7 @@ func (s *javaScene) behind(name string, served ...*fairCaller) []string {
 	})
 }
 
-// line makes a caller wait, and returns when it is the last of the queue, or was.
+// line makes a caller wait, and returns when it is, or was, the last in the queue.
 func (s *javaScene) line(name string, begin func() *fairCaller) *fairCaller {
 	s.Helper()
 	before := s.members(name)
@@ -109,7 +109,7 @@ func (s *javaScene) queueOurs(name string, options ...lock.Option) *fairCaller {
 		w.quit = func() {
 			s.Helper()
 			cancel()
-			if g := soon(s.T, got); !errors.Is(g.err, context.Canceled) || errors.Is(g.err, lock.ErrUnavailable) { // the reply may still be on its way
+			if g := soon(s.T, got); !errors.Is(g.err, context.Canceled) || errors.Is(g.err, lock.ErrUnavailable) { // the reply may still be in transit
 				s.Errorf("a waiter that gave up: %v", g.err)
 			}
 		}
@@ -117,7 +117,7 @@ func (s *javaScene) queueOurs(name string, options ...lock.Option) *fairCaller {
 	})
 }
 
-// queueJava makes a separately named thread of Java wait: indefinitely, or for some time.
+// queueJava makes a thread of Java wait, indefinitely or with a timeout.
 func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) *fairCaller {
 	s.Helper()
 	return s.line(name, func() *fairCaller {
@@ -147,8 +147,8 @@ func (s *javaScene) queueJava(name, thread string, times ...func(*javaRequest)) 
 	})
 }
 
-// Both sides are served in the order of arrival. The queue of one lock is never empty: a caller comes, of either side, and
-// the first is served, repeatedly. Now and then a waiter in the middle gives up.
+// Both sides are served in the order of arrival. The queue of one lock is never empty: a caller comes, of either side,
+// and the first is served, repeatedly. Occasionally a waiter in the middle stops waiting.
 //
 //	1 the owner that is served is the first of the queue, and the queue behind it is unchanged
 //	2 no waiter counts as dead, and no deadline moves away with the waiters that come and
@@ -174,12 +174,12 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 		if h := s.get(fair, name); true {
 			first = &fairCaller{who: "Go", unlock: func() int64 { called := monotonic(); s.unlock(h); return called }}
 		}
-		var all, rest []*fairCaller // all that were served, and those that wait
+		var all, rest []*fairCaller // all that were served, and those still waiting
 		for range amount(200) {
 			for len(rest) < 2 || len(rest) < most && random.IntN(3) > 0 {
 				rest = append(rest, come())
 			}
-			if random.IntN(5) == 0 { // a waiter comes, and another one behind it, and the first one gives up
+			if random.IntN(5) == 0 { // a waiter comes, another one behind it, and the first one stops waiting
 				number++
 				var quitter *fairCaller
 				if random.IntN(2) == 0 {
@@ -219,8 +219,8 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 	})
 }
 
-// deadlines checks that every waiter in the queue counts as alive, and not for too long. Those that were served may still
-// be queued: see behind.
+// deadlines checks that every waiter in the queue counts as alive, but not for too long. Callers that were served may
+// still be queued: see behind.
 func (s *javaScene) deadlines(name string, served, rest []*fairCaller, most time.Duration) {
 	s.Helper()
 	state, err := s.c.NewFairLock(name).Inspect(s.Context())
@@ -244,7 +244,7 @@ func (s *javaScene) deadlines(name string, served, rest []*fairCaller, most time
 }
 
 // A thread of Java waits behind many of ours, and is served in order. None of them subtracts anything from its deadline
-// that it had not added before.
+// that was not added before.
 func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	t.Parallel()
 	const name, many = "fair", 80
@@ -266,8 +266,8 @@ func TestJavaFair_behindManyOfOurs(t *testing.T) {
 	s.empty()
 }
 
-// A waiter of Java has been waiting for nearly as long as it can, and subtracts 300 s from all deadlines when it is served,
-// although not much of its own is left. Waiters of ours behind it keep their positions.
+// A waiter of Java has been waiting for nearly as long as it can, and subtracts 300 s from all deadlines when it is
+// served, although little of its own remains. Waiters of ours behind it keep their positions.
 //
 //	1 Go holds; a thread of Java waits, a goroutine, another thread, another goroutine
 //	2 the first thread has been waiting for five minutes, by its deadline
@@ -289,7 +289,7 @@ func TestJavaFair_longWait(t *testing.T) {
 		for i, w := range line {
 			w.granted()
 			for range 5 {
-				s.javaMay(fair, name, false) // Java drops the dead with each question
+				s.javaMay(fair, name, false) // every request of Java drops the dead
 				s.goMay(fair, name, false)
 			}
 			var want []string
@@ -314,7 +314,7 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	_, deadlines := queue(name)
 	h := s.get(fair, name)
 	w := s.queueJava(name, "thread")
-	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it asks twice before it sleeps
+	until(t, func() bool { return s.java.lock("thread", fair, name).sleeps(t) }) // it sends two requests before it sleeps
 	do(t, s.rdb, "ZADD", deadlines, "XX", "1", w.owner)
 	s.unlock(h)
 	s.goMay(fair, name, true)
@@ -323,8 +323,8 @@ func TestJavaFair_waitsTooLong(t *testing.T) {
 	s.empty()
 }
 
-// A process dies that is the first in the queue. The next waiter, of the other side, is served when the dead one counts as
-// dead.
+// A process dies that is the first in the queue. The next waiter, of the other side, is served when the dead one's
+// deadline has passed.
 //
 //	1 Go holds; the doomed process waits, and then the other side
 //	2 the doomed process is killed, and Go unlocks
@@ -335,7 +335,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		served := func(t *testing.T, s *javaScene, h lock.Hold, dead string, w *fairCaller) {
 			t.Helper()
-			looked := monotonic() // before the server looks at its clock, so end is not after its deadline
+			looked := monotonic() // before the server reads its clock, so end is not after its deadline
 			state, err := s.c.NewFairLock(name).Inspect(t.Context())
 			if err != nil || len(state.Waiters) != 2 || state.Waiters[0].Owner != dead {
 				t.Fatalf("%+v wait (%v), want %s first", state.Waiters, err, dead)
@@ -378,11 +378,12 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 	})
 }
 
-// The first in the queue is notified that the lock is free, and gives up at that moment. Redisson then does not notify the
-// next waiter, which sleeps for the lease in its last reply. Waiters of ours behind it do not sleep as long.
+// The first in the queue is notified that the lock is free, and stops waiting at that moment. Redisson then does not
+// notify the next waiter, which sleeps for the lease in its last reply. Waiters of ours behind it do not sleep that
+// long.
 //
 //	1 Go holds; a thread of Java waits, a second one, and a goroutine
-//	2 the lock is released, and the first one is notified; it gives up
+//	2 the lock is released, and the first one is notified; it stops waiting
 //	3 the second one is still served soon, and so is the goroutine
 func TestJavaFair_headGivesUp(t *testing.T) {
 	t.Parallel()
@@ -409,8 +410,8 @@ func TestJavaFair_headGivesUp(t *testing.T) {
 	s.empty()
 }
 
-// No waiter that has left keeps its position: after clients of both sides died or gave up, the lock is free for the next
-// caller.
+// No waiter that has left keeps its position: after clients of both sides died or stopped waiting, the lock is free for
+// the next caller.
 func TestJavaFair_othersClient(t *testing.T) {
 	t.Parallel()
 	const name = "fair"

@@ -81,7 +81,7 @@ func TestGuide_java(t *testing.T) {
 	}
 }
 
-// Java finds what Go has created, excludes it, and sees its changes.
+// Java finds what Go has created, contends with it, and sees its changes.
 func TestJavaGuide(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -117,7 +117,7 @@ func TestJavaGuide(t *testing.T) {
 			state, err := s.c.NewLock("orders:42").Inspect(t.Context())
 			return err == nil && len(state.Waiters) == 1
 		})
-		docks.stands(t, 3, 1, 4) // it waits at a dock
+		docks.stands(t, 3, 1, 4) // it holds one dock
 		driver.unlock(t)
 		<-loaded
 		if driver.try(t) {

@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/latch"
 )
 
-// javaLatch is a latch as a client of Redisson sees it.
+// javaLatch is a client of Redisson's handle of a latch.
 type javaLatch struct {
 	*redisson
 	latch string
@@ -46,7 +46,7 @@ func (l javaLatch) deletes(t *testing.T) bool {
 	return asks[bool](t, l.redisson, l.request("delete", 0))
 }
 
-// awaits starts to wait, until the latch is released or the timeout of the tests has passed.
+// awaits starts to wait, until the latch is released or the tests' timeout has passed.
 func (l javaLatch) awaits(t *testing.T) <-chan reply {
 	t.Helper()
 	return l.java.send(t, l.request("await", 0))
@@ -68,7 +68,7 @@ func waits(t *testing.T, l *latch.Latch) <-chan error {
 	return done
 }
 
-// latchListeners returns how many clients listen for a latch.
+// latchListeners returns how many clients are subscribed for a latch.
 func latchListeners(t *testing.T, at *javaSite, name string) (n int64) {
 	t.Helper()
 	for _, node := range at.nodes {
@@ -154,8 +154,8 @@ func TestJavaLatch(t *testing.T) {
 	})
 }
 
-// Redisson deletes a latch for which Go waits, and Go one for which Java waits. This includes bugs of Redisson, to detect
-// when they change.
+// Redisson deletes a latch on which Go waits, and Go deletes one on which Java waits. This also checks bugs of
+// Redisson, to detect when they change.
 func TestJavaLatch_delete(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -165,7 +165,7 @@ func TestJavaLatch_delete(t *testing.T) {
 	}
 	checks := s.nodes[0].CommandCalls(t, "get")
 	theirs := java.awaits(t)
-	// It looks at the count, listens, and looks again. Then it waits.
+	// It reads the count, subscribes, and reads it again. Then it waits.
 	until(t, func() bool {
 		return latchListeners(t, s.javaSite, "done") == 1 && s.nodes[0].CommandCalls(t, "get") >= checks+2
 	})
@@ -176,11 +176,11 @@ func TestJavaLatch_delete(t *testing.T) {
 	if err := l.Wait(t.Context()); !errors.Is(err, latch.ErrNotInitialized) {
 		t.Errorf("a deleted latch: %v", err)
 	}
-	opened(t, java.awaits(t)) // for Redisson it is open
+	opened(t, java.awaits(t)) // to Redisson, a missing latch is released
 	if len(theirs) > 0 {
 		t.Error("Redisson's waiters learn of a deletion now: see package latch")
 	}
-	// The next round frees the one that waits for the round that was deleted.
+	// The next round releases the waiter of the deleted round.
 	if !java.creates(t, 1) {
 		t.Fatal("Java could not create the latch again")
 	}
@@ -189,7 +189,7 @@ func TestJavaLatch_delete(t *testing.T) {
 	}
 	opened(t, theirs)
 
-	// Redisson leaves a count of 0, which keeps it from setting another one, and not us.
+	// Redisson leaves a count of 0, which prevents Redisson, but not leasehold, from setting a new one.
 	if !java.creates(t, 0) || java.creates(t, 3) {
 		t.Error("Redisson's count of 0 is another now: see package latch")
 	}
@@ -204,7 +204,7 @@ func TestJavaLatch_delete(t *testing.T) {
 	}
 }
 
-// Both sides count down one latch at once, and each call counts once.
+// Both sides count down one latch concurrently, and each call counts once.
 func TestJavaLatch_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))

@@ -86,7 +86,7 @@ func TestJavaWindow(t *testing.T) {
 			if _, err := w.Init(t.Context(), 1, time.Hour); !errors.Is(err, ratelimit.ErrRateMismatch) {
 				t.Errorf("init with another rate: %v", err)
 			}
-			// The number of units needs more than two bytes of an entry.
+			// The number of permits needs more than two bytes of an entry.
 			if !tries("java", 66_000) || takes(w, 5_000).OK || !takes(w, 4_000).OK || tries("java", 1) {
 				t.Error("both sides together take more than the rate")
 			}
@@ -145,8 +145,8 @@ func TestJavaWindow(t *testing.T) {
 	})
 }
 
-// Both sides take at once, for some windows. By the list in Redis, they take no more than the rate in any window, and no
-// permit is lost permanently.
+// Both sides take permits concurrently, for several windows. By the list in Redis, they take no more than the rate in
+// any window, and no permit is lost permanently.
 func TestJavaWindow_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -202,7 +202,8 @@ func TestJavaWindow_together(t *testing.T) {
 	for _, from := range all {
 		n := int64(0)
 		for _, to := range all {
-			// The calls from here to there lie within a window. Redisson counts in ms, and by the clock of this host, too.
+			// The calls from one to the other lie within a window. Redisson measures in ms, and uses this host's clock,
+			// too.
 			if !to.sent.Before(from.sent) && to.heard.Sub(from.sent) < per-2*time.Millisecond {
 				n += to.n
 			}

@@ -9,8 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Readers and writers of both sides share one hash, and the keys of the read
-// leases.
+// Readers and writers of both sides share one hash and the keys of the read leases.
 
 const javaRW = "rw"
 
@@ -26,7 +25,7 @@ func (s *javaScene) goHolds(h lock.Hold, mode lock.Mode, count int) {
 	}
 }
 
-// Readers of both sides read together, in whatever order they come and go, and the last of them to leave admits the
+// Readers of both sides read concurrently, in whatever order they come and go, and the last of them to leave admits the
 // writers. None of them deletes the hash while another reads.
 //
 //	1 readers come, one of each side, and the first again
@@ -57,7 +56,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 				func() { s.unlock(one) },
 				func() { s.unlock(two) },
 			}
-			reads := []int{1, 2, 1, 1}     // how often each of them does
+			reads := []int{1, 2, 1, 1}     // the number of holds of each
 			for i, leaves := range order { // 2
 				s.goMay(write, javaRW, false)
 				s.javaMay(write, javaRW, false)
@@ -74,7 +73,7 @@ func TestJavaRW_readersShare(t *testing.T) {
 				reads[leaves] = 0
 				for n, h := range []lock.Hold{one, two} {
 					if reads[2+n] > 0 {
-						s.goHolds(h, lock.Read, reads[2]+reads[3]) // both are of one owner
+						s.goHolds(h, lock.Read, reads[2]+reads[3]) // both holds have the same owner
 					}
 				}
 				for n, l := range java {
@@ -95,11 +94,11 @@ func TestJavaRW_readersShare(t *testing.T) {
 	})
 }
 
-// A reader of ours has one key for the leases of all its holds, and Redisson's readers one for each. Each side finds the
-// other's leases, however many holds there are.
+// A reader of ours has one key for the leases of all its holds, and a reader of Redisson's has one key for each. Each
+// side finds the other's leases, however many holds there are.
 //
-//	1 ours reads very often; a reader of Java comes, re-enters and leaves: ours still reads, and no writer enters
-//	2 ours leaves hold by hold, and a reader of Java comes and leaves in between
+//	1 ours acquires many read holds; a reader of Java comes, re-enters and leaves: ours still reads, and no writer enters
+//	2 ours releases all holds but one, and a reader of Java comes and leaves in between
 //	3 ours leaves completely, and Java, which reads three times, does not lose the lock
 //	4 the last one to leave, which is Java or ours, admits a waiting writer of the other side
 func TestJavaRW_manyHolds(t *testing.T) {
@@ -202,8 +201,8 @@ func TestJavaRW_weDowngrade(t *testing.T) {
 	})
 }
 
-// A writer of Java that also reads stops writing. Java does not publish that, and our readers still enter, within a poll
-// interval; our writers enter immediately after the read hold has ended.
+// A writer of Java that also reads stops writing. Java does not publish that, but our readers still enter within a poll
+// interval; our writers enter immediately after the read hold is released.
 func TestJavaRW_javaDowngrades(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -230,7 +229,8 @@ func TestJavaRW_javaDowngrades(t *testing.T) {
 	})
 }
 
-// A waiting writer of ours blocks new readers of ours. Java's readers ignore it, and it does not disturb their counting.
+// A waiting writer of ours blocks new readers of ours. Java's readers ignore it, and it does not disturb their hold
+// counts.
 //
 //	1 Java reads, and a writer of ours waits
 //	2 a reader of ours does not enter; another thread of Java does
@@ -333,8 +333,8 @@ func TestJavaRW_deadReader(t *testing.T) {
 	})
 }
 
-// The hash may outlive the last living reader: a writer of Java leaves it with the write lease when it only continues to
-// read. Our writers check the readers.
+// The hash may outlive the last living reader: when a writer of Java downgrades, it leaves the hash with the write
+// lease. Our writers check the readers' leases.
 //
 //	1 a thread of Java writes, for a minute, and reads, for two seconds
 //	2 it stops writing, and never stops reading

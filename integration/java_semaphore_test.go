@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/semaphore"
 )
 
-// javaPermits is a semaphore as a client of Redisson sees it.
+// javaPermits is a client of Redisson's handle of a semaphore.
 type javaPermits struct {
 	*redisson
 	semaphore string
@@ -119,7 +119,7 @@ func TestJavaSemaphore(t *testing.T) {
 				h := w(t)
 				t.Logf("woken by Java after %v", time.Since(start))
 
-				// Java waits for us: neither the subscription nor our message may fail it.
+				// Java waits for us: neither the subscription nor our notification may break its wait.
 				answer := java.begins(t, time.Hour)
 				until(t, func() bool { return javaListens(t, at, name) })
 				start = time.Now()
@@ -140,14 +140,14 @@ func TestJavaSemaphore(t *testing.T) {
 	})
 }
 
-// isPermit reports whether an owner has only the permit of this id. Redisson's ids are random, and about one in a hundred
-// looks like one of ours: then the owner is that of such a permit.
+// isPermit reports whether an owner has only the permit of this id. Redisson's ids are random. About one in a hundred
+// looks like one of ours, and then the owner string does, too.
 func isPermit(owner, id string) bool {
 	ids := luascripts.Permits(owner)
 	return len(ids) == 1 && hex.EncodeToString([]byte(ids[0])) == id
 }
 
-// javaListens reports whether a client listens where Redisson's semaphores publish.
+// javaListens reports whether a client is subscribed to the channel of Redisson's semaphores.
 func javaListens(t *testing.T, at *javaSite, name string) bool {
 	channel := "redisson_sc:{" + name + "}"
 	if name[0] == '{' {
@@ -166,7 +166,8 @@ func javaListens(t *testing.T, at *javaSite, name string) bool {
 	return false
 }
 
-// Java waits while we renew, acquires what we abandon, and releases it before its lease; and vice versa.
+// Java waits while we renew, acquires the permit that we abandon, and releases it before its lease expires; and vice
+// versa.
 func TestJavaSemaphore_leases(t *testing.T) {
 	t.Parallel()
 	const lease = 3 * time.Second
@@ -196,7 +197,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	}
 	<-fixed.Context().Done()
 
-	// Java lengthens its lease, and never gives it back.
+	// Java extends its lease, and never releases it.
 	start = time.Now()
 	if !asks[bool](t, s.java, java.request("updateLeaseTime", 0, 12*time.Second, 0, got[0])) {
 		t.Error("Java could not lengthen its lease")
@@ -211,7 +212,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	if java.releases(t, got[0]) {
 		t.Error("Java released a permit that was ours by then")
 	}
-	// Java gives our permit back by its id, as an operator may.
+	// Java releases our permit by its id, as an operator may.
 	if !java.releases(t, hex.EncodeToString([]byte(luascripts.Permits(h.Owner())[0]))) {
 		t.Fatal("Java cannot release our permit")
 	}
@@ -222,7 +223,7 @@ func TestJavaSemaphore_leases(t *testing.T) {
 	java.stands(t, 1, 0, 1)
 }
 
-// Java changes how many permits there are, even to fewer than are held.
+// Java changes the total number of permits, even to fewer than are held.
 func TestJavaSemaphore_resize(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -237,7 +238,7 @@ func TestJavaSemaphore_resize(t *testing.T) {
 	}
 	w := begin(t, open)
 	until(t, func() bool { state, err := sem.Inspect(t.Context()); return err == nil && len(state.Waiters) == 1 })
-	java.adds(t, -2) // its message would end Redisson's own waiters
+	java.adds(t, -2) // its message would break the waits of Redisson's own waiters
 	java.stands(t, -2, 3, 1)
 	if _, err := sem.TryLock(t.Context()); !errors.Is(err, semaphore.ErrPermitCount) {
 		t.Errorf("one of three, of which there is one: %v", err)
@@ -254,7 +255,7 @@ func TestJavaSemaphore_resize(t *testing.T) {
 	}
 	answer := java.begins(t, time.Hour)
 	until(t, func() bool { return javaListens(t, s.javaSite, "gpus") })
-	if err := open.Resize(t.Context(), 3); err != nil { // our message wakes Java
+	if err := open.Resize(t.Context(), 3); err != nil { // our notification wakes Java
 		t.Fatal(err)
 	}
 	got := ids(t, answer)
@@ -270,7 +271,7 @@ func TestJavaSemaphore_resize(t *testing.T) {
 	java.stands(t, 3, 0, 3)
 }
 
-// Both sides come and go: the total is never exceeded, and nothing is lost.
+// Both sides come and go: the total is never exceeded, and no permit is lost.
 func TestJavaSemaphore_together(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))

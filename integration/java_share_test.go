@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// shareHistory is a list of the sides that were inside, in order.
+// shareHistory is a list of the sides that held the lock, in order.
 const shareHistory = "history"
 
-// Each side acquires a plain lock regularly that the other one never leaves free. Ours hand it off among themselves, inside
-// a process without a command and between processes by the release, and Redisson's clients cannot be in that queue.
+// Each side regularly acquires a plain lock that the other one never leaves free. Our clients hand it off among
+// themselves, without a command inside a process, and with the release between processes. Redisson's clients cannot
+// join that queue.
 //
 //	1 goroutines of two processes and threads of Java lock and unlock without a pause,
 //	many on the one side and few on the other
@@ -24,7 +25,7 @@ func TestJava_share(t *testing.T) {
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
 		for _, test := range []struct {
 			name                string
-			goroutines, threads int // the former in each of two processes
+			goroutines, threads int // goroutines is the number in each of two processes
 		}{
 			{"many of ours", 20, 2},
 			{"many of Java", 1, 20},
@@ -71,8 +72,8 @@ func TestJava_share(t *testing.T) {
 	})
 }
 
-// sides is the part of shareHistory that was read: the side that was inside, how many times without the
-// other side, and the most times.
+// sides summarizes the part of shareHistory that was read: the latest side, its current streak, and the longest
+// streaks.
 type sides struct {
 	s        *javaScene
 	sections int
@@ -86,7 +87,7 @@ func newHistory(s *javaScene) *sides {
 	return &sides{s: s, turns: make(map[string]int), longest: make(map[string]int)}
 }
 
-// read reads on, and reports whether there was more.
+// read reads the next part, and reports whether there was more.
 func (h *sides) read() bool {
 	h.s.Helper()
 	more, err := do(h.s.T, h.s.rdb, "LRANGE", shareHistory, strconv.Itoa(h.sections), strconv.Itoa(h.sections+10_000)).AsStrSlice()
@@ -105,7 +106,7 @@ func (h *sides) read() bool {
 	return len(more) > 0
 }
 
-// share locks and unlocks until enough is set, and returns how often.
+// share locks and unlocks until enough is set, and returns the number of times.
 func (p *process) share(ctx context.Context, r request) (int, error) {
 	p.enough.Store(false)
 	l := r.Kind.lock(p.client, r.Name)

@@ -20,14 +20,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// javaPlan is the work of the contenders of one process. Its twin, and that of all that
-// follows, is redisson/src/main/java/leasehold/interop/Contest.java.
+// javaPlan is the work of the contenders of one process. It and the code below have a counterpart in Java:
+// redisson/src/main/java/leasehold/interop/Contest.java.
 type javaPlan struct {
 	Clients []string    `json:"clients,omitempty"`
 	Locks   []javaPlace `json:"locks"`
 	Threads int         `json:"threads"`
-	Millis  int64       `json:"millis"` // for how long
-	Pause   int         `json:"pause"`  // ms between two locks of a thread, at the most
+	Millis  int64       `json:"millis"` // duration
+	Pause   int         `json:"pause"`  // maximum ms between two locks of a thread
 	Seed    int64       `json:"seed"`
 }
 
@@ -39,11 +39,11 @@ type javaPlace struct {
 
 // javaTally is the result. Times are in ns.
 type javaTally struct {
-	Waits, Refused int // calls that waited, and those that failed
+	Waits, Refused int // calls that waited, and calls that failed
 	Written, Read  int // sections
 	Wrong          []string
-	HandOvers      []int64        // from the end of the other side's stay to the grant
-	Longest        map[kind]int64 // wait
+	HandOvers      []int64        // from the release by the other side to the grant
+	Longest        map[kind]int64 // longest wait
 }
 
 func (a *javaTally) add(b javaTally) {
@@ -73,11 +73,11 @@ func (a *javaTally) longest(k kind, ns int64) {
 // Goroutines and threads of Java that acquire the same twenty locks, of all types and in all ways, never overlap, and
 // all of them are served. LEASEHOLD_SOAK is the duration; the default is a few seconds. The checks use keys in Redis:
 //
-//	inside:<name>   how many are inside alone; from 0 to 1 and back
-//	reading:<name>  readers that are inside; 0 while an owner is inside alone
+//	inside:<name>   the number of exclusive holders; from 0 to 1 and back
+//	reading:<name>  the number of readers; 0 while there is an exclusive holder
 //	updates:<name>  read, and written plus one: a lost update was an overlap
-//	written:<name>  when the latest writer left, and of which side it was
-//	read:<name>     the same of readers
+//	written:<name>  when the latest writer left, and its side
+//	read:<name>     the same for readers
 //
 // A caller that has waited since before the latest owner of the other side left measures the hand-off time.
 func TestJava_soak(t *testing.T) {
@@ -121,7 +121,7 @@ func TestJava_soak(t *testing.T) {
 			rdbs, ourClients = append(rdbs, rdb), append(ourClients, ours(t, rdb, client.WithWatchdogTimeout(javaLease)))
 		}
 		var inJava, inGo javaTally
-		for again := 0; again == 0 || again < 20 && !(inJava.complete() && inGo.complete()); again++ { // on a busy machine little happens at a time
+		for again := 0; again == 0 || again < 20 && !(inJava.complete() && inGo.complete()); again++ { // on a busy machine little happens in one run
 			var answers []<-chan reply
 			for i, j := range javas {
 				plan := plan
@@ -155,7 +155,7 @@ func TestJava_soak(t *testing.T) {
 			}
 			updates += int(n)
 			for _, prefix := range []string{"inside:", "reading:", "updates:", "written:", "read:"} {
-				do(t, s.rdb, "DEL", prefix+name) // one by one, as they are in several slots
+				do(t, s.rdb, "DEL", prefix+name) // one by one, because they are in different slots
 			}
 		}
 		if updates != inJava.Written+inGo.Written {
@@ -187,11 +187,12 @@ func TestJava_soak(t *testing.T) {
 	})
 }
 
-// javaWatch is a listener at read/write locks. It wakes threads of Redisson that missed their message.
+// javaWatch subscribes to read/write locks, and wakes threads of Redisson that missed their message.
 //
-// When a writer leaves, Redisson counts the threads that sleep, and wakes as many. It does not count a thread that was
-// refused and does not sleep yet: that thread sleeps until the end of the lease in its reply, unless another owner leaves
-// (redisson/redisson#4744). Threads of Java alone do so, too: on a busy machine, one contest in fifty ended with it.
+// When a writer leaves, Redisson counts the sleeping threads, and wakes as many. It does not count a thread that was
+// refused but does not sleep yet: that thread sleeps until the lease in its reply has expired, unless another owner
+// leaves (redisson/redisson#4744). This also happens among threads of Java alone: on a busy machine, one contest in
+// fifty ended that way.
 type javaWatch struct {
 	*javaScene
 	names []string
@@ -224,7 +225,7 @@ func watchWriters(s *javaScene, names []string) *javaWatch {
 	return w
 }
 
-// receive returns the reply of a worker in Java. In the meantime it wakes threads there, when all of ours have finished.
+// receive returns the reply of a Java worker. In the meantime, once all of ours have finished, it wakes threads there.
 func (w *javaWatch) receive(answer <-chan reply) reply {
 	w.Helper()
 	tick := time.NewTicker(time.Second)
@@ -247,8 +248,8 @@ func (w *javaWatch) receive(answer <-chan reply) reply {
 	}
 }
 
-// wake repeats the message of a lock that is free. It does not if there has been none since the latest owner left: then the
-// sleeping threads were not notified, and the test must detect how long they sleep.
+// wake repeats the message of a free lock, unless there was none since the latest owner left: then the sleeping threads
+// were never notified, and the test must detect how long they sleep.
 func (w *javaWatch) wake(name string) {
 	w.Helper()
 	if held, err := do(w.T, w.rdb, "EXISTS", name).AsInt64(); held != 0 || err != nil || !w.heard(name) {
@@ -261,7 +262,7 @@ func (w *javaWatch) wake(name string) {
 	do(w.T, w.rdb, publish, javaChannel(write, name), "1")
 }
 
-// received reports whether a message has come since the latest owner left.
+// heard reports whether a message has arrived since the latest owner left.
 func (w *javaWatch) heard(name string) bool {
 	w.Helper()
 	var left int64
@@ -279,7 +280,7 @@ func (w *javaWatch) heardAll() {
 	w.Helper()
 	deadline := time.Now().Add(promptTimeout)
 	for _, name := range w.names {
-		for !w.heard(name) { // it may be on its way
+		for !w.heard(name) { // it may be in transit
 			if time.Now().After(deadline) {
 				w.Errorf("%s: no message since the latest owner left", name)
 				break
@@ -312,7 +313,7 @@ func javaContest(ctx context.Context, rdb rueidis.Client, c *client.Client, plan
 	return all
 }
 
-// javaContender is one goroutine of ours.
+// javaContender is one of our goroutines.
 type javaContender struct {
 	javaTally
 	client *client.Client
@@ -338,7 +339,7 @@ func (p *javaContender) once(ctx context.Context, place javaPlace) {
 	h, err := ask(ctx)
 	granted := monotonic()
 	if err != nil {
-		if !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, os.ErrDeadlineExceeded) { // a wait can be shorter than a round trip
+		if !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, os.ErrDeadlineExceeded) { // the timeout can be shorter than a round trip
 			p.wrong(place, "%v", err)
 		}
 		p.Refused++
@@ -399,12 +400,12 @@ func (p *javaContender) count(ctx context.Context, place javaPlace, command, pre
 	return n
 }
 
-// stamp records that one of ours leaves now.
+// stamp records that one of our owners leaves now.
 func (p *javaContender) stamp(ctx context.Context, place javaPlace, prefix string) {
 	p.count(ctx, place, "SET", prefix, fmt.Sprint(monotonic(), " go"))
 }
 
-// handedOver records how long it took from the moment when a Java owner left until we were in, if we waited then.
+// handedOver records the time between a Java owner's release and our grant, if we were already waiting at the release.
 func (p *javaContender) handedOver(ctx context.Context, place javaPlace, called, granted int64, prefixes ...string) {
 	var at int64
 	var by string

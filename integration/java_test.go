@@ -24,10 +24,10 @@ import (
 //	java_fair_test    queues with waiters of both
 //	java_rw_test      readers and writers of both
 //	java_bugs_test    bugs of Redisson, to detect when they change
-//	java_soak_test    both at once, for any time
+//	java_soak_test    both at once, for any duration
 //
-// javaScene has one client of each side. Leases are a minute: a waiter that is not woken sleeps for longer than any test
-// waits.
+// javaScene has one client of each side. Leases are a minute: a waiter that is not woken sleeps for longer than any
+// test waits.
 type javaScene struct {
 	*testing.T
 	*javaSite
@@ -78,7 +78,7 @@ func eachJavaSite(t *testing.T, test func(*testing.T, *javaSite)) {
 	t.Run("cluster", func(t *testing.T) { test(t, aCluster(t, client.PubSubSharded)) })
 }
 
-// client makes a client of ours.
+// client makes one of our clients.
 func (at *javaSite) client(t *testing.T) rueidis.Client {
 	t.Helper()
 	if at.cluster != nil {
@@ -101,7 +101,7 @@ func (at *javaSite) options(o javaOptions) javaOptions {
 	return o
 }
 
-// scripts returns how many scripts were called.
+// scripts returns the number of script calls.
 func (at *javaSite) scripts(t *testing.T) (calls int64) {
 	t.Helper()
 	for _, n := range at.nodes {
@@ -129,7 +129,7 @@ func (s *javaScene) get(k kind, name string, options ...lock.Option) lock.Hold {
 	return h
 }
 
-// goMay checks whether Go may acquire a lock now.
+// goMay checks whether Go can acquire a lock now.
 func (s *javaScene) goMay(k kind, name string, may bool) {
 	s.Helper()
 	h, err := goLock(s.c, k, name).TryLock(s.Context())
@@ -144,7 +144,7 @@ func (s *javaScene) goMay(k kind, name string, may bool) {
 	}
 }
 
-// javaMay checks whether an otherwise unused thread of Java may.
+// javaMay checks whether an otherwise unused thread of Java can.
 func (s *javaScene) javaMay(k kind, name string, may bool) {
 	s.Helper()
 	l := s.java.lock("somebody", k, name)
@@ -181,7 +181,7 @@ type waiter struct {
 	err      error
 }
 
-// wait makes Go wait for a lock, and returns when it listens.
+// wait makes Go wait for a lock, and returns when the waiter is subscribed.
 func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan waiter {
 	s.Helper()
 	got := make(chan waiter, 1)
@@ -190,7 +190,7 @@ func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan wai
 		got <- waiter{monotonic(), h, err}
 	}()
 	if k == fair {
-		until(s.T, func() bool { // for our owners at the client's channel, for Redisson's at the owner's
+		until(s.T, func() bool { // our waiters subscribe to the client's channel, Redisson's to the owner's
 			last, err := do(s.T, s.rdb, "LINDEX", javaNext("redisson_lock_queue", name), "-1").ToString()
 			client, _, _ := strings.Cut(last, ":")
 			return err == nil && s.listeners(javaChannel(k, name)+":"+client+":fair") > 0
@@ -201,13 +201,13 @@ func (s *javaScene) wait(k kind, name string, options ...lock.Option) <-chan wai
 	return got
 }
 
-// listens waits until a channel has a listener.
+// listens waits until a channel has a subscriber.
 func (s *javaScene) listens(channel string) {
 	s.Helper()
 	until(s.T, func() bool { return s.listeners(channel) > 0 })
 }
 
-// listeners returns the number of listeners of a channel.
+// listeners returns the number of subscribers of a channel.
 func (s *javaScene) listeners(channel string) (sum int64) {
 	s.Helper()
 	for _, node := range s.nodes {
@@ -233,8 +233,8 @@ func (s *javaScene) granted(got <-chan waiter) waiter {
 	return w
 }
 
-// empty waits until there is nothing in Redis: Java deletes a key in the background of its unlock. Keys that are kept by
-// design may stay.
+// empty waits until Redis has no keys, because Java deletes a key in the background after unlock. Keys that are kept by
+// design may remain.
 func (s *javaScene) empty() {
 	s.Helper()
 	var left []string
@@ -255,7 +255,8 @@ func (s *javaScene) empty() {
 	}
 }
 
-// The driver replies to every command. A Java process that dies of a bug would look like one that was killed.
+// The driver replies to every command. A Java process that crashed because of a bug would look like one that was
+// killed.
 func TestJava_driver(t *testing.T) {
 	t.Parallel()
 	s := newJavaScene(t, oneServer(t))
@@ -281,8 +282,8 @@ func TestJava_driver(t *testing.T) {
 	s.empty()
 }
 
-// Neither side acquires a lock that the other one holds. For each type, once with a holder in Go and once in Java: no owner
-// of either side acquires it, and both sides see that it is held; after the unlock, each of them acquires it.
+// Neither side acquires a lock that the other one holds. For each type, once with a holder in Go and once in Java: no
+// other owner of either side can acquire it, and both sides see that it is held; after the unlock, both can.
 func TestJava_excludes(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -334,7 +335,7 @@ func TestJava_excludes(t *testing.T) {
 }
 
 // Both sides count reentries in the same way. Each side enters three times, and leaves three times, while the other one
-// checks; and both see the lease.
+// checks; and both see the same remaining lease.
 func TestJava_reentry(t *testing.T) {
 	t.Parallel()
 	const times = 3
@@ -405,11 +406,11 @@ func TestJava_reentry(t *testing.T) {
 	})
 }
 
-// javaPairs are the kinds of a holder and of a waiter for its lock.
+// javaPairs are the types of a holder and of a waiter for the same lock.
 var javaPairs = [][2]kind{{plain, plain}, {fair, fair}, {fenced, fenced}, {write, write}, {write, read}, {read, write}}
 
-// An unlock wakes a waiter of the other side. There is no other client, and the leases are a minute: a Java waiter that is
-// not woken sleeps for all of it, and a waiter of ours for a poll interval of a second.
+// An unlock wakes a waiter of the other side. There is no other client, and the leases are a minute: a Java waiter that
+// is not woken sleeps for all of it, and one of our waiters for a poll interval of a second.
 //
 //	1 Go holds, Java waits; Go unlocks, and Java has it soon
 //	2 Java holds, Go waits; Java unlocks, and Go has it soon, at least every other time
@@ -461,8 +462,8 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("p50 %v, p99 %v, most %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
 }
 
-// Both watchdogs renew their own locks at the same time, even where both sides read one lock. They hold for three times the
-// watchdog timeout. No other owner acquires any of the locks, and no lease comes near its end.
+// Both watchdogs renew their own locks at the same time, even where both sides read one lock. The holds last for three
+// watchdog timeouts. No other owner acquires any of the locks, and no lease comes close to expiring.
 func TestJava_watchdogs(t *testing.T) {
 	t.Parallel()
 	const dog = 4 * time.Second
@@ -520,7 +521,7 @@ func TestJava_watchdogs(t *testing.T) {
 //
 //	1 a Java process holds a lock of each type; Go waits for each
 //	2 it is killed
-//	3 Go acquires each, not before the end of that lease, and soon after
+//	3 Go acquires each, not before its lease expires, and soon after
 //	4 nothing is left
 func TestJava_killed(t *testing.T) {
 	t.Parallel()
@@ -549,7 +550,7 @@ func TestJava_killed(t *testing.T) {
 		for i, got := range waiting { // 3
 			w := s.granted(got)
 			late := time.Duration(w.returned - ends[i])
-			if late < -5*time.Millisecond { // the server's clock counts in ms
+			if late < -5*time.Millisecond { // the server's clock has ms resolution
 				t.Errorf("%q: Go acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
 			if late > poll+10*time.Second {
@@ -567,7 +568,7 @@ func TestJava_killed(t *testing.T) {
 //
 //	1 a Go process holds a lock of each type, and a thread of Java waits for each
 //	2 it is killed
-//	3 Java acquires each, not before the end of that lease, and soon after
+//	3 Java acquires each, not before its lease expires, and soon after
 //	4 nothing is left
 func TestJava_weAreKilled(t *testing.T) {
 	t.Parallel()
@@ -603,7 +604,7 @@ func TestJava_weAreKilled(t *testing.T) {
 			if late < -5*time.Millisecond {
 				t.Errorf("%q: Java acquired it %v before the end of the dead one's lease", keys[i], -late)
 			}
-			if late > dog+10*time.Second { // it sleeps for the lease in its reply, and no shorter
+			if late > dog+10*time.Second { // it sleeps for the whole lease in its reply
 				t.Errorf("%q: Java acquired it %v after the end of the dead one's lease", keys[i], late)
 			}
 			after = append(after, late)
@@ -685,9 +686,8 @@ func TestJava_force(t *testing.T) {
 	})
 }
 
-// Do both sides make the same keys and channels of a name, whatever the name is?
-// For each kind, one side holds, the other does not get the lock and waits, and is
-// woken.
+// Both sides derive the same keys and channels from a name, whatever the name is. For each type, one side holds, and
+// the other does not acquire the lock, waits, and is woken.
 func TestJava_names(t *testing.T) {
 	t.Parallel()
 	eachJavaSite(t, func(t *testing.T, at *javaSite) {
@@ -721,9 +721,9 @@ func TestJava_names(t *testing.T) {
 	})
 }
 
-// Do the tokens of Java's fenced lock and of ours with fencing grow together? They
-// take turns; Java re-enters now and then, and counts that. The register is ahead of
-// Go's token by the tokens that Go may give out without a command, and Java goes on from there.
+// The tokens of Java's fenced lock and of our fenced lock form one increasing sequence. The sides take turns; Java
+// re-enters occasionally, and increments the token then. The counter is ahead of Go's token by the number of tokens
+// that Go can assign without a command, and Java continues from there.
 func TestJava_fencing(t *testing.T) {
 	t.Parallel()
 	const ahead = 64

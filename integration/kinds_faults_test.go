@@ -20,7 +20,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// What the kinds beside the locks do while slots move, and when a replica takes over.
+// How all types behave while slots are migrated, and when a replica takes over.
 
 // keepMoving migrates the slot of keys from master to master, the keys one by one in any order, until stop is called. The
 // keys need not exist.
@@ -52,9 +52,9 @@ func keepMoving(t *testing.T, c *redistest.Cluster, keys ...string) (stop func()
 	}
 }
 
-// A slot is being migrated for longer than a lease. A plain lock is one key, and works throughout. Every other type names several
-// keys, of which one is missing, so its calls are rejected until the migration ends. Renewals name one key, except those of readers,
-// which lose the lock.
+// A slot is being migrated for longer than a lease. A plain lock has one key, and works throughout. Scripts of every
+// other type name several keys, one of which is missing, so its calls are rejected until the migration ends. Renewals
+// name one key, except for readers, which lose the lock.
 func TestCluster_openMigration(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -128,7 +128,8 @@ func TestCluster_openMigration(t *testing.T) {
 	}
 }
 
-// overFailover runs test on both topologies: failover makes a replica with all earlier writes take over the slot of key.
+// overFailover runs test with both topologies: failover makes a replica that has all earlier writes take over the slot
+// of key.
 func overFailover(t *testing.T, key string, test func(t *testing.T, a, b *client.Client, failover func())) {
 	const lease = 12 * time.Second // longer than a failover takes on a busy machine
 	options := []client.Option{client.WithWatchdogTimeout(lease), client.WithOpTimeout(lease / 4)}
@@ -171,7 +172,7 @@ func together(t *testing.T, n int, work func(i int) error) {
 	}
 }
 
-// A permit that the new master has is kept over a failover, and a waiter acquires it when it is released.
+// A permit that the new master has is kept across a failover, and a waiter acquires it when it is released.
 func TestSemaphore_failover(t *testing.T) {
 	t.Parallel()
 	overFailover(t, "gpus", func(t *testing.T, a, b *client.Client, failover func()) {
@@ -249,7 +250,7 @@ func TestRateLimit_movingSlots(t *testing.T) {
 	}
 }
 
-// Used quota stays used over a failover to a replica that has it.
+// Used quota stays used across a failover to a replica that has it.
 func TestRateLimit_failover(t *testing.T) {
 	t.Parallel()
 	overFailover(t, "{x}", func(t *testing.T, a, b *client.Client, failover func()) {
@@ -334,8 +335,8 @@ type filter interface {
 	Count(ctx context.Context) (int64, error)
 }
 
-// Added elements are found after a failover to a replica that has them, and elements can be added. Some or all parts of a
-// filter with several parts then have another master.
+// After a failover to a replica that has them, added elements are still found, and new elements can be added. Some or
+// all parts of a partitioned filter then have a new master.
 func TestBloom_failover(t *testing.T) {
 	t.Parallel()
 	for what, test := range map[string]struct {
@@ -352,7 +353,7 @@ func TestBloom_failover(t *testing.T) {
 				if _, err := f.Init(t.Context(), 1000, 0.001); err != nil {
 					t.Fatal(err)
 				}
-				var before, after [][]byte // in each of several filters
+				var before, after [][]byte // elements of each of several filters
 				for i := range 50 {
 					before, after = append(before, fmt.Append(nil, "before ", i)), append(after, fmt.Append(nil, "after ", i))
 				}

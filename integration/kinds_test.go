@@ -21,7 +21,7 @@ const (
 	write kind = "write"
 )
 
-// lock returns a handle of it.
+// lock returns a handle of the lock called name.
 func (k kind) lock(c *client.Client, name string, options ...lock.Option) lock.Locker {
 	switch k {
 	case fair:
@@ -45,7 +45,7 @@ func (k kind) inspect(ctx context.Context, c *client.Client, name string) (lock.
 	return c.NewLock(name).Inspect(ctx)
 }
 
-// force ends all holds of it.
+// force force-unlocks the lock.
 func (k kind) force(ctx context.Context, c *client.Client, name string) (bool, error) {
 	switch k {
 	case fair:
@@ -56,7 +56,7 @@ func (k kind) force(ctx context.Context, c *client.Client, name string) (bool, e
 	return c.NewLock(name).ForceUnlock(ctx)
 }
 
-// rival returns the kind that no owner acquires while another owner holds k.
+// rival returns the type that cannot be acquired while another owner holds k.
 func (k kind) rival() kind {
 	if k == read {
 		return write
@@ -80,7 +80,7 @@ func (k kind) lease(name, owner string) string {
 	return name
 }
 
-// channel returns the channel of the waiters; each waiter of a fair lock has its own, with this prefix.
+// channel returns the channel of the waiters. A fair lock has one channel per waiter, with this prefix.
 func (k kind) channel(name string) string {
 	if k == read || k == write {
 		return "redisson_rwlock:{" + name + "}"
@@ -93,7 +93,7 @@ func queue(name string) (list, zset string) {
 	return "redisson_lock_queue:{" + name + "}", "redisson_lock_timeout:{" + name + "}"
 }
 
-// eachKind runs a test with some kinds.
+// eachKind runs a test with the given types.
 func eachKind(t *testing.T, test func(*testing.T, kind), kinds ...kind) {
 	t.Helper()
 	for _, k := range kinds {

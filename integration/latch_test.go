@@ -13,8 +13,8 @@ import (
 	"github.com/leasehold-go/leasehold/latch"
 )
 
-// A latch is counted down while its slot is migrated from node to node: each call counts once, and the waiters detect the
-// end.
+// A latch is counted down while its slot is migrated from node to node: each call counts once, and all waiters are
+// notified at zero.
 func TestLatch_movingSlots(t *testing.T) {
 	t.Parallel()
 	for name, pubsub := range map[string]client.PubSub{"sharded": client.PubSubSharded, "plain": client.PubSubPlain} {
@@ -66,7 +66,7 @@ func TestLatch_movingSlots(t *testing.T) {
 	}
 }
 
-// A wait continues over a failover, on either topology.
+// A wait continues across a failover, on either topology.
 func TestLatch_failover(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, a, b *latch.Latch, failover func()) {
@@ -103,7 +103,7 @@ func TestLatch_failover(t *testing.T) {
 					n.WaitUntilFollows(t, primary)
 				}
 			}
-			primary.Do(t, "WAIT", "1", "10000") // otherwise it may lose the first part
+			primary.Do(t, "WAIT", "1", "10000") // otherwise the failover may lose the first calls
 			s.Failover(t, primary)
 		})
 	})

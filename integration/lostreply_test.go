@@ -21,9 +21,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A call counts once if its reply is lost. Of 10,000 acquisitions half are reentries, and there are as many unlocks: the
-// proxy forwards each command, loses its first reply and breaks the connection. After each step the test reads the hold
-// count from the server.
+// A call takes effect once even if its reply is lost. Half of the 10,000 acquisitions are reentries, and there are as
+// many unlocks: the proxy forwards each command, loses its first reply and breaks the connection. After each step the
+// test reads the hold count from the server.
 //
 // Each caller has its own connection:
 //
@@ -32,8 +32,8 @@ import (
 //	3 unlock      each: nil, and the count is one less; after the last the key is gone
 func TestLostReply(t *testing.T) { eachKind(t, testLostReply, plain, fair, read, write) }
 
-// firstLost makes a proxy that loses the first reply to each command of a lock. A repeated command has the same owner and
-// the same effect, possibly with another waiting time.
+// firstLost makes a proxy that loses the first reply to each command of a lock. A retry has the same owner and the same
+// effect, but possibly a different waiting time.
 func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, commands, lost *atomic.Int64) {
 	proxy, commands, lost = redistest.NewProxy(t, server.Addr()), new(atomic.Int64), new(atomic.Int64)
 	var seen sync.Map
@@ -48,8 +48,8 @@ func firstLost(t *testing.T, server *redistest.Server) (proxy *redistest.Proxy, 
 		}
 		args, words := req[3+keys:], 3
 		if keys == 1 {
-			// The third argument of a plain lock's request is how long it has waited. How many holds it wants, or a release
-			// leaves, comes later.
+			// The third argument of a plain lock's request is how long it has waited, which varies. The hold count that
+			// it requests, or that a release leaves, comes later.
 			args, words = slices.Concat(args[:2], args[min(3, len(args)):]), 4
 		}
 		what := bytes.Join(slices.Concat(req[:3+keys], args[:min(words, len(args))]), []byte{0})
@@ -80,7 +80,7 @@ func testLostReply(t *testing.T, k kind) {
 	start := time.Now()
 	for i := range callers {
 		rdb := server.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-		c, err := client.New(rdb, client.WithoutRegistry(), client.WithOpTimeout(client.DefaultWatchdogTimeout/4)) // the longest: that a busy machine answers late is no matter here
+		c, err := client.New(rdb, client.WithoutRegistry(), client.WithOpTimeout(client.DefaultWatchdogTimeout/4)) // the maximum, because slow replies of a busy machine are not the subject here
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,8 @@ func testLostReply(t *testing.T, k kind) {
 		grants.Load(), reentries.Load(), unlocks.Load(), time.Since(start).Round(time.Millisecond), lost.Load(), commands.Load())
 }
 
-// The proxy of TestLostReply works: a script that adds one, on a client that repeats it, has added two when it replies.
+// The proxy of TestLostReply works: a script that increments a counter, on a client that retries, has incremented it
+// twice when it replies.
 func TestLostReply_bites(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
@@ -170,7 +171,7 @@ func TestLostReply_bites(t *testing.T) {
 //	loses the first reply to each command
 //	2 each is queued once, in the order of arrival
 //	3 they are served in that order
-//	4 waiters that give up, through that proxy, leave the queue
+//	4 waiters that stop waiting, through that proxy, leave the queue
 func TestLostReply_queue(t *testing.T) {
 	const n, name = 20, "fair"
 	server := redistest.Start(t)
@@ -187,7 +188,7 @@ func TestLostReply_queue(t *testing.T) {
 	var wg sync.WaitGroup
 	var quit []context.CancelFunc
 	for i := range n { // 1
-		// Two on each connection, so that they lose each other's replies too.
+		// Two on each connection, so that each also loses the other's replies.
 		waiters := ours(t, server.Client(t, redistest.Via(proxy)))
 		for j := range 2 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -243,11 +244,11 @@ func TestLostReply_queue(t *testing.T) {
 		t.Errorf("the order of the tokens is %v", tokens)
 	}
 	t.Logf("%d waiters, %d of them gave up; %d replies were lost", 2*n, n, lost.Load())
-	// Their commands continue for a while, because their connection breaks repeatedly.
+	// Their commands continue for a while, because their connections break repeatedly.
 	until(t, func() bool { return dbsize(t, rdb) == 0 })
 }
 
-// knowScripts loads the scripts of some kinds, so that each call is one command.
+// knowScripts loads the scripts of some types, so that each call is one command.
 func knowScripts(t *testing.T, rdb rueidis.Client, kinds ...kind) {
 	t.Helper()
 	c, err := client.New(rdb, client.WithoutRegistry())

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	redistest.VerifyTestMain(thenEnd{m})
 }
 
-// thenEnd ends the shared processes when all tests are done.
+// thenEnd stops the shared processes when all tests are done.
 type thenEnd struct{ *testing.M }
 
 func (m thenEnd) Run() int {
@@ -70,7 +70,7 @@ func failures(t *testing.T) string {
 	return dir
 }
 
-// noKeys fails the test if the server has any.
+// noKeys fails the test if the server has any keys of locks.
 func noKeys(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	if keys := server.LockKeys(t); len(keys) > 0 {
@@ -78,7 +78,8 @@ func noKeys(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// unlock releases h. If the machine was busy for an operation timeout, its client repeats the request after Unlock has returned.
+// unlock releases h. If the machine is busy for a whole operation timeout, the client retries the release after Unlock
+// has returned.
 func unlock(t *testing.T, h lock.Hold) {
 	t.Helper()
 	if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrUnavailable) {
@@ -86,7 +87,7 @@ func unlock(t *testing.T, h lock.Hold) {
 	}
 }
 
-// dbsize is the number of keys of locks.
+// dbsize returns the number of keys of locks.
 func dbsize(t *testing.T, rdb rueidis.Client) int64 {
 	t.Helper()
 	keys, err := do(t, rdb, "KEYS", "*").AsStrSlice()

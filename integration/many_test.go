@@ -15,13 +15,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Ten thousand locks do not cost more goroutines than ten. One client holds them all, with a lease of 12 s that is renewed
+// Ten thousand locks cost no more goroutines than ten. One client holds them all, with a lease of 12 s that is renewed
 // every 4 s.
 //
 //	1 it acquires them, and holds them until each was renewed three times: for
 //	longer than a lease
 //	2 in the meantime the number of goroutines does not grow with the number of locks
-//	3 none is lost: neither by its hold nor by the server
+//	3 none is lost: neither its hold nor its key
 //	4 Close releases them all
 func TestMany(t *testing.T) {
 	const (
@@ -35,7 +35,7 @@ func TestMany(t *testing.T) {
 	rdb := server.Client(t)
 
 	var mu sync.Mutex
-	renewed := make(map[string]int, n) // guarded by mu: how often each lock was
+	renewed := make(map[string]int, n) // guarded by mu: how often each lock was renewed
 	ready := 0                         // guarded by mu: how many were renewed often enough
 	enough := make(chan struct{})
 	c, err := client.New(rdb, client.WithoutRegistry(), client.WithWatchdogTimeout(dog), client.WithObserver(lock.Observer{

@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// seconds returns how long a test without a natural end runs.
+// seconds returns how long a test without a natural end should run.
 func seconds(t *testing.T) time.Duration {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_SECONDS")
@@ -36,11 +36,11 @@ func seconds(t *testing.T) time.Duration {
 // Callers never deadlock. 16 goroutines of two clients acquire random subsets of 8 locks, in random order, and
 //
 //	1 each of them waits not much longer than the others hold their locks
-//	2 no two owners are inside a lock together
-//	3 in the end there is no key left
+//	2 no two owners hold a lock at once
+//	3 in the end no key is left
 //
-// The locks are plain ones, which a script acquires together; then locks of several types, on two servers, acquired one by
-// one; then plain ones again, which some callers acquire together and others one by one.
+// The locks are plain ones, which a script acquires together; then locks of several types, on two servers, acquired one
+// by one; then plain ones again, which some callers acquire together and others one by one.
 func TestMultiLock(t *testing.T) {
 	const (
 		goroutines = 16
@@ -62,7 +62,7 @@ func TestMultiLock(t *testing.T) {
 			if goroutine%4 < 2 {
 				return l
 			}
-			return struct{ lock.Locker }{l} // hides that it can be taken together with others
+			return struct{ lock.Locker }{l} // hides that it can be acquired together with others
 		}},
 	} {
 		t.Run(way.name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestMultiLock(t *testing.T) {
 			defer cancel()
 			var inside [names]atomic.Int32
 			var taken, locks, refused, cancelled, worst atomic.Int64
-			// On a busy machine it takes longer until each of them occurred.
+			// On a busy machine it takes longer until each of these has happened.
 			mixed := func() bool { return taken.Load() > 0 && refused.Load() > 0 && cancelled.Load() > 0 }
 			var wg sync.WaitGroup
 			for g := range goroutines {
@@ -95,7 +95,7 @@ func TestMultiLock(t *testing.T) {
 						switch random.IntN(8) {
 						case 0:
 							acquire = m.TryLock
-						case 1: // with little time
+						case 1: // with a short timeout
 							limit = time.Duration(random.IntN(int(20 * time.Millisecond)))
 						}
 						waiting, cancel := context.WithTimeout(t.Context(), limit)

@@ -20,18 +20,18 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A hostile client has a user on the same server. It publishes arbitrary messages to every channel that leasehold clients
-// listen to: forged grants, forged calls, protocol words, and lines of a megabyte. No message grants a lock, or makes a
-// client spin, grow or panic.
+// A hostile client has a user on the same server. It publishes arbitrary messages to every channel that leasehold
+// clients are subscribed to: forged grants, forged requests, protocol words, and lines of a megabyte. No message grants
+// a lock, or makes a client spin, grow or panic.
 //
-// Waiting processes detect it: a forged message that granted them a lock would end their call, and a panic would end the
-// process.
+// The waiting processes detect violations: a forged message that granted them a lock would end their call, and a panic
+// would end the process.
 func TestNeighbour(t *testing.T) {
 	took := time.Duration(figure(10)) * time.Second
 	for _, flood := range []struct {
 		name      string
 		perSecond int
-		messages  []string // all sorts of forgeries, if there are none
+		messages  []string // the default is all sorts of forgeries
 	}{
 		{"forged messages", 50_000, nil},
 		{"hints", 50_000, []string{"0"}},
@@ -48,7 +48,7 @@ func TestNeighbour(t *testing.T) {
 			for _, k := range kinds {
 				with := k
 				if k == read {
-					with = write // a reader waits for a writer only
+					with = write // a reader waits only for a writer
 				}
 				held[k] = value[granted](t, holder.do(t, request{Do: "lock", Kind: with, Name: "held by " + string(k), Wait: promptTimeout}))
 				answers[k] = waiter.send(t, request{Do: "lock", Kind: k, Name: "held by " + string(k), Wait: 10 * time.Minute})
@@ -78,7 +78,7 @@ func TestNeighbour(t *testing.T) {
 				t.Errorf("the process grew by %d MB", grown>>20)
 			}
 
-			// After the flood nothing of it is left: the locks are handed off as before.
+			// After the flood it has no lasting effect: the locks are handed off as before.
 			for _, k := range kinds {
 				holder.do(t, request{Do: "unlock", Hold: held[k].Hold})
 				got := value[granted](t, must(t, receive(t, answers[k])))
@@ -91,8 +91,9 @@ func TestNeighbour(t *testing.T) {
 	}
 }
 
-// A client with write access to the keys can keep a lock for itself, as docs/operate/security.md says. Whatever it writes
-// into the queue of a plain lock grants no one the lock while it is held, and once it is free a waiter acquires it.
+// A client with write access to the keys can keep a lock for itself, as docs/operate/security.md says. But whatever it
+// writes into the queue of a plain lock grants no one the lock while it is held, and once it is free a waiter acquires
+// it.
 func TestNeighbour_line(t *testing.T) {
 	server := redistest.Start(t)
 	holder, waiter := ours(t, server.Client(t)), ours(t, server.Client(t))
@@ -150,7 +151,7 @@ func TestNeighbour_line(t *testing.T) {
 	}
 }
 
-// listened returns the channels with a listener, once all waiters listen: no new one comes for a while.
+// listened returns the channels that have subscribers, once no new ones have appeared for a while.
 func listened(t *testing.T, server *redistest.Server, atLeast int) (channels []string) {
 	t.Helper()
 	since := time.Now()
@@ -229,7 +230,7 @@ func publish(t *testing.T, server *redistest.Server, channels, messages []string
 	return sent
 }
 
-// usage is the resource use of a process.
+// usage is the resource usage of a process.
 type usage struct {
 	cpu       time.Duration
 	rss, peak int64

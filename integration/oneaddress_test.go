@@ -17,8 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A cluster behind a proxy, as some clouds offer it: the rules of every type hold, both where clients detect a single
-// server, and where they detect a cluster with one node.
+// A cluster behind a proxy, as some cloud providers offer it: the rules of every type hold, whether clients detect a
+// single server or a cluster with one node.
 func TestOneAddress_conformance(t *testing.T) {
 	withOthers(t)
 	c := redistest.StartCluster(t)
@@ -40,8 +40,8 @@ func TestOneAddress_conformance(t *testing.T) {
 	}
 }
 
-// Owners of both clients compete behind a proxy, while slots are migrated and replicas take over as planned: no two owners
-// meet, no lock is lost, and no waiter is forgotten.
+// Owners of both clients compete behind a proxy, while slots are migrated and replicas take over in planned failovers:
+// no lock has two owners at once, none is lost, and every waiter is served.
 func TestOneAddress_load(t *testing.T) {
 	withOthers(t)
 	for what, oneNode := range map[string]bool{"as a server": false, "as a cluster": true} {
@@ -73,8 +73,9 @@ func TestOneAddress_load(t *testing.T) {
 	}
 }
 
-// Where clients detect a single server, a process listens at one node. The others count no listener, but their messages
-// reach it. A waiter therefore acquires the lock soon, and at most a poll interval after its release.
+// If clients detect a single server, a process is subscribed at one node only. Clients connected to other nodes count
+// no subscriber, but their messages reach it. A waiter therefore acquires the lock soon, and at most a poll interval
+// after its release.
 func TestOneAddress_handOver(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -120,8 +121,8 @@ func TestOneAddress_handOver(t *testing.T) {
 	}
 }
 
-// Locks of several slots are acquired as one, although no script may have keys of two slots: where clients detect a single
-// server, the reply shows that, and they acquire one lock after the other.
+// Locks of several slots are acquired together, although no script may have keys of two slots: if clients detect a
+// single server, the error reply shows that it is a cluster, and they acquire the locks one by one.
 func TestOneAddress_multilock(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

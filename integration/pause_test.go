@@ -20,8 +20,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A process that was paused past its lease detects the loss at its first check, and does not affect the next holder. 200
-// times, with leases of 150 to 300 ms, some fixed and some renewed:
+// A process that was paused past its lease detects the loss at its first check, and does not affect the next holder.
+// 200 times, with leases of 150 to 300 ms, some fixed and some renewed:
 //
 //	1 a worker acquires the lock, and checks it without a pause
 //	2 at a random instant it is paused
@@ -31,8 +31,8 @@ import (
 //	after 3, may find the lock held
 //	5 its unlock reports the loss, and does not affect the new holder
 //
-// The worker's replies are delayed, so that an Until counted from the reply would be after the lease. Other types do fewer
-// rounds; where the worker reads, this process writes.
+// The worker's replies are delayed, so that an Until computed from the reply would be after the lease. Other types do
+// fewer rounds; where the worker reads, this process writes.
 func TestPause(t *testing.T) { eachKind(t, testPause, plain, fair, read, write) }
 
 func testPause(t *testing.T, k kind) {
@@ -96,8 +96,8 @@ func testPause(t *testing.T, k kind) {
 	}
 }
 
-// Very many leases end at one instant, as in a process that was paused. It takes time to notify all their holders; a check
-// must not wait for that. No process is paused here; the leases just end together.
+// Very many leases expire at the same instant, as in a process that was paused. It takes time to notify all their
+// holders; a check must not wait for that. No process is paused here; the leases just expire together.
 func TestPause_manyAtOnce(t *testing.T) {
 	const holds, checkers = 1000, 2
 	rounds := amount(10)
@@ -140,7 +140,7 @@ func TestPause_manyAtOnce(t *testing.T) {
 		}
 		rounds--
 		until := make([]int64, holds)
-		for range 3 { // Until can be too early, but never too late
+		for range 3 { // an Until can be too early, but never too late
 			for i, h := range all {
 				until[i] = max(until[i], onMonotonic(h.Until()))
 			}
@@ -188,7 +188,7 @@ func median(d []time.Duration) time.Duration {
 type paused struct {
 	pauses, looks, late, control int
 	worst, controlWorst          time.Duration
-	slack                        []time.Duration // how much longer than the promise the server's lease was
+	slack                        []time.Duration // how much longer than Until the server's lease was
 }
 
 func (a *paused) add(b paused) {
@@ -229,7 +229,7 @@ func (p *pauser) once(round int) (sum paused) {
 	if err != nil || left == -1 || slack < -time.Millisecond {
 		p.Errorf("round %d: the promise ends %v after the server's lease (left: %d ms, %v)", round, -slack, left, err)
 	}
-	if left >= 0 { // otherwise this machine was so slow that both have expired
+	if left >= 0 { // otherwise this machine was so slow that both leases have expired
 		sum.slack = []time.Duration{slack}
 	}
 
@@ -287,19 +287,19 @@ func (p *pauser) once(round int) (sum paused) {
 	return sum
 }
 
-// watched is what a worker detected about a hold, until the hold ended.
+// watched is what a worker's checks of a hold found, until the hold ended.
 type watched struct {
 	Looks    int
-	Late     int           // looks that found it held after the end of its promise
+	Late     int           // checks that found it held after Until
 	Worst    time.Duration // the latest of them
-	LastHeld int64         // when the last look began that found the lock held
-	First    int64         // when the first look ended that did not
-	Until    int64         // the end of the promise, after all renewals
+	LastHeld int64         // when the last check began that found the lock held
+	First    int64         // when the first check ended that did not
+	Until    int64         // the last Until, after all renewals
 	Err      string
 	Is       []string
 
-	// The same for a standard context with that deadline. It ends when its
-	// timer fires, which is later in a process that was stopped.
+	// The same for a standard context with that deadline. It is canceled when its timer fires, which is later in a
+	// process that was paused.
 	Control      int
 	ControlWorst time.Duration
 }
@@ -332,8 +332,8 @@ func watch(h lock.Hold) (w watched) {
 			break
 		}
 		w.LastHeld = before
-		// Until reads its clocks one after the other, so it can be too
-		// early, but never too late: the latest of its results counts.
+		// Until reads its two clocks one after the other, so it can be too early, but never too late: the largest
+		// result counts.
 		if until := onMonotonic(h.Until()); until > w.Until {
 			w.Until = until
 		}
@@ -351,7 +351,7 @@ func watch(h lock.Hold) (w watched) {
 	return w
 }
 
-// control is a standard context that ends at the current Until.
+// control is a standard context whose deadline is the current Until.
 type control struct {
 	ctx    context.Context
 	cancel context.CancelFunc

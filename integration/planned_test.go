@@ -17,16 +17,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A planned failover: two servers change their roles while both live, and the test closes no connection. If the old primary
-// stops until the new one has all writes, nothing is forgotten: no lock has two owners, and none is lost.
+// A planned failover: two servers swap their roles while both are alive, and the test closes no connection. If the old
+// primary stops until the new one has all writes, no write is lost: no lock has two owners, and none is lost.
 //
 //	1 a lock of each type has an owner, and an owner of the other client waits for it; a latch and a wait group are waited for
-//	2 the servers change their roles, while others come and go
+//	2 the servers swap their roles, while others come and go
 //	3 each owner keeps its lock: a renewal is confirmed by the new primary
 //	4 the owner unlocks, and the waiter acquires the lock; the latch is released, the wait group is done
 //
-// If the change forgets writes, as with Sentinels, a lock may also be lost, with its owner notified; still, one that the
-// new primary has keeps its one owner.
+// If the failover loses writes, as with Sentinels, a lock may be lost, too, with its owner notified; but a lock that
+// the new primary has keeps its only owner.
 func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Client, change func(round int)) {
 	t.Helper()
 	clients := make([]*client.Client, 2)
@@ -106,10 +106,10 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 	}
 }
 
-// thorough reports whether make versions runs, which does more of the slow work.
+// thorough reports whether the test runs under make versions, which does more of the slow work.
 func thorough() bool { return os.Getenv("LEASEHOLD_VERSIONS") != "" }
 
-// withOthers makes a test parallel, except with make versions: there it would run next to other expensive tests only.
+// withOthers makes a test parallel, except under make versions, where it would only run next to other expensive tests.
 func withOthers(t *testing.T) {
 	t.Helper()
 	if !thorough() {
@@ -117,7 +117,7 @@ func withOthers(t *testing.T) {
 	}
 }
 
-// plannedRounds is how many planned failovers a test triggers.
+// plannedRounds returns the number of planned failovers that a test triggers.
 func plannedRounds() int {
 	if thorough() {
 		return 3
@@ -135,7 +135,7 @@ func promote(t *testing.T, s *redistest.Sentinel, how ...string) {
 	old.WaitUntilFollows(t, next)
 }
 
-// exchange makes a primary and its replica change their roles with FAILOVER.
+// exchange makes a primary and its replica swap their roles with FAILOVER.
 func exchange(t *testing.T, old, next *redistest.Server) {
 	t.Helper()
 	next.WaitUntilFollows(t, old)
@@ -144,7 +144,7 @@ func exchange(t *testing.T, old, next *redistest.Server) {
 	old.WaitUntilFollows(t, next)
 }
 
-// replicated starts a primary and its replica.
+// replicated starts a primary and a replica of it.
 func replicated(t *testing.T) [2]*redistest.Server {
 	t.Helper()
 	config := []string{"--repl-diskless-sync-delay", "0"}
@@ -155,8 +155,8 @@ func replicated(t *testing.T) [2]*redistest.Server {
 	return [2]*redistest.Server{primary, replica}
 }
 
-// FAILOVER, behind an address that leads to the primary. Old connections stay at the old one until the client replaces them
-// because of their age.
+// FAILOVER, behind an address that leads to the primary. Old connections still lead to the old primary, until the
+// client replaces them because of their age.
 func TestPlanned_failover(t *testing.T) {
 	t.Parallel()
 	servers := replicated(t)
@@ -171,9 +171,9 @@ func TestPlanned_failover(t *testing.T) {
 }
 
 // The same with connections without a maximum age: the client stays with a server that rejects writes. Its calls report
-// that, and its owner is notified by the end of its lease; until then no other owner has the lock. Once the connections are
-// cut, work continues. The address leads to the new primary only then: on a busy machine rueidis closes a connection whose
-// reply is late, and with the next one the owner would keep its locks.
+// that, and its owner is notified by the end of its lease; until then no other owner has the lock. Once the connections
+// are cut, work continues. Only then does the address lead to the new primary: on a busy machine rueidis closes a
+// connection whose reply is late, and with a new connection the owner would keep its locks.
 func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	t.Parallel()
 	servers := replicated(t)
@@ -216,14 +216,15 @@ func TestPlanned_failoverAndOldConnections(t *testing.T) {
 	})
 }
 
-// Sentinels change the primary on request. They do not stop the old one, so its grants in the meantime are lost.
+// Sentinels swap the roles on request. They do not stop the old primary, so locks that it grants in the meantime are
+// lost.
 func TestPlanned_sentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
 	planned(t, plannedRounds(), true, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s) })
 }
 
-// The Sentinels of Valkey 9.0 and later can use FAILOVER, and then nothing is forgotten.
+// The Sentinels of Valkey 9.0 and later can use FAILOVER, which loses no writes.
 func TestPlanned_sentinelCoordinated(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2)
@@ -236,7 +237,7 @@ func TestPlanned_sentinelCoordinated(t *testing.T) {
 	planned(t, plannedRounds(), false, func() rueidis.Client { return s.Client(t) }, func(int) { promote(t, s, "COORDINATED") })
 }
 
-// CLUSTER FAILOVER, at each shard at most once. The nodes have long timeouts: none treats another as dead.
+// CLUSTER FAILOVER, at most once per shard. The nodes have long timeouts, so none treats another as dead.
 func TestPlanned_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

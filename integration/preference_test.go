@@ -21,14 +21,14 @@ import (
 
 const (
 	streamName      = "rw"
-	streamReleases  = "released" // counts them
+	streamReleases  = "released" // the key that counts releases
 	streamProcesses = 4
 	streamChains    = 2 // of each process
 )
 
 // A writer enters while readers come and go without a gap. Eight readers in four processes do not leave before they
-// have entered again, as another owner, or were refused that. There is therefore always a reader, unless a writer makes
-// them wait. The test counts how many readers leave while the writer waits, because times vary on a busy machine.
+// have entered again, as another owner, or were refused. There is therefore always a reader, unless a writer makes them
+// wait. The test counts how many readers leave while the writer waits, because times vary on a busy machine.
 //
 //	writer preference      each reader inside leaves once, and one may enter in
 //	                       the millisecond in which the writer comes; and readers of a
@@ -58,7 +58,7 @@ func TestPreference(t *testing.T) {
 			if err := h.Unlock(t.Context()); err != nil {
 				t.Error(err)
 			}
-			after := s.left(t) // the stream flows again
+			after := s.left(t) // the stream continues
 			until(t, func() bool { return s.left(t) > after+chains })
 		}
 		slices.Sort(left)
@@ -109,14 +109,14 @@ func TestPreference(t *testing.T) {
 
 // stream is readers that come and go without a gap, in workers.
 type stream struct {
-	N                int           // goroutines of each worker
-	ReaderPreference bool          // on the handles
+	N                int           // goroutines in each worker
+	ReaderPreference bool          // of the durations
 	Seed             uint64        // of how long each stays
-	Stay             time.Duration // how long
-	For              time.Duration // for loop: its duration
+	Stay             time.Duration // how long each stays inside
+	For              time.Duration // for loop: the duration
 }
 
-// streaming is a stream that runs.
+// streaming is a running stream.
 type streaming struct {
 	rdb     rueidis.Client
 	c       *client.Client
@@ -124,7 +124,7 @@ type streaming struct {
 	t       *testing.T
 	workers []*worker
 	answers []<-chan reply
-	gaps    int // set by stop: how often a reader was refused to enter once more
+	gaps    int // set by stop: how often a reader was refused when it tried to enter again
 }
 
 func startStream(t *testing.T, server *redistest.Server, workers []*worker, readersFirst bool) *streaming {
@@ -136,7 +136,7 @@ func startStream(t *testing.T, server *redistest.Server, workers []*worker, read
 		}}))
 	}
 	before := s.left(t)
-	until(t, func() bool { return s.left(t) > before+10*streamProcesses*streamChains }) // it flows
+	until(t, func() bool { return s.left(t) > before+10*streamProcesses*streamChains }) // it has started
 	return s
 }
 
@@ -177,8 +177,8 @@ func (s *streaming) stop(t *testing.T) {
 	}
 }
 
-// stream reads without a gap, until enough is set. It returns how often there was
-// a gap, because a reader was refused to enter once more.
+// stream reads without a gap, until enough is set. It returns the number of gaps, which occur when a reader is refused
+// to enter again.
 func (p *process) stream(ctx context.Context, r request) (int, error) {
 	p.enough.Store(false)
 	var options []lock.Option
@@ -224,8 +224,8 @@ func (p *process) chain(ctx context.Context, l lock.Locker, random *rand.Rand, s
 	return h.Unlock(ctx)
 }
 
-// BenchmarkPreference measures what writer preference costs readers: sixteen readers in four processes, with none, one and
-// four writers that write repeatedly. All of them hold the lock for the time in the name.
+// BenchmarkPreference measures the cost of writer preference to readers: sixteen readers in four processes, with none,
+// one and four writers that write repeatedly. All of them hold the lock for the time in the name.
 //
 //	go test -run '^$' -bench Preference -benchtime 4x -count 6
 func BenchmarkPreference(b *testing.B) {
@@ -274,7 +274,7 @@ func BenchmarkPreference(b *testing.B) {
 	}
 }
 
-// loop locks and unlocks for a while, and returns how often.
+// loop locks and unlocks for a while, and returns the number of times.
 func (p *process) loop(ctx context.Context, r request) (int, error) {
 	var options []lock.Option
 	if r.Stream.ReaderPreference {

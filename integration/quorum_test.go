@@ -22,11 +22,11 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// quorums is five servers, and the quorums of a lock on them.
+// quorums has five servers, and quorum locks on them.
 type quorums struct {
 	*testing.T
 	servers []*redistest.Server
-	lease   time.Duration // of all locks; the longest lease
+	lease   time.Duration // of all locks; also the maximum lease
 	timeout time.Duration // of one server
 }
 
@@ -40,7 +40,7 @@ func startQuorums(t *testing.T, lease time.Duration) *quorums {
 	return q
 }
 
-// ready waits until all servers have been up for the longest lease.
+// ready waits until all servers have been up for the maximum lease.
 func (q *quorums) ready() {
 	q.Helper()
 	locks := q.locks()
@@ -69,7 +69,7 @@ func (q *quorums) locks(options ...lock.Option) (locks []lock.Locker) {
 	return locks
 }
 
-// empty waits until no server has a key. If that may take a whole lease, a hold that nobody releases passes, too.
+// empty waits until no server has a key. If most is at least a lease, a hold that is never released passes, too.
 func (q *quorums) empty(most time.Duration) {
 	q.Helper()
 	untilWithin(q.T, most, func() bool {
@@ -92,7 +92,7 @@ func (q *quorums) full(h lock.Hold) {
 //
 //	1 at least 99 of 100 attempts succeed
 //	2 most of them take less than the timeout of one server, because no call waits for the dead ones
-//	3 in the end nothing is left, even on servers that come back
+//	3 in the end nothing is left, even on servers that recover
 func TestQuorum_minorityFails(t *testing.T) {
 	for name, fail := range map[string]func(*redistest.Server, testing.TB){
 		"dead":   (*redistest.Server).Kill,
@@ -101,7 +101,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q := startQuorums(t, 12*time.Second)
-			q.timeout = 2 * time.Second // a busy machine needs it
+			q.timeout = 2 * time.Second // needed on a busy machine
 			one := q.quorum()
 			for _, s := range q.servers[1:3] {
 				fail(s, t)
@@ -140,7 +140,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 	}
 }
 
-// Without a majority an attempt fails soon, and leaves nothing.
+// Without a majority an attempt fails soon, and leaves no keys behind.
 func TestQuorum_majorityFails(t *testing.T) {
 	t.Parallel()
 	q := startQuorums(t, 12*time.Second)
@@ -178,9 +178,9 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// No two users hold the lock at once while servers are killed and restart without their data. Ten users contend, and each
-// user that acquires it checks the holds of all others: if one of those is valid, and its own is valid before and after
-// that check, there were two.
+// No two users hold the lock at once while servers are killed and restart without their data. Ten users contend, and
+// each user that acquires it checks the holds of all others: if one of those is valid, and its own is valid before and
+// after that check, two users held it.
 //
 // LEASEHOLD_GUARD=off runs the same test without the rule that restarted servers do not vote. It must fail then.
 func TestQuorum_restarts(t *testing.T) {
@@ -227,11 +227,11 @@ func TestQuorum_restarts(t *testing.T) {
 				}
 				mu.Lock()
 				held[h] = i
-				if taken++; taken >= total && lost > 0 { // without a loss nothing is tested
+				if taken++; taken >= total && lost > 0 { // without a loss, the test proves nothing
 					counted()
 				}
 				mu.Unlock()
-				// Most are short, and some so long that servers restart meanwhile.
+				// Most are short; some are so long that servers restart in the meantime.
 				work := time.Duration(random.IntN(2)) * time.Millisecond
 				if random.IntN(20) == 0 {
 					work = time.Duration(random.IntN(2000)) * time.Millisecond
@@ -257,7 +257,7 @@ func TestQuorum_restarts(t *testing.T) {
 
 	start, restarts := time.Now(), 0
 	for done := false; !done; {
-		// One, two or three at a time, and then a while for them to have votes again.
+		// One, two or three at a time; then a pause until they vote again.
 		some := q.servers[:1+random.IntN(3)]
 		random.Shuffle(len(q.servers), func(i, j int) { q.servers[i], q.servers[j] = q.servers[j], q.servers[i] })
 		for _, s := range some {
@@ -299,7 +299,7 @@ func TestQuorum_guard(t *testing.T) {
 	for _, guarded := range []bool{true, false} {
 		t.Run(fmt.Sprint("guarded ", guarded), func(t *testing.T) {
 			q := startQuorums(t, 5*time.Second)
-			for !guardOnce(q, guarded) { // on a busy machine
+			for !guardOnce(q, guarded) { // repeats on a busy machine
 				if q.lease *= 2; q.lease > time.Minute {
 					t.Fatal("the first hold always ended before the second user's attempt")
 				}
@@ -309,14 +309,14 @@ func TestQuorum_guard(t *testing.T) {
 	}
 }
 
-// guardOnce runs the case once, and reports whether the first hold was valid until its end.
+// guardOnce runs the case once, and reports whether the first hold was valid until it expired.
 func guardOnce(q *quorums, guarded bool) bool {
 	q.Helper()
 	options := []multilock.Option{multilock.WithMaxLease(q.lease), multilock.WithServerTimeout(q.lease / 4)}
 	if !guarded {
 		options = append(options, multilock.WithDurableServers())
 	}
-	// A fixed lease is not renewed, so the user is notified at its end.
+	// A fixed lease is not renewed, so the user is not notified before it expires.
 	first := multilock.NewQuorum(q.locks(lock.WithFixedLease(q.lease)), options...)
 	second := multilock.NewQuorum(q.locks(), options...)
 	h, err := first.TryLock(q.Context()) // 1
@@ -342,16 +342,16 @@ func guardOnce(q *quorums, guarded bool) bool {
 			q.Error(err)
 		}
 	}
-	_ = h.Unlock(q.Context()) // the servers do not know of it
+	_ = h.Unlock(q.Context()) // the servers have no record of it
 	q.empty(promptTimeout)
 	return valid
 }
 
-// The tokens of a quorum grow while a minority of its servers restarts, and keeps its token counters. The counters start
-// far from each other, and beyond any clock, so only the tokens that holders write to a majority make them agree.
+// The tokens of a quorum increase while a minority of its servers restarts with its token counters. The counters start
+// far apart, and ahead of any clock, so they agree only because holders write their tokens to a majority.
 //
 //	1 one or two of five servers are killed, and restart with their data
-//	2 the next holder's token is larger than all before
+//	2 the next holder's token is larger than all earlier ones
 //	3 a majority has it in its token counters when the holder has it
 func TestQuorum_tokens(t *testing.T) {
 	t.Parallel()
@@ -406,10 +406,10 @@ func TestQuorum_tokens(t *testing.T) {
 	t.Logf("%d tokens, each larger than the one before", grown)
 }
 
-// The clock of one server is changed by a minute, forward and back, while a user holds the lock. When it moves forward, the
-// server frees the lock. Others try continuously:
+// The clock of one server is moved by a minute, forward and back, while a user holds the lock. When it moves forward,
+// the lock expires on that server. Others try continuously:
 //
-//	1 none of them acquires the lock, because one more server is no majority
+//	1 none of them acquires the lock, because one more server is not a majority
 //	2 the holder acquires the lock on that server again
 //	3 with the clock moved back, the lock goes from one user to the next as before
 func TestQuorum_clockStep(t *testing.T) {
@@ -454,7 +454,7 @@ func TestQuorum_clockStep(t *testing.T) {
 		}
 		clock.Set(-time.Minute)
 		last := multilock.Holds(h)[0].Until()
-		until(t, func() bool { return multilock.Holds(h)[0].Until().After(last.Add(q.lease)) || h.Err() != nil }) // it is renewed by that clock, or taken once more
+		until(t, func() bool { return multilock.Holds(h)[0].Until().After(last.Add(q.lease)) || h.Err() != nil }) // it is renewed or re-acquired by the changed clock
 		if err := h.Err(); err != nil {
 			t.Fatalf("the clock of one server moved backward, and the hold is lost: %v", err)
 		}
@@ -477,6 +477,6 @@ func TestQuorum_clockStep(t *testing.T) {
 			}
 		}
 	}
-	clock.Set(time.Minute) // otherwise the last lock would live there for a minute
+	clock.Set(time.Minute) // otherwise the last lock would stay there for a minute
 	q.empty(promptTimeout)
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// proven is the limit of the next test: at most Burst + Rate·W are admitted in any time W.
+// proven is the limit of the next test: at most Burst + Rate·W permits are granted in any time W.
 var proven = ratelimit.Limit{Rate: 500, Per: time.Second, Burst: 100}
 
-// Eight processes together are never admitted more than the limit, while some of them are killed.
+// Eight processes together are never granted more than the limit, while some of them are killed.
 //
 //	1 eight processes take, wait, cancel and refund, as fast as they can. Each writes
 //	what it was allowed to use, and between which two instants, to a file
 //	2 one of them is killed repeatedly, in the middle of a call, and another replaces it
-//	3 the files show for each window how much was certainly admitted in it
+//	3 the files show for each window how much was certainly granted in it
 func TestRateLimit_neverMore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -44,7 +44,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 		workers = append(workers, start(i))
 	}
 	kills := amount(20)
-	const between = 200    // units that pass from one kill to the next
+	const between = 200    // permits granted between two kills
 	for i := range kills { // 2
 		until(t, func() bool { return unitsOf(used(t, dir)) >= int64(between*(i+1)) })
 		at := rand.IntN(processes)
@@ -62,7 +62,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 		var n int64
 		for _, to := range log { // in the order of the replies
 			if to.sent < from.sent {
-				continue // it may have passed before
+				continue // it may have been granted before
 			}
 			n += to.n
 			allowed := allowedIn(to.heard - from.sent)
@@ -80,7 +80,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 	}
 }
 
-// allowedIn returns what may be admitted in this many nanoseconds.
+// allowedIn returns the maximum number of permits in this many nanoseconds.
 func allowedIn(ns int64) float64 {
 	return float64(proven.Burst) + float64(proven.Rate)*float64(ns)/float64(proven.Per)
 }
@@ -120,8 +120,8 @@ func used(t *testing.T, dir string) (log []use) {
 	return log
 }
 
-// limit uses the limiter until the process is killed. It writes each use to the file called Name, in one
-// write, so that no line is cut.
+// limit uses the limiter until the process is killed. It writes each use to the file called Name with a
+// single write, so that no line is truncated.
 func (p *process) limit(ctx context.Context, r request) error {
 	file, err := os.OpenFile(r.Name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -148,7 +148,7 @@ func (p *process) limit(ctx context.Context, r request) error {
 		}()
 	}
 	err = <-failed
-	fmt.Fprintln(os.Stderr, "a process of the rate limiter's test:", err) // the test sees that it does not go on
+	fmt.Fprintln(os.Stderr, "a process of the rate limiter's test:", err) // the test detects that it does not continue
 	return err
 }
 
@@ -160,7 +160,7 @@ func useSome(ctx context.Context, l *ratelimit.Limiter) (int64, error) {
 	case 0, 1, 2, 3, 4, 5, 6, 7: // wait
 		err := l.Wait(ctx, key, n)
 		return n, err
-	case 8: // wait, and give up by chance
+	case 8: // wait, sometimes canceled
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		time.AfterFunc(time.Duration(rand.IntN(20))*time.Millisecond, cancel)

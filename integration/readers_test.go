@@ -13,15 +13,16 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Readers that wait behind a writer enter together when it leaves, rather than one after the other, or at their next poll.
+// Readers that wait behind a writer enter together when it leaves, rather than one after the other, or at their next
+// poll.
 //
 //	1 this process writes; five readers in each of four workers wait for it
 //	2 it unlocks, or it reads too and stops only writing
-//	3 all readers are in, before any of them leaves: a few milliseconds later,
-//	and not a poll interval
+//	3 all readers are in, before any of them leaves: within a few milliseconds
+//	rather than a poll interval
 //
 // A missed message fails the test, because it costs a poll interval. On a busy machine that can happen once, but not
-// repeatedly. Rounds in which a PING was slow too do not count.
+// repeatedly. Rounds in which a PING was also slow do not count.
 func TestReaders(t *testing.T) {
 	t.Run("an unlock", func(t *testing.T) { testReaders(t, false) })
 	t.Run("a downgrade", func(t *testing.T) { testReaders(t, true) })

@@ -18,9 +18,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The leases of a read/write lock's owners are independent. One hash has all of them, and in other locks of this layout the
-// lease of one owner became longer or shorter by the calls of others, readers were forgotten, and a writer that only
-// continued to read blocked all others. Each test is one such scene.
+// The leases of a read/write lock's owners are independent. One hash has all of them, and in other locks with this
+// layout the lease of one owner became longer or shorter through the calls of others, readers were lost, and a writer
+// that only continued to read blocked all others. Each test is one such scene.
 type rwScene struct {
 	*testing.T
 	server *redistest.Server
@@ -57,7 +57,7 @@ func (s *rwScene) unlock(holds ...lock.Hold) {
 	}
 }
 
-// others checks what the other client may do now.
+// others checks what the other client can acquire now.
 func (s *rwScene) others(reads, writes bool) {
 	s.Helper()
 	for _, test := range []struct {
@@ -90,7 +90,7 @@ func (s *rwScene) held(mode lock.Mode, h lock.Hold, holds int) {
 	}
 }
 
-// ttl returns the lock's remaining lease.
+// ttl returns the lock's remaining lease time.
 func (s *rwScene) ttl() time.Duration {
 	s.Helper()
 	ms, err := do(s.T, s.rdb, "PTTL", rwName).AsInt64()
@@ -134,7 +134,7 @@ func TestReadWrite_longestReadLease(t *testing.T) {
 // Fifty readers of one client hold for longer than a lease. All are renewed, and no writer enters; when they leave, one
 // enters immediately.
 func TestReadWrite_allReadersAreRenewed(t *testing.T) {
-	const n, renewals = 50, 3 // a lease
+	const n, renewals = 50, 3 // renewals per lease
 	var mu sync.Mutex
 	renewed := make(map[string]int)
 	s := newRWScene(t)
@@ -147,7 +147,7 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 		Lost: func(_ context.Context, e lock.Event) { t.Errorf("lost: %v", e.Err) },
 	})).NewRWLock(rwName)
 	var holds []lock.Hold
-	owners := make(map[string]bool) // readers of a client can share one
+	owners := make(map[string]bool) // readers of one client can share an owner
 	for range n {
 		h := s.lock(t.Context(), l.Read())
 		holds = append(holds, h)
@@ -178,8 +178,7 @@ func TestReadWrite_allReadersAreRenewed(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A reentry with a shorter lease does not shorten the first lease, and one with a
-// renewed lease does not add to it.
+// A reentry with a shorter lease does not shorten the first lease, and a renewed reentry does not add to it.
 func TestReadWrite_reentryKeepsTheLease(t *testing.T) {
 	const long, short = 20 * time.Second, 500 * time.Millisecond
 	s := newRWScene(t)
@@ -243,7 +242,7 @@ func TestReadWrite_readersBehindALease(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// One reader never unlocks and another one does: a writer enters when the first one's lease expires.
+// One reader never unlocks, and another one does: a writer enters when the first one's lease expires.
 func TestReadWrite_writerBehindALease(t *testing.T) {
 	const lease = 2 * time.Second
 	s := newRWScene(t)
@@ -273,11 +272,11 @@ func TestReadWrite_writerBehindALease(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// A writer reads as well.
+// A writer also reads.
 //
 //	1 it writes, twice, and reads, twice: no other owner is admitted
 //	2 it stops reading: it still writes
-//	3 it reads, and stops writing: others may read, and not write
+//	3 it reads, and stops writing: others can read, but not write
 //	4 it cannot write again while it reads, and gets an error immediately
 //	5 it stops reading: the lock is free
 func TestReadWrite_writerReads(t *testing.T) {
@@ -322,7 +321,7 @@ func TestReadWrite_writerReads(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// The lease of a writer that also reads is renewed, and after it has stopped writing, its read lease is.
+// The lease of a writer that also reads is renewed; after it has stopped writing, its read lease is.
 func TestReadWrite_leaseIsRenewed(t *testing.T) {
 	const lease, renewals = 6 * time.Second, 3
 	var mu sync.Mutex
@@ -361,8 +360,8 @@ func TestReadWrite_leaseIsRenewed(t *testing.T) {
 	noKeys(t, s.server)
 }
 
-// ForceUnlock ends both sides: a writer that also reads, and readers of several clients. They are notified, and waiters are
-// woken.
+// ForceUnlock ends all holds of both sides: of a writer that also reads, and of readers of several clients. They are
+// notified, and waiters are woken.
 func TestReadWrite_force(t *testing.T) {
 	s := newRWScene(t, client.WithWatchdogTimeout(6*time.Second))
 	if forced, err := s.b.ForceUnlock(t.Context()); err != nil || forced {

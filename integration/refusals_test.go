@@ -17,9 +17,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// With min-replicas-to-write 1, a new primary rejects writes until a replica follows it. Under load, no wait ends because
-// of that: locks of every type, a latch, a wait group, an election and a limiter continue as soon as the old primary
-// follows the new one.
+// With min-replicas-to-write 1, a new primary rejects writes until a replica follows it. Under load, this ends no wait:
+// locks of every type, a latch, a wait group, an election and a limiter continue as soon as the old primary follows the
+// new one.
 func TestFailover_minReplicas(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "60")
@@ -29,7 +29,7 @@ func TestFailover_minReplicas(t *testing.T) {
 	defer cancel()
 
 	var load sync.WaitGroup
-	var grants [3]atomic.Int64 // before the failover, while writes are refused, afterwards
+	var grants [3]atomic.Int64 // before the failover, while writes are rejected, afterwards
 	var phase atomic.Int64
 	for i, c := range []*client.Client{a, b} {
 		for what, l := range map[string]lock.Locker{
@@ -60,7 +60,7 @@ func TestFailover_minReplicas(t *testing.T) {
 			})
 		}
 	}
-	var leads atomic.Int64 // how many terms have begun
+	var leads atomic.Int64 // number of terms started
 	for i, c := range []*client.Client{a, b} {
 		load.Go(func() {
 			err := c.NewElection("leader").Run(ctx, fmt.Sprint(i), func(term context.Context) error {
@@ -90,7 +90,7 @@ func TestFailover_minReplicas(t *testing.T) {
 	})
 	joined := make(chan error, 1)
 	go func() {
-		m, err := a.NewWaitGroup("waitgroup").Add(t.Context()) // it begins while writes are refused
+		m, err := a.NewWaitGroup("waitgroup").Add(t.Context()) // it starts while writes are rejected
 		if err == nil {
 			err = m.Unlock(t.Context())
 		}

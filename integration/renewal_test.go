@@ -20,11 +20,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Is a lock renewed while it is held, whatever happened to its name before?
-// These are scenarios in which Redisson had forgotten to renew, or went on when it should
-// not.
+// A lock is renewed exactly while it is held, whatever happened to its name before. These are scenarios in which
+// Redisson stopped renewing too early, or never stopped.
 
-const renewalDog = 6 * time.Second // a command has a sixth of that: a second, also on a busy machine
+const renewalDog = 6 * time.Second // a command may take a sixth of it: a second, enough on a busy machine
 
 // outlives fails unless h is held for two and a half leases.
 func outlives(t *testing.T, h lock.Hold) {
@@ -39,8 +38,8 @@ func outlives(t *testing.T, h lock.Hold) {
 	}
 }
 
-// The server restarts without its data while an owner holds. It is notified, and can acquire the same name again, which is
-// then renewed.
+// The server restarts without its data while an owner holds the lock. The owner is notified, and can acquire the same
+// name again, which is then renewed.
 func TestRenewal_sameNameAfterALoss(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, k kind) {
@@ -68,8 +67,8 @@ func TestRenewal_sameNameAfterALoss(t *testing.T) {
 	}, plain, fair, read, write)
 }
 
-// One owner enters twice and leaves twice. Half-way it is still renewed, and so is the next owner after it; in the end no
-// owner is.
+// One owner enters twice and leaves twice. After the first Unlock it is still renewed, and so is the next owner; in the
+// end none is.
 func TestRenewal_reentry(t *testing.T) {
 	t.Parallel()
 	eachKind(t, func(t *testing.T, k kind) {
@@ -102,7 +101,7 @@ func TestRenewal_reentry(t *testing.T) {
 			t.Error(err)
 		}
 		before := renewals.Load() // and not all scripts: after a slow reply, the client reconciles a possible duplicate
-		time.Sleep(renewalDog)    // in which a lock is renewed three times
+		time.Sleep(renewalDog)    // three renewal intervals
 		if more := renewals.Load() - before; before == 0 || more != 0 {
 			t.Errorf("%d renewals of a held lock, and %d of a free one", before, more)
 		}
@@ -110,8 +109,8 @@ func TestRenewal_reentry(t *testing.T) {
 	}, plain, fair, read, write)
 }
 
-// Sixteen goroutines acquire and release any free lock continuously. A goroutine that keeps a lock for longer than a lease
-// has it renewed.
+// Sixteen goroutines continuously acquire and release any free lock. If a goroutine keeps a lock for longer than a
+// lease, the lock is renewed.
 func TestRenewal_amongShortLocks(t *testing.T) {
 	t.Parallel()
 	const goroutines = 16
@@ -128,7 +127,7 @@ func TestRenewal_amongShortLocks(t *testing.T) {
 				default:
 				}
 				if h, err := l.TryLock(t.Context()); err == nil {
-					_ = h.Unlock(t.Context()) // on a busy machine either can take too long; what is kept counts here
+					_ = h.Unlock(t.Context()) // on a busy machine either can take too long; only the kept lock matters here
 				}
 			}
 		})
@@ -137,7 +136,7 @@ func TestRenewal_amongShortLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := c.NewLock("busy").Lock(t.Context()) // the same name that the others want
+	h, err := c.NewLock("busy").Lock(t.Context()) // the name that the others contend for
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +149,8 @@ func TestRenewal_amongShortLocks(t *testing.T) {
 	noKeys(t, server)
 }
 
-// renewedKeys returns the locks that a command renews, nil if it is no renewal. A renewal has keys, the lease, and an owner
-// for each key.
+// renewedKeys returns the locks that a command renews; nil if it is not a renewal. A renewal has keys, the lease, and
+// an owner for each key.
 func renewedKeys[S ~string | ~[]byte](req []S, lease time.Duration) (keys []string) {
 	if name := string(req[0]); name != "EVALSHA" && name != "EVAL" {
 		return nil
@@ -167,13 +166,13 @@ func renewedKeys[S ~string | ~[]byte](req []S, lease time.Duration) (keys []stri
 }
 
 // A renewal gets no reply in time. The client library has several connections to each node of a cluster. It keeps the
-// renewal, and sends it when its connection is writable again. In the meantime the locks are released on other connections,
-// and another client acquires them. The late renewal changes nothing for that client.
+// renewal, and sends it when its connection is writable again. In the meantime the locks are released on other
+// connections, and another client acquires them. The delayed renewal has no effect on that client.
 func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 	t.Parallel()
 	const (
 		locks = 16
-		dog   = 9 * time.Second // time for those that take the connection that is stuck
+		dog   = 9 * time.Second // enough for commands on the blocked connection
 	)
 	server := redistest.Start(t, "--cluster-enabled", "yes")
 	server.AddSlots(t, 0, 16384)
@@ -181,11 +180,11 @@ func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 	stuck := make(chan struct{})
 	var isStuck atomic.Bool
 	var mu sync.Mutex
-	over, late := make(map[string]bool), 0 // the locks whose Unlock has returned; how many of them a renewal names that is written then
+	over, late := make(map[string]bool), 0 // the locks whose Unlock has returned; how many of them are named by a renewal written after that
 	see := func(req [][]byte) {
 		keys := renewedKeys(req, dog)
 		if keys == nil || !isStuck.CompareAndSwap(false, true) {
-			return // the next renewals go out on the other connections
+			return // the next renewals use the other connections
 		}
 		close(stuck)
 		<-writable
@@ -198,7 +197,7 @@ func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 		}
 	}
 	sent := func(o *rueidis.ClientOption) {
-		o.PipelineMultiplex = 2 // four connections; a command takes any of them
+		o.PipelineMultiplex = 2 // four connections; a command may use any of them
 		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			conn, err := d.DialContext(ctx, "tcp", addr)
 			return &redistest.Written{Conn: conn, See: see}, err
@@ -221,7 +220,7 @@ func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 			mu.Lock()
 			over[name] = true
 			mu.Unlock()
-		case !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrLost): // by the connection that is stuck
+		case !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrLost): // it used the blocked connection
 			t.Error(err)
 		}
 	}
@@ -236,7 +235,7 @@ func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 		taken[name] = h
 	}
 	close(writable)
-	until(t, func() bool { return len(server.LockKeys(t)) == len(taken) }) // the repeated releases go after the renewal
+	until(t, func() bool { return len(server.LockKeys(t)) == len(taken) }) // the retried releases come after the renewal
 	if late == 0 {
 		t.Errorf("no renewal of %d locks was written after their Unlock", len(taken))
 	}

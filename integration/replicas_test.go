@@ -22,7 +22,7 @@ func replica(t *testing.T, primary *redistest.Server) *redistest.Server {
 	return r
 }
 
-// A lock is granted when a replica has it, and not before. A lock without enough replicas is released before the call
+// A lock is granted once a replica has it, and not before. A lock without enough replicas is released before the call
 // returns.
 func TestReplicas(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
@@ -30,7 +30,7 @@ func TestReplicas(t *testing.T) {
 		server := redistest.Start(t)
 		server.Do(t, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
 		c := ours(t, server.Client(t))
-		l := k.lock(c, "orders", lock.WithReplicas(1, promptTimeout/2)) // for replicas that confirm, sooner or later
+		l := k.lock(c, "orders", lock.WithReplicas(1, promptTimeout/2)) // for replicas that confirm eventually
 		const timeout = 300 * time.Millisecond                          // for replicas that never do
 		alone := k.lock(c, "orders", lock.WithReplicas(1, timeout))
 
@@ -88,7 +88,7 @@ func TestReplicas(t *testing.T) {
 	}, plain, fair, read, write)
 }
 
-// If WAIT is unknown or denied, the error says so, and nothing is left.
+// If WAIT is unknown or denied, the error says so, and no keys are left.
 func TestReplicas_serverCannotWait(t *testing.T) {
 	server := redistest.Start(t)
 	server.Do(t, "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all", "-wait")
@@ -100,7 +100,7 @@ func TestReplicas_serverCannotWait(t *testing.T) {
 	until(t, func() bool { return keys(t, server) == 0 })
 }
 
-// keys counts the keys of server.
+// keys returns the number of keys on server.
 func keys(t *testing.T, server *redistest.Server) int64 {
 	t.Helper()
 	reply := server.Do(t, "DBSIZE")

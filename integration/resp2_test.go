@@ -10,15 +10,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The rules of every type hold with RESP2, where a subscribed connection can do nothing else: on one server, with Sentinels
-// and on a cluster. All other tests use RESP3.
+// The rules of every type hold with RESP2, where a subscribed connection accepts no other commands: on one server, with
+// Sentinel and on a cluster. All other tests use RESP3.
 func TestRESP2_conformance(t *testing.T) {
 	t.Parallel()
 	speak2 := func(o *rueidis.ClientOption) { o.AlwaysRESP2 = true }
 	run := func(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client) {
 		conformance(t, func(tb testing.TB) rueidis.Client { return connect(tb, speak2) })
 		t.Cleanup(func() {
-			// Servers before Redis 7.0 do not say which protocol a connection speaks.
+			// Servers before Redis 7.0 do not report a connection's protocol.
 			for _, node := range nodes {
 				list := node.Do(t, "CLIENT", "LIST")
 				text, _ := list.ToString()

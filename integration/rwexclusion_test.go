@@ -17,7 +17,7 @@ import (
 //
 //	inside:<name>   the number of writers: 1 in a writer's section, 0 in a reader's
 //	reading:<name>  the number of readers: 0 in a writer's section
-//	written:<name>  as for other locks; and it does not change in a reader's section
+//	written:<name>  as for other locks; it does not change in a reader's section
 //	the history     as for other locks
 func TestExclusion_readWrite(t *testing.T) {
 	states := make(map[string]rwClaims)
@@ -31,8 +31,8 @@ func TestExclusion_readWrite(t *testing.T) {
 }
 
 const (
-	rwNames = 25 // names at which few meet
-	rwEach  = 26 // of so many goroutines, one writes
+	rwNames = 25 // names with little contention
+	rwEach  = 26 // one in this many goroutines is a writer
 )
 
 // onceRW acquires one read/write lock in one of the ways, and releases it.
@@ -52,7 +52,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	switch dice := c.random.IntN(1000); {
 	case dice < 600:
 		c.hold(ctx, k, name, exclusionLong, true, options...)
-	case dice < 680: // with little time
+	case dice < 680: // with a short timeout
 		c.hold(ctx, k, name, time.Duration(c.random.IntN(int(8*time.Millisecond))), true, options...)
 	case dice < 870:
 		c.hold(ctx, k, name, exclusionLong, false, options...)
@@ -63,7 +63,7 @@ func (c *contender) onceRW(ctx context.Context) {
 	}
 }
 
-// upgrade requests the write lock under ctx, whose owner reads.
+// upgrade requests the write lock under ctx, whose owner holds a read lock.
 func (c *contender) upgrade(ctx context.Context, name string) {
 	c.Upgrades++
 	h, err := write.lock(c.process.client, name).Lock(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/semaphore"
 )
 
-// Semaphores are held, waited for and released while their slots are migrated to another node and back: no hold is lost,
-// nothing is granted twice, and in the end all permits are free.
+// Semaphores are held, waited for and released while their slots are migrated to another node and back: no hold is
+// lost, no permit is granted twice, and in the end all permits are free.
 func TestSemaphore_movingSlots(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

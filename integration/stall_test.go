@@ -13,21 +13,21 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// span is a period of time, and its event.
+// span is a period of time and what happened in it.
 type span struct {
 	from, to time.Time
 	what     string
 }
 
-// stalls detects when a call waits because of the machine, and not because of a lock: a bare PING to a running server, on a
+// stalls detects when a call waits because of the machine rather than a lock: a bare PING to a running server, on a
 // separate connection, takes too long.
 type stalls struct {
 	mu  sync.Mutex
 	all []span // guarded by mu
 }
 
-// longPing is a PING that is slow because of the machine. With many processes on two processors, PINGs of a second were
-// seen.
+// longPing is the duration from which a PING counts as delayed by the machine. With many processes on two processors,
+// PINGs of a second were seen.
 const longPing = loadOpTimeout / 4
 
 // watchStalls watches the servers until the test ends.
@@ -93,7 +93,7 @@ func (s *stalls) unexplained(all []span) []span {
 	})
 }
 
-// A paused server is detected, and explains the calls that waited for it in the meantime, and no others.
+// A paused server is detected. It explains the calls that waited for it in that period, and no others.
 func TestStalls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

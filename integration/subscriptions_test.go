@@ -29,8 +29,8 @@ func subscriptions(t *testing.T, server *redistest.Server) (n int) {
 	return n
 }
 
-// Many goroutines of two clients wait for several locks at once, and all are served. One connection of each client
-// subscribes for all of them, and to nothing in the end.
+// Many goroutines of two clients wait for several locks at once, and all are served. Each client uses one
+// connection for all subscriptions, and in the end no subscription is left.
 func TestSubscriptions_oneConnectionForAll(t *testing.T) {
 	t.Parallel()
 	const goroutines, names = 32, 5
@@ -70,7 +70,7 @@ func TestSubscriptions_oneConnectionForAll(t *testing.T) {
 	if most != len(clients) {
 		t.Errorf("%d connections listened, want one for each of %d clients", most, len(clients))
 	}
-	until(t, func() bool { // a while after the last waiter
+	until(t, func() bool { // some time after the last waiter
 		reply := server.Do(t, "PUBSUB", "CHANNELS")
 		channels, err := reply.AsStrSlice()
 		return err == nil && len(channels) == 0

@@ -63,7 +63,7 @@ func TestConformance_tls(t *testing.T) {
 	}
 }
 
-// The same with a Sentinel, which requires a certificate, too.
+// The same with a Sentinel, which also requires a certificate.
 func TestConformance_tlsBehindASentinel(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)
@@ -118,7 +118,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	minimalPermissions(t, cluster.Nodes, cluster.Client, "Cluster")
 
-	// While a slot moves, rueidis sends ASKING before commands for its keys.
+	// While a slot is migrated, rueidis sends ASKING before commands for its keys.
 	var as func(*rueidis.ClientOption)
 	for _, node := range cluster.Nodes {
 		as = node.AddUser(t, "locks", redistest.Rights(t, "NewLock", "Cluster")...)
@@ -152,7 +152,7 @@ func TestConformance_leastRightsOnACluster(t *testing.T) {
 	}
 }
 
-// ofSharded are the permissions for commands that a server without sharded Pub/Sub lacks.
+// ofSharded has the permissions for commands that a server without sharded Pub/Sub lacks.
 var ofSharded = []string{"+pubsub|shardnumsub", "+ssubscribe", "+sunsubscribe", "+spublish"}
 
 func minimalPermissions(t *testing.T, nodes []*redistest.Server, connect func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client, more ...string) {
@@ -191,7 +191,7 @@ func permissionsOf(t *testing.T, maker string, more ...string) []string {
 	t.Helper()
 	more = append(more, "Registry", "Forced")
 	switch {
-	case maker == "NewElection": // by a fair lock
+	case maker == "NewElection": // uses a fair lock
 		return redistest.Rights(t, append(more, "NewFairLock", maker)...)
 	case maker == "NewFairLock", maker == "NewRWLock":
 		return redistest.Rights(t, append(more, maker, "WithLinger")...)
@@ -201,11 +201,11 @@ func permissionsOf(t *testing.T, maker string, more ...string) []string {
 	return append(redistest.Rights(t, more...), redistest.RightsWithoutLocks(t, maker)...)
 }
 
-// A multi-lock needs no more permissions than each of its locks, and a quorum needs permission to read the uptime of its
+// A multi-lock needs no more permissions than its locks, and a quorum also needs permission to read the uptime of its
 // servers.
 func TestPermissions_multilock(t *testing.T) {
 	t.Parallel()
-	const lease = 6 * time.Second // servers vote when they have been up for that time
+	const lease = 6 * time.Second // servers vote once they have been up for this long
 	var denied func() []string
 	start := func(permissions ...string) *client.Client {
 		t.Helper()

@@ -14,13 +14,13 @@ import (
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
-// Readers enter while four writers write without a pause, all with separate clients or all with one client. The test counts
-// how many writers enter while a reader waits, because times vary on a busy machine.
+// Readers enter while four writers write without a pause, each with a separate client or all with one client. The test
+// counts how many writers enter while a reader waits, because times vary on a busy machine.
 //
 //	1 four writers write for a millisecond, repeatedly; two readers read repeatedly
 //	2 each reader waited for a writer fifty times
-//	3 nine of ten times a reader waited for no more than the writer inside, one that
-//	waited already, and one more while the other reader has its batch
+//	3 nine times out of ten a reader waited for no more than the writer inside, one that
+//	was already waiting, and one more while the other reader has its batch
 func TestReaderBatches(t *testing.T) {
 	t.Run("clients of their own", func(t *testing.T) { testReaderBatches(t, false) })
 	t.Run("one client", func(t *testing.T) { testReaderBatches(t, true) })

@@ -25,10 +25,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// workerEnv in the environment makes this binary a worker.
+// workerEnv is the environment variable that makes this binary a worker.
 const workerEnv = "LEASEHOLD_WORKER"
 
-// promptTimeout limits what should happen immediately, on a machine that may be busy.
+// promptTimeout limits what should happen immediately, even on a busy machine.
 const promptTimeout = 30 * time.Second
 
 // request is one command for a worker. Each command uses some of the fields.
@@ -46,13 +46,13 @@ type request struct {
 	Contend       *plan         `json:",omitempty"`
 	Crowd         *crowd        `json:",omitempty"`
 	Stream        *stream       `json:",omitempty"`
-	Share         int           `json:",omitempty"` // how many goroutines share a lock
+	Share         int           `json:",omitempty"` // number of goroutines that share a lock
 	Fenced        bool          `json:",omitempty"` // with lock.WithFencing
 	Relay         *relay        `json:",omitempty"`
 	Hot           *hot          `json:",omitempty"`
 }
 
-// options returns the options of the lock that r is about.
+// options returns the options of r's lock.
 func (r request) options() (options []lock.Option) {
 	if r.Lease != 0 {
 		options = append(options, lock.WithFixedLease(r.Lease))
@@ -98,10 +98,10 @@ type worker struct {
 	mu      sync.Mutex
 	in      *json.Encoder      // guarded by mu
 	next    int                // guarded by mu
-	pending map[int]chan reply // guarded by mu; nil once it is gone
+	pending map[int]chan reply // guarded by mu; nil once the process has exited
 }
 
-// startWorker starts a process that ends with tb, even if it is paused at that moment.
+// startWorker starts a process that is killed when tb ends, even if it is paused then.
 func startWorker(tb testing.TB) *worker {
 	tb.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -114,7 +114,7 @@ func startWorker(tb testing.TB) *worker {
 	return w
 }
 
-// launch starts a process that accepts commands as lines of JSON, and ends with this process at the latest.
+// launch starts a process that reads commands as lines of JSON. It does not outlive this process.
 func launch(cmd *exec.Cmd) (*worker, error) {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -129,7 +129,7 @@ func launch(cmd *exec.Cmd) (*worker, error) {
 	w := &worker{cmd: cmd, exited: make(chan struct{}), in: json.NewEncoder(stdin), pending: make(map[int]chan reply)}
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread that started it ends.
+		// The kernel kills the child when the thread that started it exits.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(w.exited)
@@ -148,7 +148,7 @@ func launch(cmd *exec.Cmd) (*worker, error) {
 	return w, nil
 }
 
-// read delivers the replies until the process is gone.
+// read delivers the replies until the process exits.
 func (w *worker) read(out io.Reader) {
 	for replies := json.NewDecoder(out); ; {
 		var r reply
@@ -169,13 +169,14 @@ func (w *worker) read(out io.Reader) {
 	}
 }
 
-// send sends the worker a command. The channel gets the reply, or is closed if the process ends before.
+// send sends the worker a command. The channel receives the reply, or is closed if the process exits first.
 func (w *worker) send(tb testing.TB, r request) <-chan reply {
 	tb.Helper()
 	return w.tell(tb, r.Do, func(id int) any { r.ID = id; return r })
 }
 
-// tell sends the process a command in its own format, to do what; with returns the command for the number of its reply.
+// tell sends the process a command in its own format. what names the command in errors; with returns the command with
+// the given ID.
 func (w *worker) tell(tb testing.TB, what string, with func(id int) any) <-chan reply {
 	tb.Helper()
 	w.mu.Lock()
@@ -198,7 +199,7 @@ func receive(tb testing.TB, c <-chan reply) reply {
 	return receiveWithin(tb, c, promptTimeout)
 }
 
-// receiveWithin waits for the reply to a command that takes long.
+// receiveWithin waits for a reply, for at most most.
 func receiveWithin(tb testing.TB, c <-chan reply, most time.Duration) reply {
 	tb.Helper()
 	select {
@@ -227,7 +228,7 @@ func must(tb testing.TB, r reply) reply {
 	return r
 }
 
-// value reads the value of a reply.
+// value decodes the value of a reply.
 func value[T any](tb testing.TB, r reply) (v T) {
 	tb.Helper()
 	if err := json.Unmarshal(r.Value, &v); err != nil {
@@ -236,14 +237,14 @@ func value[T any](tb testing.TB, r reply) (v T) {
 	return v
 }
 
-// stop pauses the process, and returns when none of its threads runs any more.
+// stop pauses the process, and returns when none of its threads runs anymore.
 func (w *worker) stop(tb testing.TB) {
 	tb.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		tb.Fatalf("SIGSTOP: %v", err)
 	}
 	for {
-		// Not wait4: it could take the exit status away from cmd.Wait.
+		// Not wait4: it could consume the exit status that cmd.Wait needs.
 		err := unix.Waitid(unix.P_PID, w.cmd.Process.Pid, nil, unix.WSTOPPED, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
@@ -255,7 +256,7 @@ func (w *worker) stop(tb testing.TB) {
 	}
 }
 
-// cont resumes it.
+// cont resumes the process.
 func (w *worker) cont(tb testing.TB) {
 	tb.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -263,33 +264,33 @@ func (w *worker) cont(tb testing.TB) {
 	}
 }
 
-// kill ends it like a crash, and returns when it is gone.
+// kill kills the process like a crash, and returns when it has exited.
 func (w *worker) kill() {
-	_ = w.cmd.Process.Kill() // fails only when it is gone already
+	_ = w.cmd.Process.Kill() // fails only if it has already exited
 	<-w.exited
 }
 
 // granted is a worker's reply about a hold.
 type granted struct {
-	Hold int // its name in the commands that follow
+	Hold int // its number in later commands
 	Op   op
 }
 
-// process is the worker's side.
+// process is the state of the worker process.
 type process struct {
 	rdb    rueidis.Client // the client's
 	side   rueidis.Client // for the data that the locks protect
 	client *client.Client
 
 	begun  atomic.Int64 // the number of calls of Lock so far
-	enough atomic.Bool  // ends streams
+	enough atomic.Bool  // stops streams
 	runner *runner      // set by relay
 
 	mu    sync.Mutex
 	holds []lock.Hold // guarded by mu
 }
 
-// work serves commands, each in a separate goroutine, until there are no more.
+// work executes commands, each in a separate goroutine, until there are no more.
 func work(in io.Reader, out io.Writer) (code int) {
 	p := &process{}
 	var mu sync.Mutex
@@ -307,7 +308,7 @@ func work(in io.Reader, out io.Writer) (code int) {
 			_ = replies.Encode(a) // without a parent there is no reader
 		}
 		if r.Do == "close" {
-			serve() // alone: it looks for remaining goroutines
+			serve() // alone, because it counts the remaining goroutines
 		} else {
 			go serve()
 		}
@@ -400,7 +401,7 @@ func (p *process) open(r request) (err error) {
 	return err
 }
 
-// lock acquires Name, by Lock with the limit Wait, or by TryLock without.
+// lock acquires Name: with Lock for at most Wait, or with TryLock if Wait is 0.
 func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	l := r.Kind.lock(p.client, r.Name, r.options()...)
 	p.begun.Add(1)
@@ -417,7 +418,7 @@ func (p *process) lock(ctx context.Context, r request) (granted, error) {
 	return granted{Hold: len(p.holds), Op: o}, nil
 }
 
-// lockWithin waits for at most d; with 0 it only tries. A deadline would also end the hold's context.
+// lockWithin waits for at most d; if d is 0, it only tries. A context deadline would also end the hold's context.
 func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold, error) {
 	if d == 0 {
 		return l.TryLock(ctx)
@@ -431,7 +432,7 @@ func lockWithin(ctx context.Context, l lock.Locker, d time.Duration) (lock.Hold,
 	return h, err
 }
 
-// refusedAt is the key of a context for the time when Redis refused the call with it, by monotonic.
+// refusedAt is the context key for the time when Redis refused the call, by monotonic.
 type refusedAt struct{}
 
 // noting returns a context of a call whose refusal is recorded.
@@ -439,7 +440,7 @@ func noting(ctx context.Context) context.Context {
 	return context.WithValue(ctx, refusedAt{}, new(atomic.Int64))
 }
 
-// grant records that o got h, and when it was refused before, if it was.
+// grant records that o acquired h, and the time of an earlier refusal, if any.
 func (p *process) grant(o *op, h lock.Hold) {
 	o.Grant(h)
 	if at, ok := h.Context().Value(refusedAt{}).(*atomic.Int64); ok {
@@ -453,7 +454,7 @@ func (p *process) hold(n int) lock.Hold {
 	return p.holds[n-1]
 }
 
-// close ends everything, and fails if a goroutine is left.
+// close closes everything, and fails if a goroutine is left.
 func (p *process) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, promptTimeout)
 	defer cancel()
