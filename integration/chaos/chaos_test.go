@@ -26,7 +26,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// topologies are those that LEASEHOLD_CHAOS_TOPOLOGIES names, or all.
+// topologies returns the topologies named by LEASEHOLD_CHAOS_TOPOLOGIES, or all of them.
 func topologies() []string {
 	if given := os.Getenv("LEASEHOLD_CHAOS_TOPOLOGIES"); given != "" {
 		return strings.Split(given, ",")
@@ -34,7 +34,7 @@ func topologies() []string {
 	return []string{"standalone", "sentinel", "cluster", "quorum"}
 }
 
-// setting reads an environment variable.
+// setting returns the value of an environment variable, or the default or.
 func setting[T any](t *testing.T, name string, or T, parse func(string) (T, error)) T {
 	t.Helper()
 	given := os.Getenv(name)
@@ -50,7 +50,7 @@ func setting[T any](t *testing.T, name string, or T, parse func(string) (T, erro
 
 func number(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }
 
-// result is the result of a round. The results of many rounds make up docs/evidence/reliability.md.
+// result is the result of a round. docs/evidence/reliability.md sums up the results of many rounds.
 type result struct {
 	Seed      uint64
 	Round     int
@@ -64,21 +64,21 @@ type result struct {
 	Redisson  string `json:",omitempty"`
 	When      time.Time
 	Report    report
-	Granted   map[string]int // by the kind of lock
+	Granted   map[string]int // by type of lock
 	Faults    map[string]int
-	Overlaps  int   // that faults explain
-	Longest   int64 // ns: the longest of them
-	Lost      int   // holds that were lost, and told so
-	Killed    int   // processes
-	Checked   int   // holds, by the exact checker
-	Porcupine int   // holds, by Porcupine as well
+	Overlaps  int   // explained by faults
+	Longest   int64 // ns: duration of the longest overlap
+	Lost      int   // holds that were lost, with their holders notified
+	Killed    int   // number of processes
+	Checked   int   // holds checked by the exact checker
+	Porcupine int   // holds also checked by Porcupine
 	Wrong     []string
 }
 
-// TestChaos runs rounds until DURATION has passed; without DURATION, one short round.
+// TestChaos runs rounds until DURATION has passed; without DURATION, it runs one short round.
 func TestChaos(t *testing.T) {
 	if !redistest.Installed() {
-		redistest.Start(t) // says what is missing
+		redistest.Start(t) // reports what is missing
 	}
 	length := setting(t, "DURATION", 0, time.ParseDuration)
 	each := setting(t, "ROUND_TIME", 20*time.Second, time.ParseDuration)
@@ -99,7 +99,7 @@ func TestChaos(t *testing.T) {
 	t.Log(sum.String())
 }
 
-// TestSeeds runs the rounds that once failed; they are in testdata/seeds.
+// TestSeeds runs the rounds in testdata/seeds, which once failed.
 func TestSeeds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("each of them takes half a minute")
@@ -130,7 +130,7 @@ func TestSeeds(t *testing.T) {
 // play runs a round, and checks it.
 func play(t *testing.T, p plan) result { return playWith(t, p, (*scene).run) }
 
-// playWith runs a round whose faults are done by run, and checks it.
+// playWith runs a round whose faults are injected by run, and checks it.
 func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 	t.Run(fmt.Sprintf("%d-%d-%s-%s", p.Seed, p.Round, p.Topology, p.Temper), func(t *testing.T) {
 		dir := t.TempDir()
@@ -181,7 +181,7 @@ func (s *scene) judge(r *result) {
 			switch {
 			case e.Place == "" || e.Place == p.Name:
 				pasts[i].events = append(pasts[i].events, e)
-			case s.plan.together(e.Place, p.Name): // a hold of several ends when one of them is gone
+			case s.plan.together(e.Place, p.Name): // a hold of several locks ends when one of them is lost
 				pasts[i].events = append(pasts[i].events, event{From: e.From, To: e.To, What: e.What, Place: e.Place, Others: e.Forgets || e.Takes})
 			}
 		}
@@ -192,7 +192,7 @@ func (s *scene) judge(r *result) {
 		}
 		records, err := readRecords(p.file)
 		if p.killed != 0 && errors.Is(err, fs.ErrNotExist) {
-			err = nil // it was killed before it had begun
+			err = nil // it was killed before it started
 		}
 		if err != nil {
 			s.Errorf("the records of %s: %v", s.names[p], err)
@@ -281,7 +281,7 @@ func (s *scene) keep(r result) {
 	logs := func(of string, servers []*redistest.Server) {
 		for i, server := range servers {
 			if log, err := server.Log(); err == nil {
-				_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", of, i)), log, 0o644) // the rest is kept all the same
+				_ = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%d.log", of, i)), log, 0o644) // the rest is kept anyway
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func (s *scene) keep(r result) {
 	}
 	files, _ := filepath.Glob(filepath.Join(s.dir, "*"))
 	for _, file := range files {
-		// The files of records are sparse, and cp leaves the holes.
+		// The record files are sparse; cp preserves the holes.
 		if said, err := exec.Command("cp", "--sparse=always", file, dir).CombinedOutput(); err != nil {
 			s.Errorf("%v: %s", err, said)
 		}
@@ -299,8 +299,8 @@ func (s *scene) keep(r result) {
 	s.Logf("what it left behind: %s", dir)
 }
 
-// history is what all processes wrote down, a line for each hold or other call, in the order in which they began. Redisson's and
-// those of the last visit are there, too. Times are in ns, by the clock of events.json.
+// history lists what all processes recorded, one line for each hold or other call, in the order in which they began,
+// including Redisson's and those of the final visit. Times are in ns, by the clock of events.json.
 func (s *scene) history() []byte {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, "place\tprocess\tgoroutine\tcall\tasked\tqueued\tgranted\tbelieved\tpromised\tunlock\tunlocked\toutcome\ttoken\towner\tpermits\tflags")
@@ -368,7 +368,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// store adds the result to the file that LEASEHOLD_CHAOS_RESULTS names.
+// store appends the result to the file named by LEASEHOLD_CHAOS_RESULTS.
 func store(t *testing.T, r result) {
 	name := os.Getenv("LEASEHOLD_CHAOS_RESULTS")
 	if name == "" {
@@ -384,7 +384,7 @@ func store(t *testing.T, r result) {
 	}
 }
 
-// sums is the result of several rounds.
+// sums is the total of several rounds.
 type sums struct {
 	rounds, wrong, overlaps, lost, killed, checked, porcupine int
 	granted, faults                                           map[string]int
@@ -421,7 +421,7 @@ func (s *sums) String() string {
 		s.rounds, s.checked, list(s.granted), s.wrong, list(s.faults), s.overlaps, s.lost, s.killed, s.porcupine)
 }
 
-// commit names the latest commit that changed the library.
+// commit returns the latest commit that changed the library.
 var commit = sync.OnceValue(func() string {
 	library := []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)integration", ":(top,exclude)benchmarks", ":(top,exclude)internal/redistest"}
 	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, library...)...).Output()
@@ -435,7 +435,7 @@ var commit = sync.OnceValue(func() string {
 	return name
 })
 
-// rueidisVersion is the version of rueidis. A test binary does not contain its module versions.
+// rueidisVersion returns the version of rueidis. A test binary does not contain its module versions.
 func rueidisVersion() string {
 	text, err := os.ReadFile("../go.mod")
 	if err == nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/leasehold-go/leasehold/integration/internal/history"
 )
 
-// hold is a record, and what is known of its process.
+// hold is a record, with information about its process.
 type hold struct {
 	record
 	Process string // "go0.1": the second process in the first one's place
-	End     int64  // until when it was certainly believed
+	End     int64  // the hold was certainly considered valid until then
 }
 
-// ends returns until when the holder considered the hold valid. A killed process did so as long as it lived, and until
-// Until.
+// ends returns until when the holder considered the hold valid. A killed process did so until it was killed, but no
+// longer than Until.
 func (r record) ends(killed int64) int64 {
 	if killed != 0 && r.Release == 0 && r.Flags&flagSeenLost == 0 {
 		return max(r.Look, min(killed, max(r.Until, r.LookUntil)))
@@ -28,7 +28,7 @@ func (r record) ends(killed int64) int64 {
 	return r.Look
 }
 
-// lease is for how long the server keeps the latest lease.
+// lease returns how long the server keeps the last lease.
 func (h hold) lease() time.Duration {
 	if h.Flags&flagFixed != 0 {
 		return longest
@@ -40,12 +40,12 @@ func (h hold) lease() time.Duration {
 type event struct {
 	From, To int64
 	What     string
-	Place    string `json:",omitempty"` // the lock that it was about; all if empty
-	Forgets  bool   `json:",omitempty"` // holds from before can be forgotten
-	Takes    bool   `json:",omitempty"` // holds from before can be lost, but not granted to another owner meanwhile
-	Falls    bool   `json:",omitempty"` // tokens without a register can fall
-	Lost     bool   `json:",omitempty"` // tokens with a register can fall as well
-	Others   bool   `json:",omitempty"` // it is about a lock that several calls take together with this one
+	Place    string `json:",omitempty"` // the lock that it affects; all if empty
+	Forgets  bool   `json:",omitempty"` // earlier holds can be lost by the server
+	Takes    bool   `json:",omitempty"` // earlier holds can be lost, but not granted to another owner in the meantime
+	Falls    bool   `json:",omitempty"` // tokens without a token counter can decrease
+	Lost     bool   `json:",omitempty"` // tokens with a token counter can decrease as well
+	Others   bool   `json:",omitempty"` // it affects a lock that several calls acquire together with this one
 }
 
 // wrong is a finding of the checker.
@@ -73,16 +73,16 @@ func (w wrong) String() string {
 type past struct {
 	place  place
 	holds  []hold  // reentries excluded
-	events []event // that are about it
+	events []event // events that affect the place
 	calm   bool
 }
 
-// tally is what the checker counted.
+// tally is the checker's statistics.
 type tally struct {
-	Overlaps int           // that a fault explains
-	Longest  time.Duration // after such a fault, two owners believed
+	Overlaps int           // explained by a fault
+	Longest  time.Duration // how long two owners acted as holders after such a fault, at most
 	Lost     int           // holds that ended before their Unlock
-	Behind   time.Duration // the longest time from the fault until the last forgotten hold was over
+	Behind   time.Duration // the longest time from the fault until the last lost hold ended
 }
 
 // most is the maximum number of reported findings of one sort.
@@ -113,7 +113,7 @@ type acquisition struct {
 	owner   int64
 }
 
-// tenures returns when the first request of each acquisition was sent. Anything that the server had of it before is not
+// tenures returns when the first request of each acquisition was sent. The server's state of an acquisition is never
 // older.
 func (p *past) tenures() map[acquisition]int64 {
 	start := make(map[acquisition]int64, len(p.holds))
@@ -126,8 +126,8 @@ func (p *past) tenures() map[acquisition]int64 {
 	return start
 }
 
-// excused reports whether a fault explains that h was forgotten, or that forgotten holds were considered valid, at the
-// instant at: the acquisition began before the end of the fault, and no lease has passed since.
+// excused reports whether a fault explains that h was lost, or that lost holds were still considered valid, at the
+// given time: the acquisition began before the end of the fault, and no lease has passed since.
 func (p *past) excused(h hold, start map[acquisition]int64, at int64) (by event, ok bool) {
 	for _, e := range p.events {
 		if e.Forgets && at >= e.From && at <= e.To+int64(h.lease()) && start[acquisition{h.Process, h.Owner}] <= e.To {
@@ -143,7 +143,7 @@ func (p *past) excludes(a, b hold) bool {
 	case "rw":
 		return a.Side == 'w' || b.Side == 'w'
 	case "semaphore":
-		return false // they are counted
+		return false // semaphores are counted instead
 	}
 	return true
 }
@@ -153,7 +153,7 @@ func (p *past) overlaps(start map[acquisition]int64, sum *tally) (found []wrong)
 	var live []hold
 	for _, h := range p.holds {
 		if h.End < h.Granted {
-			continue // no look found it valid
+			continue // no check found it valid
 		}
 		live = slices.DeleteFunc(live, func(l hold) bool { return l.End <= h.Granted })
 		used, before := int(h.Permits), []hold(nil)
@@ -189,15 +189,16 @@ func (p *past) overlaps(start map[acquisition]int64, sum *tally) (found []wrong)
 	return found
 }
 
-// falls are the periods in which the tokens of the place can decrease. Holds of acquisitions that began before count for
-// another lease. A holder from before, whose lease is renewed, may hand on the token that follows its own at any time.
+// falls returns the periods in which the tokens of the place can decrease. Holds of earlier acquisitions remain
+// possible for another lease. An earlier holder whose lease is renewed may hand off its lock, with the next token, at
+// any time.
 func (p *past) falls() (all []event) {
 	for _, e := range p.events {
 		if !e.Lost && (!e.Falls || p.place.Fenced) {
 			continue
 		}
 		to, latest := e.To+int64(longest), uint64(0)
-		for _, h := range p.holds { // by their grants
+		for _, h := range p.holds { // sorted by grant
 			if h.Token == 0 || h.Side == 'r' {
 				continue
 			}
@@ -216,7 +217,7 @@ func (p *past) falls() (all []event) {
 
 // tokens searches for a token that is not larger than the token of a hold granted before its request.
 func (p *past) tokens() (found []wrong) {
-	var all []hold // by their grants
+	var all []hold // sorted by grant
 	for _, h := range p.holds {
 		if h.Token != 0 && h.Side != 'r' {
 			all = append(all, h)
@@ -225,7 +226,7 @@ func (p *past) tokens() (found []wrong) {
 	byCall := slices.Clone(all)
 	slices.SortFunc(byCall, func(a, b hold) int { return cmp.Compare(a.Call, b.Call) })
 	falls := p.falls()
-	// floor is the instant since which no tokens have fallen.
+	// floor is the end of the last period before h in which tokens could decrease.
 	floor := func(h hold) (at int64) {
 		for _, f := range falls {
 			if h.Granted >= f.From {
@@ -240,7 +241,7 @@ func (p *past) tokens() (found []wrong) {
 	}
 	slices.Sort(floors)
 	for _, since := range slices.Compact(floors) {
-		var largest hold // of those that were granted before the call of h, and since
+		var largest hold // of the holds granted after since and before the call of h
 		next := 0
 		for _, h := range byCall {
 			for ; next < len(all) && all[next].Granted < h.Call; next++ {
@@ -266,9 +267,9 @@ func (p *past) taken(start map[acquisition]int64, sum *tally) (found []wrong) {
 			found = append(found, wrong{"it was believed after the end of its promise", p.place.Name, h.Look, []hold{h}})
 		}
 		if h.Outcome != outcomeGone || h.Released >= h.LookUntil {
-			continue // the server answered after the lease
+			continue // the server replied after the lease had expired
 		}
-		// The hold can have been forgotten long before its holder learns of it.
+		// The hold can have been lost long before its holder is notified.
 		explained := slices.ContainsFunc(p.events, func(e event) bool {
 			return (e.Forgets || e.Takes || e.Others && h.Flags&flagMulti != 0) && start[acquisition{h.Process, h.Owner}] <= e.To && h.Released >= e.From && h.Granted <= e.To+int64(longest)
 		})
@@ -296,11 +297,11 @@ func (p *past) order() (found []wrong) {
 	return found
 }
 
-// mostForPorcupine is how many holds of a place Porcupine checks; its memory grows with the square.
+// mostForPorcupine is the maximum number of holds of a place that Porcupine checks; its memory grows quadratically.
 const mostForPorcupine = 4000
 
-// porcupine makes Porcupine search for a legal order, if the history is not too long, and no fault excuses anything. It
-// reports whether it did so.
+// porcupine makes Porcupine search for a legal order, if the history is not too long, and no fault can excuse a
+// violation. It reports whether it did.
 func (p *past) porcupine(file string) (did bool, err error) {
 	forgets := slices.ContainsFunc(p.events, func(e event) bool { return e.Forgets || e.Falls })
 	single := p.place.Kind == "plain" || p.place.Kind == "fair" || p.place.Kind == "rw" && !p.place.Fenced
@@ -310,7 +311,7 @@ func (p *past) porcupine(file string) (did bool, err error) {
 	var ops []history.Op
 	for i, h := range p.holds {
 		if h.End < h.Granted {
-			continue // nobody believed in it
+			continue // no process considered it valid
 		}
 		o := history.Op{
 			Kind: history.Acquire, Goroutine: i, Call: h.Call, Queued: h.Queued, Return: h.Granted, OK: true,
@@ -330,7 +331,7 @@ func (p *past) porcupine(file string) (did bool, err error) {
 	if p.place.Kind == "rw" {
 		_, err = history.Check(history.RWClaims{}, ops)
 		if err != nil {
-			_ = history.Draw(history.RWClaims{}, ops, file) // the error is told of
+			_ = history.Draw(history.RWClaims{}, ops, file) // the error is reported anyway
 		}
 		return true, err
 	}
@@ -341,10 +342,10 @@ func (p *past) porcupine(file string) (did bool, err error) {
 	return true, err
 }
 
-// The checker detects each kind of violation. Each history was made manually.
+// The checker detects each type of violation. Each history was written by hand.
 func TestCheck(t *testing.T) {
 	const ms = int64(time.Millisecond)
-	// one is a hold of a process that was asked for, granted, believed and unlocked at these milliseconds.
+	// one is a hold of a process that was requested, granted, last considered valid and unlocked at these milliseconds.
 	one := func(process string, call, granted, end int64, token uint64) hold {
 		return hold{Process: process, End: end * ms, record: record{
 			Call: call * ms, Granted: granted * ms, Look: end * ms, LookUntil: (end + 1000) * ms, Release: end * ms, Released: (end + 1) * ms,

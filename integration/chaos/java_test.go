@@ -25,10 +25,10 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// javaThreads is how many threads of Redisson acquire the same locks.
+// javaThreads is the number of Redisson's threads, which acquire the same locks.
 const javaThreads = 4
 
-// java is a driver process (redisson/src/main/java/leasehold/interop/Driver.java), and the holds of its threads. It
+// java is a driver process (redisson/src/main/java/leasehold/interop/Driver.java), with the holds of its threads. It
 // bypasses the proxies: the effect of a broken network on Redisson's own retries is not tested.
 type java struct {
 	cmd    *exec.Cmd
@@ -38,12 +38,12 @@ type java struct {
 
 	mu              sync.Mutex
 	in              *json.Encoder          // guarded by mu
-	pending         map[int]chan javaReply // guarded by mu; nil once it is gone
+	pending         map[int]chan javaReply // guarded by mu; nil once the process has exited
 	next            int                    // guarded by mu
-	holds           map[int][]hold         // guarded by mu; by the place
+	holds           map[int][]hold         // guarded by mu; by the number of the place
 	refused, failed int                    // guarded by mu
 
-	// resent is how many of its questions for a permit Redisson may have sent twice.
+	// resent is how many requests for a permit Redisson may have sent twice.
 	resent atomic.Int32
 }
 
@@ -59,8 +59,8 @@ type javaDid struct {
 	Called, Returned int64
 }
 
-// javaJar returns the driver's jar, "" without Java. With LEASEHOLD_REQUIRE_JAVA=1 it is built, and must exist; otherwise a
-// jar built by make interop is used.
+// javaJar returns the driver's jar, or "" without Java. With LEASEHOLD_REQUIRE_JAVA=1 it is built, and must exist;
+// otherwise a jar built by make interop is used.
 func javaJar(tb testing.TB) string {
 	tb.Helper()
 	required := os.Getenv("LEASEHOLD_REQUIRE_JAVA") == "1"
@@ -107,7 +107,7 @@ func (s *scene) startJava() *java {
 	j := &java{cmd: cmd, exited: make(chan struct{}), in: json.NewEncoder(stdin), pending: map[int]chan javaReply{}, holds: map[int][]hold{}}
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread that started it ends.
+		// The kernel kills the child when the thread that started it exits.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(j.exited)
@@ -148,7 +148,7 @@ func (s *scene) startJava() *java {
 	return j
 }
 
-// read delivers the replies until the process is gone.
+// read delivers the replies until the process exits.
 func (j *java) read(out io.Reader) {
 	for replies := json.NewDecoder(out); ; {
 		var r javaReply
@@ -203,7 +203,7 @@ func (j *java) thread(name string, p place, kind, method string, more map[string
 }
 
 // once acquires a lock or a permit, and releases it. Redisson guarantees nothing about a hold that it renews, so End is
-// when the first lease ends at the latest.
+// no later than when the first lease expires.
 func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 	at := r.IntN(len(s.plan.Places))
 	p := s.plan.Places[at]
@@ -228,19 +228,19 @@ func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 		ok = j.takes(&h, longest, func() (javaDid, error) { return j.thread(name, p, kind, method, limits) })
 		giveBack = func() (javaDid, error) { return j.thread(name, p, kind, "unlock", nil) }
 	case "fair":
-		// Without a wait it does not enter the queue: a caller of Redisson whose call fails stays there for 300 s, and all
-		// others behind it. Such a call takes no lease, so Redisson renews this one.
+		// Without a wait it does not enter the queue: a caller of Redisson whose call fails stays in the queue for 300
+		// s, and blocks all others behind it. Such a call accepts no lease, so Redisson renews the lock.
 		h.Flags = 0
 		ok = j.takes(&h, lease, func() (javaDid, error) { return j.thread(name, p, "fair", "tryLock", nil) })
 		giveBack = func() (javaDid, error) { return j.thread(name, p, "fair", "unlock", nil) }
 	case "semaphore":
 		if slices.ContainsFunc(s.plan.Servers, func(f fault) bool { return f.Do == "clock" }) {
-			return // Redisson goes by its own clock: beside a server's that is set back, it takes permits whose leases last
+			return // Redisson uses its own clock: if the server's clock moves backward, it takes permits whose leases are still valid
 		}
 		var ids []string
 		ok = j.takes(&h, longest, func() (did javaDid, err error) {
 			did, err = j.permit(p, "acquire", map[string]any{"n": 1, "wait": r.IntN(20), "lease": longest.Milliseconds()})
-			if err != nil || did.Returned-did.Called > time.Second.Nanoseconds() { // it waits for 20 ms, and for the answer
+			if err != nil || did.Returned-did.Called > time.Second.Nanoseconds() { // it waits for 20 ms, and for the reply
 				j.resent.Add(1)
 			}
 			if err == nil {
@@ -264,7 +264,7 @@ func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 		h.Release, h.Released, h.Outcome = gave.Called, gave.Returned, outcomeOK
 		h.End = min(h.Until, gave.Called)
 	} else {
-		h.Outcome, h.End = outcomeUnknown, h.Granted // it may have lost it, and is not told before
+		h.Outcome, h.End = outcomeUnknown, h.Granted // it may have lost the hold without being notified
 	}
 	h.Look = h.End
 	j.mu.Lock()
@@ -273,7 +273,7 @@ func (j *java) once(s *scene, name string, number int, r *rand.Rand) {
 	j.holds[at] = append(j.holds[at], h)
 }
 
-// takes reports whether a call acquired what it was to acquire, for a time, and records in h when that was.
+// takes reports whether a call acquired what it requested, for at least the given time, and records the times in h.
 func (j *java) takes(h *hold, least time.Duration, call func() (javaDid, error)) bool {
 	took, err := call()
 	if err == nil && took.Result != false {
@@ -290,7 +290,7 @@ func (j *java) takes(h *hold, least time.Duration, call func() (javaDid, error))
 	return false
 }
 
-// permit calls a method of a semaphore. The driver does not report when it did, so the times are those around the call.
+// permit calls a method of a semaphore. The driver does not report the times, so they are measured around the call.
 func (j *java) permit(p place, method string, more map[string]any) (did javaDid, err error) {
 	command := map[string]any{"do": "permit." + method, "client": "chaos", "name": p.Name}
 	maps.Copy(command, more)
@@ -303,7 +303,7 @@ func (j *java) permit(p place, method string, more map[string]any) (did javaDid,
 	return did, json.Unmarshal(r.Value, &did.Result)
 }
 
-// ids are the permits of a reply.
+// ids returns the permits in a reply.
 func (d javaDid) ids() (all []string, err error) {
 	some, ok := d.Result.([]any)
 	if !ok {
@@ -319,16 +319,16 @@ func (d javaDid) ids() (all []string, err error) {
 	return all, nil
 }
 
-// stop makes its threads acquire no further lock.
+// stop makes the threads acquire no more locks.
 func (j *java) stop() {
 	if j != nil {
 		j.enough.Store(true)
 	}
 }
 
-// finish waits until its threads are done. No other client acquires the locks any more: a thread of Redisson receives no
-// message of a channel whose slot was migrated, and sends a request only when the lease in its reply expires. Where others
-// acquire the lock continuously, it finds the lock free by chance.
+// finish waits until the threads are done. By then no other client acquires the locks: a thread of Redisson receives no
+// messages from a channel whose slot was migrated, and retries only when the lease in its last reply has expired. If
+// others acquired the lock continuously, the thread would find it free only by chance.
 func (j *java) finish(tb testing.TB) {
 	if j == nil {
 		return
@@ -345,11 +345,11 @@ func (j *java) finish(tb testing.TB) {
 }
 
 func (j *java) kill() {
-	_ = j.cmd.Process.Kill() // it may be gone
+	_ = j.cmd.Process.Kill() // it may have exited
 	<-j.exited
 }
 
-// version is Redisson's.
+// redissonVersion returns the version of Redisson.
 func redissonVersion() string {
 	text, err := os.ReadFile("../redisson/pom.xml")
 	if err != nil {

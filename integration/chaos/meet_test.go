@@ -18,10 +18,9 @@ import (
 // parts is the count of each round of a latch: each process counts its own part.
 const parts = 3
 
-// meetings are the goroutines that wait for other processes, repeatedly until they have done enough. One counts the latches
-// down in turn; no round of a latch therefore begins before all processes have finished the earlier one, unless a process
-// was killed, or the server lost data. One waits for latches and counts nothing. One joins the wait group, and one waits
-// for it.
+// meetings returns the functions that goroutines call repeatedly to wait for other processes. One counts the latches
+// down in turn, so no round of a latch begins before all processes have finished the earlier one, unless a process was
+// killed, or the server lost data. One only waits for latches. One joins the wait group, and one waits for it.
 func (w *worker) meetings() (all []func(*rand.Rand)) {
 	var latches []*taker
 	for i := range w.takers {
@@ -52,16 +51,16 @@ func (w *worker) meetings() (all []func(*rand.Rand)) {
 		})
 }
 
-// part is what a process counts in a round of a latch. Its name is unique.
+// part is a process's part of a round of a latch. Its name is unique.
 type part struct {
 	*taker
 	name string
 	*record
 }
 
-// counts creates a latch, counts its part, sometimes twice, and waits for the others. In every pause of the wait it repeats
-// its part, and the one before, as documented for users who want to survive a server that loses data: another process may
-// still need that one.
+// counts creates a latch, counts its part, sometimes twice, and waits for the others. In every pause of the wait it
+// repeats its part and the previous one, as documented for users who want to survive a server that loses data: another
+// process may still need the previous one.
 func (w *worker) counts(t *taker, before *part, round int, r *rand.Rand) *part {
 	p := &part{t, fmt.Sprintf("%s/%d", filepath.Base(w.File), round), w.records.add(record{
 		Side: callPart, Place: int16(t.number), Token: uint64(round), Call: history.Monotonic(), Granted: history.Monotonic(), Until: math.MaxInt64,
@@ -95,11 +94,11 @@ func (w *worker) sets(t *taker) {
 			return
 		}
 		w.refusedBy("set", err, t.Name)
-		time.Sleep(10 * time.Millisecond) // an error can come at once, as with a full memory
+		time.Sleep(10 * time.Millisecond) // errors can be immediate, as with a full memory
 	}
 }
 
-// count counts a part, and repeats that until there is a reply.
+// count counts a part, and retries until there is a reply.
 func (w *worker) count(p *part) {
 	for !w.enough.Load() {
 		one := record{Side: callNone, Place: int16(p.number), Call: history.Monotonic()}
@@ -123,9 +122,9 @@ func (w *worker) count(p *part) {
 	}
 }
 
-// awaitsLatch waits for a latch, and reports whether it was released. Now and then it does other work in the meantime. When
-// the processes have done enough, it gives up if the latch is not released, because the others have left. If the latch is
-// released and Wait hangs, so does this process, and its parent reports that.
+// awaitsLatch waits for a latch, and reports whether it was released. Occasionally it does other work in the meantime.
+// Once the processes have done enough, it stops waiting if the latch is not released, because the others have left. If
+// the latch is released and Wait hangs, so does this process, and its parent reports that.
 func (w *worker) awaitsLatch(t *taker, meanwhile func()) (opened bool) {
 	one := record{Side: callWait, Place: int16(t.number), Call: history.Monotonic()}
 	err := w.awaits(func(ctx context.Context) error {
@@ -154,7 +153,7 @@ func (w *worker) awaitsLatch(t *taker, meanwhile func()) (opened bool) {
 	return false
 }
 
-// awaits calls wait, and another function every now and then until that returns, or reports that it is time to give up.
+// awaits calls wait, and calls now occasionally, until wait returns or now reports that it is time to stop waiting.
 func (w *worker) awaits(wait func(context.Context) error, now func(context.Context) (giveUp bool)) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -179,7 +178,7 @@ type failing struct{ *latch.Worker }
 
 func (m failing) Unlock(ctx context.Context) error { return m.Fail(ctx) }
 
-// joins is a worker of the wait group for a while, usually not for long, so that there are moments without one.
+// joins is a worker of the wait group for a while, usually briefly, so that the group is empty at times.
 func (w *worker) joins(t *taker, r *rand.Rand) {
 	time.Sleep(time.Duration(r.IntN(int(40 * time.Millisecond))))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -206,7 +205,7 @@ func (w *worker) joins(t *taker, r *rand.Rand) {
 	w.unlock(records, failing{m}, t.Name)
 }
 
-// awaitsWaitGroup waits for the wait group, and dismisses the workers that are lost.
+// awaitsWaitGroup waits for the wait group, and dismisses lost workers.
 func (w *worker) awaitsWaitGroup(t *taker) {
 	err := awaitWaitGroup(t.waitGroup, t.number, func(wait func(context.Context) error) error {
 		return w.awaits(wait, func(ctx context.Context) bool { return w.enough.Load() && outlives(ctx, t.waitGroup) })
@@ -216,7 +215,7 @@ func (w *worker) awaitsWaitGroup(t *taker) {
 	}
 }
 
-// awaitWaitGroup makes wait call Wait, and records the result. It dismisses the workers that are lost.
+// awaitWaitGroup makes wait call Wait, and records the result. It dismisses lost workers.
 func awaitWaitGroup(c *latch.WaitGroup, number int, wait func(func(context.Context) error) error, write func(record)) error {
 	one := record{Side: callWait, Place: int16(number), Call: history.Monotonic()}
 	err := wait(func(ctx context.Context) error {
@@ -243,7 +242,8 @@ func awaitWaitGroup(c *latch.WaitGroup, number int, wait func(func(context.Conte
 	return err
 }
 
-// outlives reports whether a worker has a lease that no worker was given: the server's clock was moved backward.
+// outlives reports whether a worker's remaining lease is longer than any granted lease, because the server's clock
+// moved backward.
 func outlives(ctx context.Context, c *latch.WaitGroup) bool {
 	state, err := c.Inspect(ctx)
 	for _, left := range state.Left {
@@ -275,8 +275,8 @@ func (s *scene) visitLatch(p place) {
 	}
 }
 
-// visitWaitGroup waits for the wait group again, when all its workers have left: a lost one has been named by now, or is
-// named here.
+// visitWaitGroup waits for the wait group again, after all its workers have left. Any lost worker must have been named
+// by now, or is named here.
 func (s *scene) visitWaitGroup(p place, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

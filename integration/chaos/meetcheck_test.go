@@ -10,21 +10,22 @@ import (
 	"time"
 )
 
-// late is for how long a duplicate of a command without a reply may still arrive. rueidis, which has accepted it, dials for
-// 5 s, and waits for 10 s for the reply to HELLO; then it sends it. The rest is the network's.
+// late is how long after its call a duplicate of a command without a reply may still arrive. rueidis, which has
+// accepted it, dials for 5 s, and waits for 10 s for the reply to HELLO; then it sends it. The rest is the network
+// delay.
 const late = int64(15*time.Second + 2*lease)
 
-// forgotten reports whether the server can have lost by then what it was sent at since or later, or had since then.
+// forgotten reports whether the server can have lost, by the given time, what it received or stored at since or later.
 func (p *past) forgotten(since, by int64) bool {
 	return slices.ContainsFunc(p.events, func(e event) bool { return e.Forgets && e.From <= by && e.To >= since })
 }
 
-// calls are the records of a call, by their ends.
+// calls returns the records of one type of call, in the order of their ends.
 func (p *past) calls(side byte) []hold {
 	return slices.DeleteFunc(slices.Clone(p.holds), func(h hold) bool { return h.Side != side })
 }
 
-// first is the earliest record of a call about each owner.
+// first returns the earliest record of a type of call for each owner.
 func (p *past) first(side byte) map[int64]hold {
 	all := map[int64]hold{}
 	for _, h := range slices.Backward(p.calls(side)) {
@@ -33,7 +34,7 @@ func (p *past) first(side byte) map[int64]hold {
 	return all
 }
 
-// made is the latest of these that certainly existed at that time.
+// made returns the latest of these records that certainly existed at that time.
 func made(all []hold, at int64) (latest hold, ok bool) {
 	i, _ := slices.BinarySearchFunc(all, at, func(h hold, at int64) int { return cmp.Compare(h.Granted, at) })
 	if i == 0 {
@@ -42,12 +43,12 @@ func made(all []hold, at int64) (latest hold, ok bool) {
 	return all[i-1], true
 }
 
-// latch searches for a wait that ended before all parts of its round were counted, and for a latch that was created and is
-// unknown.
+// latch searches for a wait that ended before all parts of its round were counted, and for a latch that was created and
+// is unknown.
 //
-// Wait returns without an error only if the latch is released at some instant of the call. Let the latch be created by a
-// call that had returned before the wait began: that round, or a later one, came to 0, and each of its parts was counted
-// between the start of that call and the end of the wait.
+// Wait returns without an error only if the latch is released at some instant of the call. Take the latch created by
+// the last call that had returned before the wait began: that round, or a later one, reached 0, and each of its parts
+// was counted between the start of that call and the end of the wait.
 func (p *past) latch() (found []wrong) {
 	sets, all := p.calls(callSet), p.calls(callPart)
 	for _, w := range p.calls(callWait) {
@@ -69,7 +70,8 @@ func (p *past) latch() (found []wrong) {
 	return append(found, p.unknown(sets)...)
 }
 
-// unknown searches for a reply that a latch or a wait group does not exist which had been created, and was not lost.
+// unknown searches for a reply that says a latch or a wait group does not exist, although it was created and cannot
+// have been lost.
 func (p *past) unknown(sets []hold) (found []wrong) {
 	for _, u := range p.calls(callNone) {
 		if set, ok := made(sets, u.Call); ok && !p.forgotten(set.Call, u.Granted) && len(found) < most {
@@ -79,24 +81,24 @@ func (p *past) unknown(sets []hold) (found []wrong) {
 	return found
 }
 
-// waitGroup searches for a wait that ended while there was a worker that was not done, for a worker that was named as lost
-// and was not, and for violations of any hold.
+// waitGroup searches for a wait that ended while there was a worker that was not done, for a worker that was wrongly
+// named as lost, and for violations by holds.
 func (p *past) waitGroup() (found []wrong, sum tally) {
 	members := past{place: p.place, holds: p.calls(0), events: p.events}
 	found = members.taken(members.tenures(), &sum)
 	dropped, byOwner := p.first(callDrop), p.first(0)
 	for _, n := range p.calls(callNamed) {
-		m, known := byOwner[n.Owner] // a call of Join that has not returned is not known
+		m, known := byOwner[n.Owner] // the owner is unknown until Join has returned
 		alive := m.Look > n.Granted
 		done := m.Outcome == outcomeOK && m.Flags&flagFails == 0
-		joining := m.Granted-m.Call >= int64(m.lease()) && n.Call < m.Granted // its first lease can have run out before Join had an answer
+		joining := m.Granted-m.Call >= int64(m.lease()) && n.Call < m.Granted // its first lease can have expired before Join received its reply
 		if known && (alive || done) && !joining && !p.forgotten(m.Call, n.Granted) && len(found) < most {
 			found = append(found, wrong{"a member was called lost, and was not", p.place.Name, n.Granted, []hold{m, n}})
 		}
 	}
-	var busy []hold // from Granted to End it is certainly a member that is not done
+	var busy []hold // from Granted to End, it is certainly a member that is not done
 	for _, m := range members.holds {
-		// It can be done from its Unlock on, if it was a member before that.
+		// It can be done from its Unlock on, if it was still a member.
 		end := int64(math.MaxInt64)
 		if m.Release != 0 && m.Flags&(flagFails|flagSeenLost) == 0 {
 			end = m.Release
@@ -114,7 +116,7 @@ func (p *past) waitGroup() (found []wrong, sum tally) {
 	for _, w := range p.calls(callWait) {
 		// Is there a member that is not done at each instant of the call?
 		reach, by := w.Call, []hold{w}
-		for _, m := range busy { // by their grants
+		for _, m := range busy { // sorted by grant
 			if m.Granted > reach {
 				break
 			}
@@ -130,7 +132,7 @@ func (p *past) waitGroup() (found []wrong, sum tally) {
 	return append(found, p.unknown(slices.DeleteFunc(members.holds, func(m hold) bool { _, ok := dropped[m.Owner]; return ok }))...), sum
 }
 
-// The checker of latches detects each kind of violation. Each history was made manually.
+// The checker of latches detects each type of violation. Each history was written by hand.
 func TestCheck_latch(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	call := func(side byte, from, to int64) hold {
@@ -175,7 +177,7 @@ func TestCheck_latch(t *testing.T) {
 	}
 }
 
-// The checker of wait groups detects each kind of violation.
+// The checker of wait groups detects each type of violation.
 func TestCheck_waitGroup(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	call := func(side byte, owner, from, to int64) hold {
@@ -184,11 +186,11 @@ func TestCheck_waitGroup(t *testing.T) {
 	wait := func(from, to int64) hold { return call(callWait, 0, from, to) }
 	named := func(owner, at int64) hold { return call(callNamed, owner, at-1, at) }
 	dropped := func(owner, at int64) hold { return call(callDrop, owner, at, at) }
-	// done is a member that joined, and said that it is done.
+	// done is a member that joined and reported that it is done.
 	done := func(owner, from, to int64) hold {
 		return hold{record: record{Owner: owner, Call: (from - 1) * ms, Granted: from * ms, Look: to * ms, LookUntil: (to + 1000) * ms, Release: to * ms, Released: (to + 1) * ms, Outcome: outcomeOK}}
 	}
-	// killed is one whose process was killed, which looked last at that time.
+	// killed is a member whose process was killed, with its last check at that time.
 	killed := func(owner, from, to int64) hold {
 		return hold{record: record{Owner: owner, Call: (from - 1) * ms, Granted: from * ms, Look: to * ms, LookUntil: (to + 1000) * ms}}
 	}

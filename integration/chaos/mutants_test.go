@@ -17,11 +17,11 @@ type mutant struct {
 	name     string
 	file     string
 	old, new string
-	where    string // the topology in which it shows
-	says     string // what the checker must say; any of them, if they are separated by |
+	where    string // the topology in which it is detected
+	says     string // the expected finding of the checker; alternatives are separated by |
 }
 
-// What the checker says.
+// Findings of the checker.
 const (
 	saysTwo      = "two held it at once"
 	saysGone     = "the server did not have it any more"
@@ -89,8 +89,8 @@ var mutants = []mutant{
 	},
 }
 
-// The checker detects each bug. LEASEHOLD_MUTANTS=1 applies each of them to a copy, and runs rounds until one fails; make
-// chaos-mutants does so. Each of these must still be a place in the source.
+// The checker detects each bug. LEASEHOLD_MUTANTS=1, as set by make chaosmutants, applies each of them to a copy, and
+// runs rounds until one fails. Without it, the test checks that each replaced text still occurs in the source.
 func TestMutants(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// page is the contents of the page: the history of one lock around a finding.
+// page is the content of the page: the history of one lock around a finding.
 type page struct {
 	Title, Text string
 	Width       int
@@ -26,7 +26,7 @@ type page struct {
 	Rows        []row
 }
 
-// lane is a goroutine.
+// lane is the row of a goroutine.
 type lane struct {
 	Name string
 	Y    int
@@ -52,7 +52,7 @@ type tick struct {
 	Text string
 }
 
-// row is a hold with a finding. Times are since the instant of the finding.
+// row is a hold of a finding. Times are relative to the finding.
 type row struct{ Who, Asked, Granted, Believed, Unlocked, Token, Outcome string }
 
 var outcomes = []string{outcomeNone: "not unlocked", outcomeOK: "given back", outcomeExpired: "lost: lease expired", outcomeGone: "lost: the server did not have it", outcomeUnknown: "not confirmed"}
@@ -170,7 +170,7 @@ i { display: inline-block; width: 1em; height: .8em; margin: 0 .3em 0 1em }
 {{end}}</table></body></html>
 `))
 
-// draw writes pages that show the history around the findings, and the history itself.
+// draw writes pages that show the history around each finding, and the full history.
 func (s *scene) draw(p *past, found []wrong) {
 	for i, w := range found {
 		page := newPage(p, w)

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// The numbers of all rounds.
+// Constants of all rounds.
 const (
-	lease     = 1500 * time.Millisecond // of the watchdog
+	lease     = 1500 * time.Millisecond // of the watchdogs
 	opTimeout = lease / 6
-	longest   = 2 * lease // the longest lease that a lock is given
+	longest   = 2 * lease // the longest lease of any lock
 )
 
-// plan is one round: the processes, and the faults with their times. It depends only on the seed, the number of the round,
-// and its length.
+// plan is one round: the processes, and the faults with their times. It depends only on the seed, and on the number and
+// the length of the round.
 type plan struct {
 	Seed                  uint64
 	Round                 int
@@ -28,11 +28,11 @@ type plan struct {
 	Temper                string // calm, safe or rough
 	Processes, Goroutines int
 	Places                []place
-	Network               []fault // one after the other, beside those of the servers
+	Network               []fault // one after the other, in parallel with those of the servers
 	Servers               []fault
-	Durable               bool // the server writes each change to disk
+	Durable               bool // the server persists each change
 
-	Old func(slot, life int) *oldWorker `json:"-"` // the older version of this life of a process, nil for today's; nil if there are none
+	Old func(slot, life int) *oldWorker `json:"-"` // returns the older version for this life of a process, or nil for the current one; nil if there are none
 }
 
 // place is a lock that the goroutines of all processes acquire, or a latch or a wait group with which they wait for each
@@ -42,16 +42,16 @@ type place struct {
 	Kind    string   // plain, fair, rw, semaphore, multi, quorum, latch or wait group
 	Fenced  bool     `json:",omitempty"`
 	Lingers bool     `json:",omitempty"`
-	Members []string `json:",omitempty"` // of multi
-	Weight  int      // how often it is taken; 0 for a latch and a wait group, which have goroutines of their own
+	Members []string `json:",omitempty"` // of a multi-lock
+	Weight  int      // how often it is acquired; 0 for a latch and a wait group, which have separate goroutines
 }
 
-// permits is how many a semaphore has.
+// permits is the number of permits of each semaphore.
 const permits = 3
 
 // fault is one fault.
 type fault struct {
-	At  time.Duration // after the begin of the round, or when the one before is over
+	At  time.Duration // after the start of the round, or after the end of the previous fault
 	Do  string
 	On  int           // which process, place or server
 	For time.Duration `json:",omitempty"`
@@ -69,7 +69,7 @@ func (f fault) String() string {
 	return text
 }
 
-// kindOfFault is a fault that can be drawn: how often, and for how long.
+// kindOfFault is a type of fault that can be drawn: its weight, and its duration.
 type kindOfFault struct {
 	do          string
 	weight      int
@@ -77,22 +77,22 @@ type kindOfFault struct {
 	arg         int // Arg is drawn from 1 to arg
 }
 
-// A calm round has no fault that lets a heartbeat be late; so the order of fair queues must hold. A
-// rough one also has faults after which two owners may believe, for one lease; so those overlaps count, but are not wrong.
+// A calm round has no fault that delays heartbeats, so the order of fair queues must hold. A rough one also has faults
+// after which two owners may act as the holder for one lease; such overlaps are counted, but are not violations.
 var (
 	calmNetwork = []kindOfFault{
-		{"delay", 2, time.Second, 3 * time.Second, 20},           // of each request and reply, in ms at the most
-		{"drop replies", 3, time.Second, 3 * time.Second, 100},   // so many of 1,000, each with its connection
+		{"delay", 2, time.Second, 3 * time.Second, 20},           // of each request and reply, up to this many ms
+		{"drop replies", 3, time.Second, 3 * time.Second, 100},   // this many of 1,000, each with its connection
 		{"drop requests", 2, time.Second, 3 * time.Second, 50},   // the same
-		{"drop messages", 3, time.Second, 3 * time.Second, 1000}, // so many of 1,000, without a trace
+		{"drop messages", 3, time.Second, 3 * time.Second, 1000}, // this many of 1,000, silently
 		{"cut", 2, 0, 0, 0}, // all connections of a process
 	}
 	safeNetwork = append(slices.Clone(calmNetwork),
 		kindOfFault{"stop", 4, lease / 2, 3 * lease, 0},                                                       // SIGSTOP
-		kindOfFault{"kill", 2, 0, 0, 0},                                                                       // SIGKILL, and another process in its place
+		kindOfFault{"kill", 2, 0, 0, 0},                                                                       // SIGKILL, and another process replaces it
 		kindOfFault{"partition", 2, lease / 10, 2 * lease, 0},                                                 // connections are closed, and no new ones are made
-		kindOfFault{"half-open", 3, lease / 10, 5 * lease / 2, 0},                                             // no byte goes through, and no connection is closed
-		kindOfFault{"slow, then half-open", 3, lease, 2 * lease, int((lease - opTimeout) / time.Millisecond)}, // each reply is late by so many ms; then no byte goes through for two leases
+		kindOfFault{"half-open", 3, lease / 10, 5 * lease / 2, 0},                                             // no data is forwarded, and no connection is closed
+		kindOfFault{"slow, then half-open", 3, lease, 2 * lease, int((lease - opTimeout) / time.Millisecond)}, // each reply is delayed by this many ms; then no data is forwarded for two leases
 	)
 	calmServers = []kindOfFault{
 		{"script flush", 2, time.Second, 3 * time.Second, 0},     // every 10 ms
@@ -107,14 +107,14 @@ var (
 		kindOfFault{"force", 3, 0, 0, 0},  // ForceUnlock
 		kindOfFault{"delete", 3, 0, 0, 0}, // DEL
 	)
-	// What each topology adds.
+	// Additional faults of each topology.
 	roughOf = map[string][]kindOfFault{
 		"standalone": {{"restart empty", 3, 0, lease, 0}, {"clock", 3, lease, 3 * lease, 60}},
-		"sentinel":   {{"failover", 5, 0, 0, 2}}, // if Arg is 2, the last writes are forgotten
+		"sentinel":   {{"failover", 5, 0, 0, 2}}, // if Arg is 2, the last writes are lost
 		"cluster":    {{"failover", 4, 0, 0, 2}, {"take over", 3, 0, 0, 0}},
 	}
 	safeOf = map[string][]kindOfFault{
-		"durable": {{"crash", 4, 0, lease, 0}}, // kill -9; the server comes back with all that it knew
+		"durable": {{"crash", 4, 0, lease, 0}}, // kill -9; the server restarts with all its data
 		"cluster": {{"move slot", 6, 0, lease / 2, 0}},
 		"quorum":  {{"restart empty", 3, 0, 2 * lease, 0}, {"restart three empty", 4, 0, lease / 4, 0}, {"clock", 3, lease, 2 * lease, 60}},
 	}
@@ -122,7 +122,7 @@ var (
 
 // newPlan draws the plan of a round.
 func newPlan(seed uint64, round int, length time.Duration) plan {
-	// Four rounds have the four topologies, in some order.
+	// Every four rounds use the four topologies, in random order.
 	order := rand.New(rand.NewPCG(seed, uint64(round/4))).Perm(4)
 	r := rand.New(rand.NewPCG(seed, 1<<32|uint64(round)))
 	p := plan{
@@ -170,7 +170,7 @@ func newPlan(seed uint64, round int, length time.Duration) plan {
 	if p.Temper == "safe" && p.Topology == "standalone" {
 		p.Durable, servers = true, append(slices.Clone(servers), safeOf["durable"]...)
 	}
-	if p.Topology == "quorum" && r.IntN(3) > 0 { // most rounds without what a quorum does not promise to survive
+	if p.Topology == "quorum" && r.IntN(3) > 0 { // most rounds leave out faults that a quorum is not guaranteed to survive
 		servers = slices.DeleteFunc(servers, func(k kindOfFault) bool { return k.do == "clock" })
 	}
 	p.Network = draw(r, network, length, p.Processes)
@@ -183,7 +183,7 @@ func (p plan) together(a, b string) bool {
 	return slices.ContainsFunc(p.Places, func(m place) bool { return slices.Contains(m.Members, a) && slices.Contains(m.Members, b) })
 }
 
-// draw fills the time with faults.
+// draw fills the time with random faults.
 func draw(r *rand.Rand, kinds []kindOfFault, length time.Duration, on int) (all []fault) {
 	sum := 0
 	for _, k := range kinds {
@@ -213,7 +213,7 @@ func draw(r *rand.Rand, kinds []kindOfFault, length time.Duration, on int) (all 
 	}
 }
 
-// String is the plan as it is printed.
+// String formats the plan for the log.
 func (p plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "round %d of seed %d: %s, %s, %v, %d processes of %d goroutines", p.Round, p.Seed, p.Topology, p.Temper, p.For, p.Processes, p.Goroutines)
@@ -229,7 +229,8 @@ func (p plan) String() string {
 	return b.String()
 }
 
-// The same seed gives the same schedule, and another seed another one. Every kind of fault is drawn at some time.
+// The same seed gives the same schedule, and different seeds give different ones. Every type of fault is drawn
+// eventually.
 func TestPlan(t *testing.T) {
 	drawn := map[string]bool{}
 	for seed := range uint64(20) {

@@ -12,37 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// record is one hold, in a file that the process maps. What was written there outlives the
-// process, however it ends, and costs no system call. Times are by history.Monotonic. Of a latch or a wait group, a record can be
-// another call: the letters at Side say which, and what the times are then. Workers of older versions write it, too (TestUpgrade).
+// record is one hold, in a file that the process maps: written data outlives the process, however it ends, and writing
+// requires no system call. Times are by history.Monotonic. For a latch or a wait group, a record can be another call:
+// the letters of Side define which, and the meaning of the times. Workers of older versions write records, too
+// (TestUpgrade).
 type record struct {
 	Call      int64 // before the call of Lock
-	Queued    int64 // fair: when Redis had refused the call, if it did
-	Granted   int64 // after the call; 0 if the record is not used
-	Until     int64 // the end of the promise, as it was then
-	Look      int64 // before the latest look that found the hold valid
-	LookUntil int64 // the end of the promise by that look
+	Queued    int64 // fair: when Redis refused the call, if it did
+	Granted   int64 // after the call; 0 if the record is unused
+	Until     int64 // Until, as returned by the call
+	Look      int64 // before the last check that found the hold valid
+	LookUntil int64 // Until, as returned by that check
 	Release   int64 // before the call of Unlock
-	Released  int64 // after it
+	Released  int64 // after the call of Unlock
 	Token     uint64
 	Owner     int64 // the number in the owner string
-	One       int64 // read: the number that tells this reader from others that share its hold
+	One       int64 // read: distinguishes this reader from others that share its hold
 	Goroutine int32
 	Place     int16
 	Permits   int16
-	Side      byte // 'r' or 'w' of a read/write lock; a call of a latch or a wait group
+	Side      byte // 'r' or 'w' for a read/write lock; a call of a latch or a wait group
 	Outcome   byte // of Unlock
 	Flags     byte
 	_         byte
 	_         [28]byte
 }
 
-// What Unlock said.
+// Results of Unlock.
 const (
 	outcomeNone    = iota // it was not called, or did not return
-	outcomeOK             // the hold was given back
-	outcomeExpired        // lock.ErrLost, as the lease ran out
-	outcomeGone           // lock.ErrLost, as the server said so
+	outcomeOK             // the hold was released
+	outcomeExpired        // lock.ErrLost, because the lease expired
+	outcomeGone           // lock.ErrLost, because the server reported it
 	outcomeUnknown        // Redis did not confirm
 )
 
@@ -50,28 +51,28 @@ const (
 const (
 	flagReentry  = 1 << iota
 	flagTry      // by TryLock
-	flagSeenLost // a look found the hold over
+	flagSeenLost // a check found that the hold had ended
 	flagFixed    // with a fixed lease, which is the longest
-	flagMulti    // it is one of several locks that were taken at once
-	flagLate     // a look found the hold valid after the end of its promise
-	flagFails    // wait group: the worker says that it is not done
-	flagUnsure   // latch: a call had no answer, so a copy of it may come late
+	flagMulti    // it is one of several locks acquired at once
+	flagLate     // a check found the hold valid after its Until
+	flagFails    // wait group: the worker reports that it is not done
+	flagUnsure   // latch: a call got no reply, so a duplicate of it may arrive late
 )
 
-// The calls of a latch and a wait group that are no holds.
+// The calls of a latch and a wait group that are not holds.
 const (
-	callSet   = 's' // latch: from Call to Granted, TrySetCount made the latch
-	callPart  = 'p' // latch: from Call to Look, with the calls that repeat it, a part was counted; Release is 0 while a call is under way
+	callSet   = 's' // latch: from Call to Granted, TrySetCount created the latch
+	callPart  = 'p' // latch: from Call to Look, including retries, a part was counted; Release is 0 while a call is in flight
 	callWait  = 'w' // from Call to Granted, Wait returned without an error
-	callNone  = 'u' // from Call to Granted, the answer was that nothing is known of it, or that it was deleted
+	callNone  = 'u' // from Call to Granted, the reply was that it does not exist, or was deleted
 	callNamed = 'n' // wait group: from Call to Granted, Wait named Owner as lost
 	callDrop  = 'd' // wait group: at Call, Dismiss of Owner was called
 )
 
-// calls are their names.
+// calls has the names of the calls.
 var calls = map[byte]string{callSet: "TrySetCount", callPart: "CountDownOnce", callWait: "Wait", callNone: "unknown", callNamed: "called lost", callDrop: "Dismiss"}
 
-// isHold reports whether the record counts as an acquisition of a place of that kind: for a latch, the waits that it ended.
+// isHold reports whether the record counts as an acquisition of a place of that type: for a latch, the completed waits.
 func (r record) isHold(kind string) bool {
 	switch kind {
 	case "latch":
@@ -85,10 +86,10 @@ func (r record) isHold(kind string) bool {
 // recordSize is the size of a record.
 const recordSize = int(unsafe.Sizeof(record{}))
 
-// mostRecords is how many records a process writes; then it acquires no more locks.
+// mostRecords is the maximum number of records of a process, which then acquires no more locks.
 const mostRecords = 3_000_000
 
-// recorder hands out the records of a file.
+// recorder allocates the records in a file.
 type recorder struct {
 	records []record
 	next    atomic.Int64
@@ -101,7 +102,7 @@ func newRecorder(name string) (*recorder, error) {
 	}
 	defer f.Close()
 	size := mostRecords * recordSize
-	if err := f.Truncate(int64(size)); err != nil { // sparse: what is not written takes no room
+	if err := f.Truncate(int64(size)); err != nil { // sparse: unwritten records take up no space
 		return nil, err
 	}
 	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -111,17 +112,17 @@ func newRecorder(name string) (*recorder, error) {
 	return &recorder{records: unsafe.Slice((*record)(unsafe.Pointer(&b[0])), mostRecords)}, nil
 }
 
-// full reports whether there is no room.
+// full reports whether there is no more space.
 func (r *recorder) full() bool { return r.next.Load() > mostRecords-1000 }
 
-// add writes one.
+// add writes a record.
 func (r *recorder) add(one record) *record {
 	to := &r.records[r.next.Add(1)-1]
 	*to = one
 	return to
 }
 
-// readRecords returns the records of a file, whose process has ended.
+// readRecords returns the records in a file of a process that has ended.
 func readRecords(name string) (all []record, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -139,7 +140,7 @@ func readRecords(name string) (all []record, err error) {
 		return nil, err
 	}
 	mapped := unsafe.Slice((*record)(unsafe.Pointer(&b[0])), mostRecords)
-	// A process that was killed can have left out one record for each goroutine.
+	// A killed process can have left one unwritten record for each goroutine.
 	for i, empty := 0, 0; i < len(mapped) && empty < 100; i++ {
 		if mapped[i].Granted == 0 {
 			empty++

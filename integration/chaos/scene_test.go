@@ -29,7 +29,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// scene is the servers and the processes of a round.
+// scene has the servers and the processes of a round.
 type scene struct {
 	*testing.T
 	plan     plan
@@ -37,23 +37,23 @@ type scene struct {
 	servers  []*redistest.Server
 	sentinel *redistest.Sentinel
 	cluster  *redistest.Cluster
-	clock    skew.Clock           // of servers[0], where the topology has it
-	proxies  [][]*redistest.Proxy // of each process, to each server
-	rdb      rueidis.Client       // past the proxies
+	clock    skew.Clock           // of servers[0], if the topology has one
+	proxies  [][]*redistest.Proxy // for each process, one to each server
+	rdb      rueidis.Client       // bypasses the proxies
 	locks    *client.Client       // the operator's
 	java     *java                // nil without Java
-	still    atomic.Int64         // ns: for how long the whole machine did nothing, at the most
+	still    atomic.Int64         // ns: the longest stall of the whole machine
 
 	mu        sync.Mutex
-	processes []*process // guarded by mu; those that run
+	processes []*process // guarded by mu; the running ones
 	all       []*process // guarded by mu; in the order of their starts
 	names     map[*process]string
 	events    []event        // guarded by mu
-	did       map[string]int // guarded by mu; how often each fault was done
-	said      report         // guarded by mu; what the processes that have ended said, in all
-	clockWas  bool           // guarded by mu; the clock was set in this round
-	last      []record       // what visit wrote down
-	pasts     []past         // what judge looked at; nil before
+	did       map[string]int // guarded by mu; how often each fault was injected
+	said      report         // guarded by mu; the sum of the reports of ended processes
+	clockWas  bool           // guarded by mu; the clock was changed in this round
+	last      []record       // written by visit
+	pasts     []past         // set by judge
 }
 
 func newScene(t *testing.T, p plan, dir string) *scene {
@@ -81,7 +81,7 @@ func newScene(t *testing.T, p plan, dir string) *scene {
 		for range 4 {
 			s.servers = append(s.servers, redistest.Start(t))
 		}
-		time.Sleep(lease) // until they have a vote
+		time.Sleep(lease) // until they vote
 	}
 	if s.rdb != nil {
 		var err error
@@ -114,7 +114,7 @@ func newScene(t *testing.T, p plan, dir string) *scene {
 	return s
 }
 
-// watch notes for how long this process stands still. It has little to do, so the others stand still, too.
+// watch measures how long this process stalls. It has little to do, so the others stall then, too.
 func (s *scene) watch(ctx context.Context) {
 	tick := time.NewTicker(lease / 20)
 	defer tick.Stop()
@@ -130,7 +130,7 @@ func (s *scene) watch(ctx context.Context) {
 	}
 }
 
-// calm reports whether no heartbeat was late: nothing made it so on purpose, and the machine did not stand still.
+// calm reports whether no heartbeat was late: no fault delays them, and the machine did not stall.
 func (s *scene) calm() bool {
 	still := time.Duration(s.still.Load())
 	if s.plan.Temper == "calm" && still > lock.DefaultWaiterTimeout/3 {
@@ -140,7 +140,7 @@ func (s *scene) calm() bool {
 	return s.plan.Temper == "calm"
 }
 
-// start starts a process in place i.
+// start starts a process in slot i.
 func (s *scene) start(i int) {
 	o := order{Topology: s.plan.Topology, Via: map[string]string{}, Places: s.plan.Places, Goroutines: s.plan.Goroutines}
 	for j, server := range s.servers {
@@ -174,7 +174,7 @@ func (s *scene) start(i int) {
 	s.names[p] = name
 }
 
-// monitor writes what a server executes to two files in turn, so that the latest part is kept.
+// monitor writes the commands that a server executes to two files in turn, so that the latest part is kept.
 func (s *scene) monitor(server *redistest.Server, file string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -205,10 +205,10 @@ func (s *scene) monitorOnce(ctx context.Context, server *redistest.Server, file 
 	defer f.Close()
 	w := bufio.NewWriterSize(f, 1<<20)
 	defer w.Flush()
-	_, _ = io.CopyN(w, conn, most) // the server or the round ends
+	_, _ = io.CopyN(w, conn, most) // the server or the round has ended
 }
 
-// during notes an event that begins now, and that the returned function ends.
+// during records an event that begins now and ends when the returned function is called.
 func (s *scene) during(e event) (end func()) {
 	e.From = history.Monotonic()
 	s.mu.Lock()
@@ -222,7 +222,7 @@ func (s *scene) during(e event) (end func()) {
 	}
 }
 
-// run carries out the plan, and returns when nothing is wrong any more.
+// run executes the plan, and returns when all faults have ended.
 func (s *scene) run() {
 	start := time.Now()
 	var wg sync.WaitGroup
@@ -247,7 +247,7 @@ func (s *scene) run() {
 	time.Sleep(time.Until(start.Add(s.plan.For)))
 }
 
-// network carries out a fault of a process, or between it and the servers.
+// network injects a fault of a process, or between it and the servers.
 func (s *scene) network(f fault) {
 	defer s.during(event{What: f.String()})()
 	s.mu.Lock()
@@ -340,7 +340,7 @@ func (s *scene) network(f fault) {
 	}
 }
 
-// masters are the servers that take writes.
+// masters returns the servers that accept writes.
 func (s *scene) masters() []*redistest.Server {
 	switch {
 	case s.sentinel != nil:
@@ -351,13 +351,13 @@ func (s *scene) masters() []*redistest.Server {
 	return s.servers
 }
 
-// server carries out a fault of the servers.
+// server injects a fault of the servers.
 func (s *scene) server(f fault) {
 	masters := s.masters()
 	one := masters[f.On%len(masters)]
 	place := s.plan.Places[f.On%len(s.plan.Places)]
 	if s.locks != nil && (place.Kind == "semaphore" || place.Kind == "multi") {
-		place = s.plan.Places[0] // they are nothing that can be forced or deleted as a whole
+		place = s.plan.Places[0] // these cannot be forced or deleted as a whole
 	}
 	every := func(pause time.Duration, command ...string) {
 		for end := time.Now().Add(f.For); ; time.Sleep(pause) {
@@ -402,7 +402,7 @@ func (s *scene) server(f fault) {
 			key = "leasehold_crew:{" + key + "}"
 		}
 		err := s.rdb.Do(ctx, s.rdb.B().Del().Key(key).Build()).Error()
-		for err != nil && ctx.Err() == nil { // its connection has just been broken
+		for err != nil && ctx.Err() == nil { // its connection was just broken
 			err = s.rdb.Do(ctx, s.rdb.B().Del().Key(key).Build()).Error()
 		}
 		if err != nil {
@@ -435,7 +435,7 @@ func (s *scene) server(f fault) {
 	}
 }
 
-// force unlocks a lock by force, and deletes a latch or a wait group, also if the operator's connection has just been broken.
+// force force-unlocks a lock, or deletes a latch or a wait group, even if the operator's connection was just broken.
 func (s *scene) force(p place) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -459,7 +459,7 @@ func (s *scene) force(p place) {
 	}
 }
 
-// restart kills servers, which come back: empty, or with all that they knew. A quorum survives both.
+// restart kills servers, which restart empty, or with all their data. A quorum survives both.
 func (s *scene) restart(f fault, servers ...*redistest.Server) {
 	s.mu.Lock()
 	e := event{What: f.String(), Forgets: f.Do == "restart empty" && s.plan.Topology == "standalone", Takes: s.plan.Topology == "quorum", Falls: s.clockWas, Lost: s.clockWas && f.Do != "crash"}
@@ -480,7 +480,7 @@ func (s *scene) restart(f fault, servers ...*redistest.Server) {
 	}
 }
 
-// setClock sets the clock of the first server forward or back, and then right again.
+// setClock moves the clock of the first server forward or back, and later corrects it.
 func (s *scene) setClock(f fault) {
 	by := time.Duration(f.Arg) * time.Second
 	if f.On%2 == 1 {
@@ -490,7 +490,7 @@ func (s *scene) setClock(f fault) {
 	s.clockWas = true
 	s.mu.Unlock()
 	step := func(to, change time.Duration) {
-		// Each reading of the clock that was under way is over after a moment.
+		// Scripts that have already read the clock finish in the meantime.
 		defer s.during(event{What: fmt.Sprintf("clock %+v", change), Forgets: change > 0, Falls: change < 0})()
 		s.clock.Set(to)
 		time.Sleep(10 * time.Millisecond)
@@ -500,7 +500,7 @@ func (s *scene) setClock(f fault) {
 	step(0, -by)
 }
 
-// failover kills a master; its replica takes over, and may not know the last writes.
+// failover kills a master; its replica takes over, and may lack the last writes.
 func (s *scene) failover(f fault, p place) {
 	defer s.during(event{What: f.String(), Forgets: true, Falls: false})()
 	forgets := f.Arg == 2
@@ -523,7 +523,7 @@ func (s *scene) failover(f fault, p place) {
 	s.cluster.Rejoin(s, master)
 }
 
-// finish ends all processes, and returns what they say, with what those said that were replaced before.
+// finish ends all processes, and returns the sum of their reports, including those of replaced processes.
 func (s *scene) finish() report {
 	s.java.stop()
 	var wg sync.WaitGroup
@@ -535,7 +535,7 @@ func (s *scene) finish() report {
 	return s.said
 }
 
-// end ends a process, and adds what it says to the report.
+// end ends a process, and adds its report to the sum.
 func (s *scene) end(p *process) {
 	r, err := p.finish()
 	s.mu.Lock()
@@ -561,8 +561,7 @@ func (s *scene) end(p *process) {
 	}
 }
 
-// visit takes each lock once more: nothing may stand in the way of the next owner. Then no key of a lock
-// is left.
+// visit acquires each lock once more: nothing may block the next owner. Then no keys of locks may be left.
 func (s *scene) visit() {
 	var all []lock.Locker
 	clients := []*client.Client{s.locks}
@@ -623,13 +622,13 @@ func (s *scene) visit() {
 	}
 }
 
-// permitsOf returns how many permits a semaphore has in all: as many as it was made with, except for those that Redisson lost. Its script
-// takes one more each time that it is sent, and the set of those that are held has the same one once. Redisson sends it again when
-// its connection broke before the answer.
+// permitsOf returns the total number of permits of a semaphore: the initial number, minus the permits that Redisson
+// lost. Its script takes another permit each time that it is sent, but the set of held permits has the same id only
+// once. Redisson resends it when its connection breaks before the reply.
 func (s *scene) permitsOf(p place) int {
 	free, err := s.rdb.Do(context.Background(), s.rdb.B().Get().Key(p.Name).Build()).AsInt64()
 	if err != nil {
-		return permits // it was never made, or the visit says what is wrong
+		return permits // it was never created, or the visit reports the problem
 	}
 	held, err := s.rdb.Do(context.Background(), s.rdb.B().Zcard().Key("{"+p.Name+"}:timeout").Build()).AsInt64()
 	lost := permits - int(free+held)
@@ -640,10 +639,10 @@ func (s *scene) permitsOf(p place) int {
 	return permits - lost
 }
 
-// left are the keys of locks, except for those that stay by design: the registers of tokens, what a
-// semaphore is, the traces of latches, and the answers that Redisson keeps for an unlock that it
-// repeats. Redisson deletes such an answer without waiting for the reply, so a fault can leave it until its
-// time is over: about four times Redisson's time-out.
+// left returns the keys of locks, except for keys that remain by design: token counters, the state of a semaphore, the
+// traces of latches, and the replies that Redisson stores for an unlock that it retries. Redisson deletes such a reply
+// without waiting for confirmation, so a fault can leave it until it expires: after about four times Redisson's
+// timeout.
 func (s *scene) left() (left []string) {
 	for _, server := range s.masters() {
 		for _, key := range server.LockKeys(s) {
@@ -658,14 +657,14 @@ func (s *scene) left() (left []string) {
 	return left
 }
 
-// expires says whether a key has a time to live, or is gone.
+// expires reports whether a key has a time to live, or does not exist.
 func expires(t testing.TB, server *redistest.Server, key string) bool {
 	reply := server.Do(t, "PTTL", key)
 	left, err := reply.AsInt64()
 	return err == nil && left != -1
 }
 
-// version is what a server is.
+// version returns the product and version of a server.
 func version(t testing.TB, server *redistest.Server) string {
 	info := server.Do(t, "INFO", "server")
 	text, _ := info.ToString()

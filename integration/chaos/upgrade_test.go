@@ -20,19 +20,19 @@ import (
 // oldest is the commit whose clients must share keys with today's clients, until there is a release.
 const oldest = "c06f736ad90402ff887e39c38ccb0ce613ad39ab"
 
-// oldSuffix marks the names of processes of an older version.
+// oldSuffix marks the names of processes that run an older version.
 const oldSuffix = "-old"
 
 // oldWorker is the worker of an older version.
 type oldWorker struct {
 	version, binary string
-	source          string // of its worker
+	source          string // the worker's source
 }
 
-// oldNames are the kinds that had another name in older versions.
+// oldNames maps types to their names in older versions.
 var oldNames = map[string]string{"waitgroup": "crew"}
 
-// places returns places with the kinds as the older version calls them.
+// places returns places with the type names of the older version.
 func (o *oldWorker) places(all []place) []place {
 	all = slices.Clone(all)
 	for i, p := range all {
@@ -47,7 +47,7 @@ func (o *oldWorker) knows(kind string) bool {
 	return strings.Contains(o.source, "case "+strconv.Quote(kind)+":")
 }
 
-// oldVersion is the version that OLD names, or else the latest release, or else oldest.
+// oldVersion returns the version named by OLD, or the latest release, or oldest.
 func oldVersion() string {
 	if given := os.Getenv("OLD"); given != "" {
 		return given
@@ -56,7 +56,7 @@ func oldVersion() string {
 	return cmp.Or(strings.TrimSpace(string(tag)), oldest)
 }
 
-// buildOld builds the worker of an older version, changed by broken if that is not nil.
+// buildOld builds the worker of an older version, with the bug of broken if that is not nil.
 func buildOld(t *testing.T, version string, broken *mutant) *oldWorker {
 	t.Helper()
 	dir := t.TempDir()
@@ -171,7 +171,7 @@ func deploy(t *testing.T, seed uint64, old *oldWorker) {
 			continue
 		}
 		holds := slices.SortedFunc(slices.Values(p.holds), func(a, b hold) int { return cmp.Compare(a.Granted, b.Granted) })
-		there, back := 0, 0 // how often a lock went from one version to the other
+		there, back := 0, 0 // hand-offs from one version to the other
 		for i := 1; i < len(holds); i++ {
 			switch before, after := isOld(holds[i-1]), isOld(holds[i]); {
 			case before && !after:
@@ -188,7 +188,7 @@ func deploy(t *testing.T, seed uint64, old *oldWorker) {
 	t.Logf("locks that went from the old version to the new one and back: %s", strings.Join(all, ", "))
 }
 
-// replace ends a process as a deploy does, or kills it, and starts another one in its place.
+// replace ends a process as a deploy does, or kills it, and starts another one in its slot.
 func (s *scene) replace(i int, kill bool) {
 	s.mu.Lock()
 	p := s.processes[i]
@@ -203,13 +203,13 @@ func (s *scene) replace(i int, kill bool) {
 	s.start(i)
 }
 
-// contend waits until each process has been granted each lock that is often taken, from now on.
+// contend waits until each process has been granted each frequently acquired lock again.
 func (s *scene) contend() {
 	before := make([]int, len(s.processes))
 	lacks := func(i int) (name string) {
 		records, err := readRecords(s.processes[i].file)
 		if err != nil {
-			return err.Error() // the process has not made the file yet
+			return err.Error() // the process has not created the file yet
 		}
 		granted := make([]bool, len(s.plan.Places))
 		for _, r := range records[min(before[i], len(records)):] {
@@ -235,13 +235,14 @@ func (s *scene) contend() {
 	}
 }
 
-// oldMutants are the names of those mutants that TestUpgrade must see in the older version.
+// oldMutants are the mutants that TestUpgrade must detect in the older version.
 var oldMutants = []string{
 	"a lock that is held is granted again", "a release does not ask who has the lock",
 	"a semaphore has one permit more when it is empty", "tokens of a register do not grow",
 }
 
-// Does TestUpgrade see that the older version is broken? LEASEHOLD_MUTANTS=1 breaks it in these ways; make chaosmutants does so.
+// TestUpgrade detects bugs in the older version. With LEASEHOLD_MUTANTS=1, as set by make chaosmutants, this test
+// builds it with each of these bugs.
 func TestUpgradeMutants(t *testing.T) {
 	for _, name := range oldMutants {
 		m := mutantNamed(t, name)

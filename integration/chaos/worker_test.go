@@ -34,22 +34,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// workerEnv in the environment makes this binary a worker.
+// workerEnv is the environment variable that makes this binary a worker.
 const workerEnv = "LEASEHOLD_CHAOS_WORKER"
 
-// order is what a worker is told: one line of JSON on its standard input. The next line tells it to
-// finish. TestUpgrade gives it to workers of older versions, too.
+// order is a worker's configuration: one line of JSON on its standard input. The next line tells it to
+// finish. TestUpgrade sends it to workers of older versions, too.
 type order struct {
 	Topology   string
 	Addrs      []string
-	Via        map[string]string // the address of a server -> that of a proxy to it
+	Via        map[string]string // maps a server's address to its proxy's address
 	Places     []place
 	Goroutines int
 	Seed       uint64
 	File       string // of its records
 }
 
-// report is what a worker says in the end.
+// report is what a worker prints at the end.
 type report struct {
 	Granted, Reentries, Refused, TimedOut, Unavailable int64
 	Renewed, RenewalsFailed, HandedOff, Looks          int64
@@ -61,14 +61,14 @@ type report struct {
 type process struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
-	out     chan []byte // what it said in the end
+	out     chan []byte // its output
 	exited  chan struct{}
 	file    string
 	started int64
 	killed  int64 // when SIGKILL had been sent; 0 if it was not
 }
 
-// startProcess starts a worker from a binary. It ends with this process at the latest.
+// startProcess starts a worker from a binary. It does not outlive this process.
 func startProcess(tb testing.TB, binary string, o order) *process {
 	tb.Helper()
 	cmd := exec.Command(binary)
@@ -91,7 +91,7 @@ func startProcess(tb testing.TB, binary string, o order) *process {
 	p := &process{cmd: cmd, stdin: stdin, out: make(chan []byte, 1), exited: make(chan struct{}), file: o.File, started: history.Monotonic()}
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread that started it ends.
+		// The kernel kills the child when the thread that started it exits.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.exited)
@@ -102,13 +102,13 @@ func startProcess(tb testing.TB, binary string, o order) *process {
 		}
 		said, _ := io.ReadAll(stdout)
 		p.out <- said
-		_ = cmd.Wait() // the report tells whether it ended well
+		_ = cmd.Wait() // the report shows whether it succeeded
 	}()
 	if err := <-started; err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
-		_ = cmd.Process.Kill() // it is gone, or the round has failed
+		_ = cmd.Process.Kill() // it has exited, or the round has failed
 		<-p.exited
 	})
 	if err := json.NewEncoder(stdin).Encode(o); err != nil {
@@ -117,21 +117,21 @@ func startProcess(tb testing.TB, binary string, o order) *process {
 	return p
 }
 
-// kill ends it as a crash does.
+// kill kills the process like a crash.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it runs, or is stopped
+	_ = p.cmd.Process.Kill() // it is running or paused
 	<-p.exited
 	p.killed = history.Monotonic()
 }
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) } // it is not reaped yet
 
-// finish tells it to take no more locks, and returns what it said in the end. Nothing goes wrong any
-// more, so a call that does not end was forgotten.
+// finish tells the process to acquire no more locks, and returns its report. There are no more faults by
+// then, so a call that does not return is stuck.
 func (p *process) finish() (r report, err error) {
 	if _, err = io.WriteString(p.stdin, "finish\n"); err != nil {
 		<-p.exited
-		said, _ := os.ReadFile(p.file + ".log") // there is none if it said nothing
+		said, _ := os.ReadFile(p.file + ".log") // it does not exist if nothing was logged
 		return r, fmt.Errorf("it ended too early (%v), and said: %s", p.cmd.ProcessState, said[:min(len(said), 4000)])
 	}
 	select {
@@ -147,7 +147,7 @@ func (p *process) finish() (r report, err error) {
 
 // ---- In the worker.
 
-// work is the main function of a worker.
+// work is the main function of a worker process.
 func work() (code int) {
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')
@@ -183,7 +183,7 @@ type worker struct {
 
 func newWorker(o order) *worker { return &worker{order: o, failed: map[string]int64{}} }
 
-// options are those of all clients.
+// options returns the options of all clients.
 func (w *worker) options() []client.Option {
 	return []client.Option{
 		client.WithWatchdogTimeout(lease), client.WithOpTimeout(opTimeout), client.WithoutRegistry(),
@@ -201,7 +201,7 @@ func (w *worker) options() []client.Option {
 	}
 }
 
-// connect makes the clients. The network may be broken at the moment.
+// connect makes the clients. The network may be broken at that time.
 func (w *worker) connect() error {
 	if w.Topology == "quorum" {
 		for _, addr := range w.Addrs {
@@ -250,7 +250,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		_, _ = in.ReadBytes('\n') // "finish"; or the parent is gone, and so is this process
+		_, _ = in.ReadBytes('\n') // "finish"; at EOF, the parent has exited, and so does this process
 		w.enough.Store(true)
 	}()
 	if err := w.connect(); err != nil {
@@ -278,7 +278,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 		})
 	}
 	wg.Wait()
-	<-told // not yet, if there is no room for more records
+	<-told // not if there is no space for more records
 
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -304,7 +304,7 @@ func (w *worker) run(in *bufio.Reader) (err error) {
 	})
 }
 
-// say notes what must not be.
+// say records a violation.
 func (w *worker) say(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -313,11 +313,11 @@ func (w *worker) say(format string, args ...any) {
 	}
 }
 
-// taker makes the locks of a place.
+// taker has the handles of a place.
 type taker struct {
 	place
 	number    int
-	members   []int // the numbers of the members' places
+	members   []int // the place numbers of the members
 	lock      func(side byte, options ...lock.Option) lock.Locker
 	permits   func(n int) lock.Locker
 	latch     *latch.Latch
@@ -379,11 +379,12 @@ func (w *worker) newTaker(number int) taker {
 	return t
 }
 
-// refusedAt is the key of a context for when Redis had refused the call with it.
+// refusedAt is the context key for the time when Redis refused the call.
 type refusedAt struct{}
 
-// once takes one lock in one of the ways, stays inside for a while, and gives it back. A third of the
-// goroutines wants only the lock that all want, without a pause. One holds locks that few want, for long.
+// once acquires one lock in one of the ways, holds it for a while, and releases it. A third of the
+// goroutines only want the most contended lock, without a pause. One holds rarely used locks for a long
+// time.
 func (w *worker) once(g int, r *rand.Rand) {
 	t, sits := &w.takers[0], g == w.Goroutines-1
 	switch {
@@ -413,7 +414,8 @@ func (w *worker) once(g int, r *rand.Rand) {
 		plainly = t.Kind != "multi" && t.Kind != "quorum" // it takes options and re-enters
 		expires bool
 	)
-	// Most leave at once. Some stay for so long that the lock is renewed, but rarely where all want to be.
+	// Most leave immediately. Some stay long enough for the lock to be renewed, but rarely with the most
+	// contended lock.
 	hot := t.number == 0
 	long, short, fixed, nested := 150, 10_000, 2000, 100_000
 	if hot {
@@ -426,14 +428,14 @@ func (w *worker) once(g int, r *rand.Rand) {
 		stay = time.Duration(r.Int64N(int64(5 * time.Millisecond)))
 	}
 	switch dice := r.IntN(100_000); {
-	case dice < 6000: // with little time
+	case dice < 6000: // with a short timeout
 		limit = time.Duration(r.Int64N(int64(8 * time.Millisecond)))
 	case dice < 20_000:
 		one.Flags |= flagTry
 	case dice < 20_000+fixed && plainly && t.Kind != "semaphore":
 		options = append(options, lock.WithFixedLease(longest))
 		one.Flags |= flagFixed
-	case dice < 20_000+fixed+fixed/20 && plainly && t.Kind != "semaphore": // its lease runs out
+	case dice < 20_000+fixed+fixed/20 && plainly && t.Kind != "semaphore": // its lease expires
 		options, expires, stay = append(options, lock.WithFixedLease(50*time.Millisecond)), true, time.Minute
 	}
 	switch t.Kind {
@@ -475,7 +477,7 @@ func (w *worker) once(g int, r *rand.Rand) {
 	w.unlock(records, h, t.Name)
 }
 
-// ownerNumber is the number in which owner strings end, without the mark of a lock that lingers.
+// ownerNumber returns the number at the end of an owner string, without the mark of a lingering lock.
 func ownerNumber(owner string) int64 {
 	if _, number, _ := strings.Cut(owner, ":"); len(number) > 21 { // two zeros, and 19 digits
 		owner = owner[:len(owner)-3]
@@ -484,7 +486,7 @@ func ownerNumber(owner string) int64 {
 	return n
 }
 
-// grant writes that h was granted.
+// grant records that h was granted.
 func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 	one.Granted = history.Monotonic()
 	one.Until, one.Token = history.OnMonotonic(h.Until()), h.Token()
@@ -512,18 +514,18 @@ func (w *worker) grant(t *taker, one *record, h lock.Hold) (records []*record) {
 	return records
 }
 
-// stay looks at h every now and then until it is over, or the time is.
+// stay checks h occasionally, until it has ended or stay has passed.
 func (w *worker) stay(records []*record, h lock.Hold, stay time.Duration, r *rand.Rand) {
 	for end := time.Now().Add(stay); w.look(records, h) && time.Now().Before(end); {
 		time.Sleep(min(stay, time.Duration(1+r.IntN(5))*time.Millisecond))
 	}
 }
 
-// look looks at h, and reports whether it was valid.
+// look checks h, records the result, and reports whether it was valid.
 func (w *worker) look(records []*record, h lock.Hold) bool {
 	now := history.Monotonic()
 	valid := h.Err() == nil
-	until := history.OnMonotonic(h.Until()) // it only grows
+	until := history.OnMonotonic(h.Until()) // it only increases
 	w.looks.Add(1)
 	for _, one := range records {
 		switch {
@@ -539,10 +541,10 @@ func (w *worker) look(records []*record, h lock.Hold) bool {
 	return valid
 }
 
-// clockSlack is how exactly history.OnMonotonic knows the time.
+// clockSlack is the accuracy of history.OnMonotonic.
 const clockSlack = 2 * time.Microsecond
 
-// unlock gives h back, after a last look.
+// unlock releases h, after a last check.
 func (w *worker) unlock(records []*record, h lock.Hold, name string) {
 	w.look(records, h)
 	now := history.Monotonic()
@@ -569,7 +571,7 @@ func (w *worker) unlock(records []*record, h lock.Hold, name string) {
 	}
 }
 
-// reenter takes the lock that h is a hold of once more, and gives that back.
+// reenter acquires h's lock again, and releases that hold.
 func (w *worker) reenter(t *taker, l lock.Locker, h lock.Hold, outer record) {
 	one := record{Call: history.Monotonic(), Goroutine: outer.Goroutine, Place: outer.Place, Permits: 1, Side: outer.Side, Flags: flagReentry}
 	again, err := l.TryLock(h.Context())
@@ -587,7 +589,7 @@ func (w *worker) reenter(t *taker, l lock.Locker, h lock.Hold, outer record) {
 	w.unlock(records, again, t.Name)
 }
 
-// refusedBy counts why a call came to nothing.
+// refusedBy counts the reasons why calls failed.
 func (w *worker) refusedBy(call string, err error, name string) {
 	switch {
 	case errors.Is(err, lock.ErrUnavailable):
@@ -603,7 +605,7 @@ func (w *worker) refusedBy(call string, err error, name string) {
 		}
 		said := err.Error()
 		if strings.HasPrefix(said, "OOM") {
-			said, _, _ = strings.Cut(said, " script: ") // which one does not matter
+			said, _, _ = strings.Cut(said, " script: ") // the script does not matter
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()

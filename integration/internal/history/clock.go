@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Monotonic reads the clock that all processes of this host share, in
-// nanoseconds.
+// Monotonic reads the monotonic clock, which all processes of this host share, in nanoseconds.
 func Monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -18,8 +17,8 @@ func Monotonic() int64 {
 	return ts.Nano()
 }
 
-// pinned is one moment by both clocks: Go's monotonic readings count from the
-// start of the process.
+// pinned is one instant by both clocks: Go's monotonic readings count from the start of the
+// process.
 var pinned = func() (p struct {
 	at        time.Time
 	monotonic int64
@@ -35,5 +34,5 @@ var pinned = func() (p struct {
 	return p
 }()
 
-// OnMonotonic returns t, which must have a monotonic reading, by Monotonic.
+// OnMonotonic converts t, which must have a monotonic reading, to Monotonic's clock.
 func OnMonotonic(t time.Time) int64 { return pinned.monotonic + int64(t.Sub(pinned.at)) }

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package history holds what callers of locks saw, and decides whether it was legal. The tests of
-// package integration and package chaos write such histories.
+// Package history records the calls of lock users, and decides whether their results were legal. The
+// tests of packages integration and chaos write such histories.
 package history
 
 import (
@@ -15,59 +15,57 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// Op is one call of the library, as its caller saw it. Together they are the
-// history of a run.
+// Op is one call of the library, as its caller saw it. All of them form the history of a run.
 //
-// A history has the promises to callers, not the events of the server: an
-// acquisition that failed claims nothing, and a lock that ran out is no longer
-// claimed from the end of the promise on.
+// A history has the guarantees given to callers, not the events on the server: an acquisition that
+// failed claims nothing, and a lock whose lease expired is not claimed after its Until.
 type Op struct {
 	Kind      OpKind
 	Side      Side `json:",omitempty"` // of a read/write lock
 	Name      string
 	Goroutine int    // unique in the run
 	Call      int64  // by Monotonic, before the call
-	Queued    int64  `json:",omitempty"` // when Redis had refused it, if it did; the grant came later
-	Return    int64  // by Monotonic, after it
+	Queued    int64  `json:",omitempty"` // when Redis refused it, if it did; the grant came later
+	Return    int64  // by Monotonic, after the call
 	OK        bool   // it returned no error
 	Owner     string // of the hold; empty if there is none
-	Token     uint64 `json:",omitempty"` // the hold's
-	Until     int64  `json:",omitempty"` // acquire: the end of the promise, by Monotonic
-	Under     string `json:",omitempty"` // acquire, read: the owner of the write hold that its caller has
+	Token     uint64 `json:",omitempty"` // of the hold
+	Until     int64  `json:",omitempty"` // acquire: the hold's Until, by Monotonic
+	Under     string `json:",omitempty"` // acquire, read: the owner of the write hold that its caller already has
 	Err       string `json:",omitempty"`
 }
 
-// Side is the side of a read/write lock that an Op is about.
+// Side is the side of a read/write lock that an Op uses.
 type Side string
 
-// The sides.
+// The sides of a read/write lock.
 const (
 	Read  Side = "read"
 	Write Side = "write"
 )
 
-// OpKind says which call an Op is.
+// OpKind is the type of call.
 type OpKind string
 
-// The calls.
+// The types of calls.
 const (
 	Acquire OpKind = "acquire"
 	Release OpKind = "release"
 )
 
-// Claims is the state of the model of a lock: which owner has which promise.
+// Claims is the state of the model of a lock: its owner, and until when.
 type Claims struct {
 	owner    string // "" when no owner holds it
 	count    int
 	token    uint64
-	until    int64  // the end of the owner's promise
-	maxToken uint64 // the largest that was ever granted
+	until    int64  // the Until of the owner
+	maxToken uint64 // the largest token granted so far
 }
 
-// Step reports whether o may come next in state s, and what the state is then.
+// Step reports whether o is legal in state s, and returns the next state.
 //
-// An owner is told by its token as well: a hold that a plain lock was handed off to has the
-// owner string of the hold before. (The worker's releases have none.)
+// Owners are also distinguished by their tokens, because a plain lock that is handed off keeps the
+// owner string of the previous hold. (The worker's releases have no token.)
 func (s Claims) Step(o Op) (legal bool, next Claims) {
 	mine := o.Owner == s.owner && (o.Token == s.token || o.Kind == Release && o.Token == 0)
 	switch {
@@ -82,7 +80,7 @@ func (s Claims) Step(o Op) (legal bool, next Claims) {
 
 	case o.Kind == Acquire:
 		if s.owner != "" && o.Return < s.until {
-			return false, s // granted while it was promised to another
+			return false, s // granted while another owner's claim was valid
 		}
 		next = Claims{owner: o.Owner, count: 1, token: o.Token, until: o.Until, maxToken: o.Token}
 		return o.Token > s.maxToken, next
@@ -94,15 +92,15 @@ func (s Claims) Step(o Op) (legal bool, next Claims) {
 		}
 		return mine && s.count > 0, next
 
-	default: // "not held" must be true
+	default: // "not held" must be correct
 		return !mine || o.Return >= s.until, s
 	}
 }
 
-// Equal reports whether two states are one.
+// Equal reports whether two states are equal.
 func (s Claims) Equal(o Claims) bool { return s == o }
 
-// Idle is s when no owner holds the lock.
+// Idle returns the state in which no owner holds the lock.
 func (s Claims) Idle(maxToken uint64) Claims { return Claims{maxToken: max(s.maxToken, maxToken)} }
 
 // State is the state of a model.
@@ -112,8 +110,8 @@ type State[S any] interface {
 	Idle(maxToken uint64) S
 }
 
-// Model is the lock as Porcupine reads it, for the history of one name that
-// begins in state first.
+// Model returns Porcupine's model of the lock, for the history of one name that begins in state
+// first.
 func Model[S State[S]](first S) porcupine.Model {
 	return porcupine.Model{
 		Init:  func() any { return first },
@@ -134,9 +132,9 @@ func Model[S State[S]](first S) porcupine.Model {
 	}
 }
 
-// Check looks for an order of the history's operations that explains what their callers saw, and
-// returns an error if there is none. It also returns the state in which the next part of the history
-// begins, if no owner held the lock at the end of this part.
+// Check searches for an order of the history's operations that explains the results of all calls,
+// and returns an error if there is none. It also returns the state in which the next part of the
+// history begins, if no owner held the lock at the end of this part.
 func Check[S State[S]](first S, history []Op) (last S, err error) {
 	operations, last := operations(first, history)
 	switch porcupine.CheckOperationsTimeout(Model(first), operations, 2*time.Minute) {
@@ -148,16 +146,16 @@ func Check[S State[S]](first S, history []Op) (last S, err error) {
 	return last, ErrUnknown
 }
 
-// ErrUnknown is the result for a history that is too hard to check.
+// ErrUnknown is returned if a history is too hard to check.
 var ErrUnknown = errors.New("no legal order of the history was found in time")
 
-// operations are the operations that Porcupine must put in order, and the state after them.
+// operations returns the operations that Porcupine must order, and the state after them.
 func operations[S State[S]](first S, history []Op) ([]porcupine.Operation, S) {
 	all := make([]porcupine.Operation, 0, len(history))
 	maxToken := uint64(0)
 	for _, o := range history {
 		if o.Kind == Acquire && !o.OK {
-			continue // it is legal anywhere; each of them would only double the search
+			continue // it is legal anywhere; each of these would only double the search
 		}
 		all = append(all, o.Operation())
 		maxToken = max(maxToken, o.Token)
@@ -165,7 +163,7 @@ func operations[S State[S]](first S, history []Op) ([]porcupine.Operation, S) {
 	return all, first.Idle(maxToken)
 }
 
-// Draw writes a page that shows how far Porcupine came with the history.
+// Draw writes a page that shows how far Porcupine got with the history.
 func Draw[S State[S]](first S, history []Op, file string) error {
 	operations, _ := operations(first, history)
 	m := Model(first)
@@ -173,13 +171,13 @@ func Draw[S State[S]](first S, history []Op, file string) error {
 	return porcupine.VisualizePath(m, info, file)
 }
 
-// Grant records that o got h.
+// Grant records that o acquired h.
 func (o *Op) Grant(h lock.Hold) {
 	o.OK, o.Owner, o.Token, o.Until = true, h.Owner(), h.Token(), OnMonotonic(h.Until())
 }
 
-// One distinguishes the owner of o, which reads by h, from the others that share the read hold in
-// Redis: by its number in its process.
+// One distinguishes the owner of o, which reads with h, from others that share the read hold in
+// Redis, by its number in its process.
 func (o *Op) One(h lock.Hold) {
 	if o.Side == Read {
 		n, _ := lockimpl.OwnerFrom(h.Context())
@@ -187,13 +185,12 @@ func (o *Op) One(h lock.Hold) {
 	}
 }
 
-// Operation is o in the form that Porcupine reads. A caller that had been refused was granted
-// the lock later than that.
+// Operation converts o for Porcupine. A call that was refused at first was granted the lock after
+// that.
 //
-// Readers are put where they have their answers. If a reader was granted the lock
-// earlier, it still has it there; so a legal history stays legal, and
-// an illegal one stays illegal. Otherwise the orders of a crowd of waiting readers,
-// each of which is as good as any other, would be too many to search.
+// The grant of a reader is placed at the reply. If the reader was granted the lock earlier, it still
+// holds it then, so legal histories stay legal, and illegal ones illegal. Otherwise there would be
+// too many equivalent orders of a crowd of waiting readers to search.
 func (o Op) Operation() porcupine.Operation {
 	call := max(o.Call, o.Queued)
 	if o.Kind == Acquire && o.Side == Read {

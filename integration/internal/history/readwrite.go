@@ -4,28 +4,28 @@ package history
 
 import "slices"
 
-// RWClaims is the state of the model of a read/write lock. No method changes it.
+// RWClaims is the state of the model of a read/write lock. It is immutable.
 type RWClaims struct {
 	writer  Claims
-	readers []rwReader // by owner
+	readers []rwReader // sorted by owner
 }
 
-// rwReader is the promise to a reader.
+// rwReader is the claim of a reader.
 type rwReader struct {
 	owner string
 	count int
 	until int64
 }
 
-// Equal reports whether two states are one.
+// Equal reports whether two states are equal.
 func (s RWClaims) Equal(o RWClaims) bool {
 	return s.writer == o.writer && slices.Equal(s.readers, o.readers)
 }
 
-// Idle is s when no owner holds the lock.
+// Idle returns the state in which no owner holds the lock.
 func (s RWClaims) Idle(maxToken uint64) RWClaims { return RWClaims{writer: s.writer.Idle(maxToken)} }
 
-// reader returns the promise to owner.
+// reader returns the claim of owner.
 func (s RWClaims) reader(owner string) rwReader {
 	for _, r := range s.readers {
 		if r.owner == owner {
@@ -35,7 +35,7 @@ func (s RWClaims) reader(owner string) rwReader {
 	return rwReader{owner: owner}
 }
 
-// with returns s with r in place of its owner's earlier promise.
+// with returns s with r instead of its owner's earlier claim.
 func (s RWClaims) with(r rwReader) RWClaims {
 	readers := make([]rwReader, 0, len(s.readers)+1)
 	for _, o := range s.readers {
@@ -54,16 +54,16 @@ func (s RWClaims) with(r rwReader) RWClaims {
 	return s
 }
 
-// Step reports whether o may come next in state s, and what the state is then.
+// Step reports whether o is legal in state s, and returns the next state.
 func (s RWClaims) Step(o Op) (legal bool, next RWClaims) {
 	if o.Side == Write {
 		if reentry := s.writer.count > 0 && o.Owner == s.writer.owner; o.Kind == Acquire && o.OK && !reentry {
 			for _, r := range s.readers {
 				if o.Return < r.until {
-					return false, s // granted while it was promised to a reader
+					return false, s // granted while a reader's claim was valid
 				}
 			}
-			s.readers = nil // they are over
+			s.readers = nil // their leases have expired
 		}
 		legal, s.writer = s.writer.Step(o)
 		return legal, s
@@ -80,7 +80,7 @@ func (s RWClaims) Step(o Op) (legal bool, next RWClaims) {
 
 	case o.Kind == Acquire:
 		if s.writer.owner != "" && s.writer.owner != o.Under && o.Return < s.writer.until {
-			return false, s // granted while it was promised to a writer
+			return false, s // granted while a writer's claim was valid
 		}
 		return o.Token == 0, s.with(rwReader{o.Owner, 1, o.Until})
 
@@ -88,7 +88,7 @@ func (s RWClaims) Step(o Op) (legal bool, next RWClaims) {
 		mine.count--
 		return mine.count >= 0, s.with(mine)
 
-	default: // "not held" must be true
+	default: // "not held" must be correct
 		return mine.count == 0 || o.Return >= mine.until, s
 	}
 }

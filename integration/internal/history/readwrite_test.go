@@ -8,8 +8,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Can this checker fail? As in TestModel, which is also for
-// writers among each other.
+// The same for the checker of read/write locks. TestModel also covers writers among each other.
 func TestModel_readWrite(t *testing.T) {
 	on := func(side Side, o Op) Op {
 		o.Side = side

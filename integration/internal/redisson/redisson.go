@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package redisson builds the driver that carries out commands with Redisson, for tests.
+// Package redisson builds the driver that executes commands with Redisson, for tests.
 package redisson
 
 import (
@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Build makes the driver's jar in source, if it is older than its sources. The
-// first time, Maven may have to download a lot.
+// Build builds the driver's jar in source, if it is older than its sources. The first time, Maven
+// may have to download many dependencies.
 func Build(source string) (jar string, err error) {
 	target := filepath.Join(source, "target")
 	jar = filepath.Join(target, "driver.jar")
 	if err := os.MkdirAll(target, 0o755); err != nil {
 		return "", err
 	}
-	// go test may run in several processes at once.
+	// Several go test processes may run at once.
 	guard, err := os.OpenFile(filepath.Join(target, "go.lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return "", err
@@ -46,7 +46,7 @@ func Build(source string) (jar string, err error) {
 	return jar, os.Chtimes(jar, now, now)
 }
 
-// isFresh reports whether the jar is younger than all its sources.
+// isFresh reports whether the jar is newer than all its sources.
 func isFresh(source, target, jar string) (fresh bool, err error) {
 	made, err := os.Stat(jar)
 	if err != nil {

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package skew starts servers whose wall clock a test can set. For tests only.
+// Package skew starts servers whose wall clock a test can change. For tests only.
 package skew
 
 import (
@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source is a library that sets a server's clock to the value in a file, in
-// microseconds. That needs no rights and changes no other program's clock.
+// source is the source of a library that offsets a server's clock by the value in a file, in
+// microseconds. It requires no privileges, and affects no other program's clock.
 const source = `
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -56,14 +56,14 @@ time_t time(time_t *out) {
 }
 `
 
-// Clock sets the wall clock of one server.
+// Clock changes the wall clock of one server.
 type Clock struct {
 	offset []byte
 	env    [2]string // LD_PRELOAD and LEASEHOLD_CLOCK
 }
 
-// Start starts a server whose clock can be set. Without a C compiler the test
-// is skipped, and fails in CI.
+// Start starts a server whose clock can be changed. Without a C compiler the test is skipped, but
+// fails in CI.
 func Start(tb testing.TB, config ...string) (*redistest.Server, Clock) {
 	tb.Helper()
 	cc, err := exec.LookPath("cc")
@@ -96,8 +96,8 @@ func Start(tb testing.TB, config ...string) (*redistest.Server, Clock) {
 	return redistest.Start(tb, config...), clock
 }
 
-// Preload makes servers that are started before the returned function is called have the clock;
-// the server of the clock needs that when it is started again.
+// Preload makes all servers started before end is called use the clock. The clock's own server
+// needs that when it is restarted.
 func (c Clock) Preload(tb testing.TB) (end func()) {
 	tb.Helper()
 	for i, name := range []string{"LD_PRELOAD", "LEASEHOLD_CLOCK"} {
@@ -108,7 +108,7 @@ func (c Clock) Preload(tb testing.TB) (end func()) {
 	return func() { _, _ = os.Unsetenv("LD_PRELOAD"), os.Unsetenv("LEASEHOLD_CLOCK") }
 }
 
-// Set makes the server's clock be ahead by d.
+// Set sets the server's clock ahead by d.
 func (c Clock) Set(d time.Duration) {
 	binary.NativeEndian.PutUint64(c.offset, uint64(d.Microseconds()))
 }
