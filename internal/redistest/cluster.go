@@ -12,28 +12,26 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Cluster is three masters with a replica each, each a process of its
-// own. Their roles change with each failover: ask for them.
+// Cluster is three masters with a replica each, each in a separate process. Their roles change with each failover: use
+// Master and Replica.
 type Cluster struct {
 	Nodes []*Server
 }
 
-// clusterMasters is how many masters are needed: a majority of them must agree that one
-// is dead.
+// clusterMasters is the minimum number of masters: a majority of them must agree that one is dead.
 const clusterMasters = 3
 
-// After how long the nodes take one that is silent for dead. On a busy machine one that is
-// well can be silent for a second, and then its replica takes over, or the cluster is down.
-// So the nodes are in a hurry only when one is dead indeed, and while they get to know each
-// other, as they talk more often then.
+// Timeouts after which the nodes consider an unresponsive node dead. On a busy machine a healthy node can be
+// unresponsive for a second. With a short timeout, its replica then takes over, or the cluster is down. So the short
+// timeout is used only when a node is really dead, and while the nodes join, because they then exchange messages more
+// often.
 const (
 	nodeTimeout  = time.Second
-	nodePatience = 15 * time.Second // as Redis has it
+	nodePatience = 15 * time.Second // Redis' default
 )
 
-// StartCluster starts a cluster and returns when all its nodes agree that it is
-// well, and all replicas are in step. The nodes are patient with one that is silent:
-// [Cluster.Failover] has them look for the dead. config is for the nodes.
+// StartCluster starts a cluster and returns when all its nodes agree that it is healthy, and all replicas are in sync.
+// The nodes use the long timeout; [Cluster.Failover] switches to the short one. config is for the nodes.
 func StartCluster(tb testing.TB, config ...string) *Cluster {
 	tb.Helper()
 	c := &Cluster{}
@@ -41,7 +39,7 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 		c.Nodes = append(c.Nodes, Start(tb, append(append(nodeConfig(""),
 			"--cluster-enabled", "yes",
 			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
-			"--cluster-replica-validity-factor", "0", // also a replica that lost its link long ago may take over
+			"--cluster-replica-validity-factor", "0", // a replica may take over even if it lost its link long ago
 			"--cluster-allow-replica-migration", "no",
 		), config...)...))
 	}
@@ -54,15 +52,15 @@ func StartCluster(tb testing.TB, config ...string) *Cluster {
 	return c
 }
 
-// shared is the cluster of [SharedCluster], and what [VerifyTestMain] does at the end.
+// shared has the cluster of [SharedCluster], and the cleanups that [VerifyTestMain] runs at the end.
 var shared struct {
 	sync.Mutex // held by the test that uses the cluster
 	cluster    *Cluster
 	ends       []func()
 }
 
-// SharedCluster returns a cluster that the tests of a package use one after the other, also parallel ones, each to its
-// end: a cluster takes seconds to start. It is empty. A test leaves the nodes as they were.
+// SharedCluster returns a cluster that the tests of a package, including parallel ones, use one after the other,
+// because starting a cluster takes seconds. It is empty. A test must leave the nodes as they were.
 func SharedCluster(tb testing.TB) *Cluster {
 	tb.Helper()
 	shared.Lock()
@@ -76,7 +74,7 @@ func SharedCluster(tb testing.TB) *Cluster {
 	return shared.cluster
 }
 
-// lasting is a test whose servers last to the end of the package's tests.
+// lasting is a testing.TB whose servers last until the end of the package's tests.
 type lasting struct{ testing.TB }
 
 func (lasting) Cleanup(f func()) { shared.ends = append(shared.ends, f) }
@@ -91,20 +89,20 @@ func (l lasting) TempDir() string {
 	return dir
 }
 
-// endShared ends the shared cluster.
+// endShared stops the shared cluster.
 func endShared() {
 	for _, end := range slices.Backward(shared.ends) {
 		end()
 	}
 }
 
-// join deals the slots out to the first nodes, and has all get to know each other by these addresses of theirs.
+// join assigns the slots to the first nodes, and makes all nodes meet at these addresses.
 func (c *Cluster) join(tb testing.TB, addrs []string) {
 	tb.Helper()
 	for i, n := range c.Nodes[:clusterMasters] {
 		first, next := i*slots/clusterMasters, (i+1)*slots/clusterMasters
 		n.AddSlots(tb, first, next)
-		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // otherwise two nodes have the same epoch
+		n.Do(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)) // otherwise two nodes could have the same epoch
 	}
 	var met time.Time
 	meet := func() {
@@ -119,7 +117,7 @@ func (c *Cluster) join(tb testing.TB, addrs []string) {
 		for _, n := range c.Nodes {
 			if strings.Count(c.text(tb, n, "NODES"), " connected") != len(c.Nodes) {
 				if time.Since(met) > 2*max(nodeTimeout, time.Second) {
-					meet() // on a busy machine a node can forget the one that it meets, as that takes longer than its timeout
+					meet() // on a busy machine, meeting can exceed the node timeout, and a node forgets the other
 				}
 				return false
 			}
@@ -128,13 +126,13 @@ func (c *Cluster) join(tb testing.TB, addrs []string) {
 	})
 }
 
-// FindTheDead has the nodes that run look for those that are dead, for the rest of the test.
+// FindTheDead makes the running nodes detect dead ones quickly, for the rest of the test.
 func (c *Cluster) FindTheDead(tb testing.TB) {
 	tb.Helper()
 	c.setNodeTimeout(tb, nodeTimeout)
 }
 
-// WaitUntilFailed waits until all nodes that run count node as failed.
+// WaitUntilFailed waits until all running nodes mark node as failed.
 func (c *Cluster) WaitUntilFailed(tb testing.TB, node *Server) {
 	tb.Helper()
 	waitUntil(tb, "the nodes find the dead one", func() bool {
@@ -158,7 +156,7 @@ func (c *Cluster) setNodeTimeout(tb testing.TB, d time.Duration) {
 	}
 }
 
-// text is what a node answers to a subcommand of CLUSTER.
+// text returns a node's reply to a subcommand of CLUSTER.
 func (c *Cluster) text(tb testing.TB, node *Server, subcommand string) string {
 	tb.Helper()
 	reply := node.Do(tb, "CLUSTER", subcommand)
@@ -166,7 +164,7 @@ func (c *Cluster) text(tb testing.TB, node *Server, subcommand string) string {
 	if err != nil {
 		tb.Fatalf("CLUSTER %s: %v", subcommand, err)
 	}
-	return strings.TrimPrefix(s, "txt:") // the format, which RESP3 names
+	return strings.TrimPrefix(s, "txt:") // the format prefix in RESP3
 }
 
 func (c *Cluster) id(tb testing.TB, node *Server) string {
@@ -182,16 +180,15 @@ func (c *Cluster) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Client connects to the cluster. The end of tb closes it.
+// Client connects to the cluster. The client is closed when tb ends.
 func (c *Cluster) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	return connect(tb, rueidis.ClientOption{InitAddress: c.Addrs(), DisableCache: true}, edit)
 }
 
-// WaitUntilWell waits until all nodes that run agree that the cluster is well and
-// which node has which slots, and until every replica among them is in step: by its own
-// word, and by that of its master, which holds writes back until the replica has
-// confirmed something.
+// WaitUntilWell waits until all running nodes agree that the cluster is healthy and which node has which slots, and
+// until every replica among them is in sync: according to the replica, and to its master, which delays writes until
+// the replica has acknowledged something.
 func (c *Cluster) WaitUntilWell(tb testing.TB) {
 	tb.Helper()
 	waitUntil(tb, "the cluster is well", func() bool {
@@ -219,7 +216,7 @@ func (c *Cluster) WaitUntilWell(tb testing.TB) {
 	})
 }
 
-// view returns which node has which slots and which is a replica of which, as node sees it.
+// view returns node's view of which node has which slots, and which is a replica of which.
 func (c *Cluster) view(tb testing.TB, node *Server) (view []string) {
 	tb.Helper()
 	for _, n := range c.nodesSeenBy(tb, node) {
@@ -229,10 +226,10 @@ func (c *Cluster) view(tb testing.TB, node *Server) (view []string) {
 	return view
 }
 
-// seen is one node as another sees it.
+// seen is one node in another node's view.
 type seen struct {
 	id, addr, role, master string
-	slots                  []string // "0-5460", without those that are moving
+	slots                  []string // "0-5460", without slots that are being migrated
 }
 
 // nodesSeenBy reads CLUSTER NODES: "<id> <ip:port@bus> <flags> <master> <ping>
@@ -272,7 +269,7 @@ func (c *Cluster) Slot(tb testing.TB, key string) int {
 	return int(n)
 }
 
-// anyone returns a node that runs.
+// anyone returns a running node.
 func (c *Cluster) anyone(tb testing.TB) *Server {
 	tb.Helper()
 	i := slices.IndexFunc(c.Nodes, (*Server).running)
@@ -303,7 +300,7 @@ func (c *Cluster) Master(tb testing.TB, key string) *Server {
 	return nil
 }
 
-// Masters returns the nodes that have slots and run.
+// Masters returns the running nodes that have slots.
 func (c *Cluster) Masters(tb testing.TB) (masters []*Server) {
 	tb.Helper()
 	for _, n := range c.nodesSeenBy(tb, c.anyone(tb)) {
@@ -337,16 +334,15 @@ func (c *Cluster) byAddr(tb testing.TB, addr string) *Server {
 	return c.Nodes[i]
 }
 
-// CutReplication keeps everything that master writes from now on from its replica, as
-// long as the master lives. A failover forgets those writes.
+// CutReplication withholds everything that master writes from now on from its replica, for as long as the master
+// lives. A failover loses those writes.
 func (c *Cluster) CutReplication(tb testing.TB, master *Server) {
 	tb.Helper()
 	cutReplication(tb, master)
 }
 
-// WaitForReplica waits until the replica of master has all that was written so far.
-// A link that is up is not enough: after a resynchronisation the master holds
-// the next writes back.
+// WaitForReplica waits until the replica of master has everything that was written so far. A link that is up is not
+// enough: after a resynchronization the master delays the next writes.
 func (c *Cluster) WaitForReplica(tb testing.TB, master *Server) {
 	tb.Helper()
 	offset := func(name string) int {
@@ -373,14 +369,13 @@ func (c *Cluster) Failover(tb testing.TB, master *Server) *Server {
 	return next
 }
 
-// TakeOver makes a replica the master while the old one lives, which becomes its
-// replica.
+// TakeOver makes a replica the master while the old master is alive. The old master becomes its replica.
 func (c *Cluster) TakeOver(tb testing.TB, replica *Server) {
 	tb.Helper()
-	c.FindTheDead(tb) // a patient node votes a second time about the same master only after a while
+	c.FindTheDead(tb) // with the long timeout, a node votes again about the same master only after a while
 	var asked time.Time
 	waitUntil(tb, "the replica takes over", func() bool {
-		if replica.replicates(tb) && time.Since(asked) > 6*time.Second { // after five it gives up
+		if replica.replicates(tb) && time.Since(asked) > 6*time.Second { // it stops trying after five
 			asked = time.Now()
 			replica.Do(tb, "CLUSTER", "FAILOVER")
 		}
@@ -390,7 +385,7 @@ func (c *Cluster) TakeOver(tb testing.TB, replica *Server) {
 	c.setNodeTimeout(tb, nodePatience)
 }
 
-// replicates reports whether s calls itself a replica.
+// replicates reports whether s is a replica, according to itself.
 func (s *Server) replicates(tb testing.TB) bool {
 	tb.Helper()
 	reply := s.Do(tb, "INFO", "replication")
@@ -398,8 +393,8 @@ func (s *Server) replicates(tb testing.TB) bool {
 	return !strings.Contains(text, "role:master")
 }
 
-// Rejoin starts a node that was killed, empty. If another node has taken over from it
-// since, it comes back as the replica of that node.
+// Rejoin starts a killed node again, empty. If another node has taken over from it since, it becomes the replica of
+// that node.
 func (c *Cluster) Rejoin(tb testing.TB, node *Server) {
 	tb.Helper()
 	node.Restart(tb)
@@ -407,15 +402,15 @@ func (c *Cluster) Rejoin(tb testing.TB, node *Server) {
 	c.setNodeTimeout(tb, nodePatience)
 }
 
-// Migration is a slot on its way from one master to another. Clients go on.
+// Migration is a slot that is being migrated from one master to another. Clients keep working.
 type Migration struct {
 	cluster  *Cluster
 	slot     string
 	from, to *Server
 }
 
-// Migrate begins to move a slot, as redis-cli does it. Keys that do not exist yet
-// are made at the new master from now on.
+// Migrate starts to migrate a slot, like redis-cli. Keys that do not exist yet are created on the new master from now
+// on.
 func (c *Cluster) Migrate(tb testing.TB, slot int, from, to *Server) *Migration {
 	tb.Helper()
 	m := &Migration{cluster: c, slot: strconv.Itoa(slot), from: from, to: to}
@@ -424,7 +419,7 @@ func (c *Cluster) Migrate(tb testing.TB, slot int, from, to *Server) *Migration 
 	return m
 }
 
-// Keys returns the keys of the slot that have not moved.
+// Keys returns the keys of the slot that have not been migrated.
 func (m *Migration) Keys(tb testing.TB) []string {
 	tb.Helper()
 	reply := m.from.Do(tb, "CLUSTER", "GETKEYSINSLOT", m.slot, "1000")
@@ -435,7 +430,7 @@ func (m *Migration) Keys(tb testing.TB) []string {
 	return keys
 }
 
-// Move moves keys of the slot. Keys that are gone meanwhile are left out.
+// Move migrates keys of the slot. Keys that no longer exist are skipped.
 func (m *Migration) Move(tb testing.TB, keys ...string) {
 	tb.Helper()
 	if len(keys) > 0 {
@@ -444,7 +439,7 @@ func (m *Migration) Move(tb testing.TB, keys ...string) {
 	}
 }
 
-// Finish moves the remaining keys, and the slot itself.
+// Finish migrates the remaining keys, and the slot itself.
 func (m *Migration) Finish(tb testing.TB) {
 	tb.Helper()
 	for keys := m.Keys(tb); len(keys) > 0; keys = m.Keys(tb) {
@@ -457,7 +452,7 @@ func (m *Migration) Finish(tb testing.TB) {
 	m.cluster.WaitUntilWell(tb)
 }
 
-// Unassign leaves the slot of key without a node.
+// Unassign leaves the slot of key without an owner.
 func (c *Cluster) Unassign(tb testing.TB, key string) {
 	tb.Helper()
 	slot := strconv.Itoa(c.Slot(tb, key))
@@ -471,8 +466,8 @@ func (c *Cluster) Unassign(tb testing.TB, key string) {
 	}
 }
 
-// AddSlots gives a node of a cluster the slots from first up to, but not including, next. It adds them
-// one by one, as ADDSLOTSRANGE is new in Redis 7.0.
+// AddSlots assigns the slots from first up to, but not including, next to a node of a cluster. It adds them one by
+// one, because ADDSLOTSRANGE requires Redis 7.0.
 func (s *Server) AddSlots(tb testing.TB, first, next int) {
 	tb.Helper()
 	args := []string{"CLUSTER", "ADDSLOTS"}

@@ -7,15 +7,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// 1: a client writes. 2: a slot moves, with its key, and the client finds it. 3: the
-// master dies, and the data of its replica is there. 4: it comes back as a replica,
-// and can take over again.
+// 1: a client writes. 2: a slot is migrated, with its key, and the client finds it. 3: the master
+// dies, and its replica has the data. 4: it comes back as a replica, and can take over again.
 func TestCluster(t *testing.T) {
 	c := StartCluster(t)
 	rdb := c.Client(t)
 	get := func(when, want string) {
 		t.Helper()
-		// The client may still use a node that is gone.
+		// The client may still use a dead node.
 		waitUntil(t, when+": the client reads "+want, func() bool {
 			got, _ := rdb.Do(t.Context(), rdb.B().Get().Key("k").Build()).ToString()
 			return got == want

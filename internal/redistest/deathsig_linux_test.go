@@ -13,9 +13,9 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A test process that is killed runs no Cleanup. Its server must not outlive
-// it. 1: this binary runs again, as a child with a server. 2: the server's
-// address arrives. 3: the child is killed. 4: no server listens there any more.
+// A killed test process runs no Cleanup. Its server must not outlive it. 1: this binary runs again,
+// as a child with a server. 2: the server's address arrives. 3: the child is killed. 4: no server
+// listens there anymore.
 func TestServer_diesWithTheTestProcess(t *testing.T) {
 	t.Parallel()
 	const role = "LEASEHOLD_REDISTEST_CHILD"

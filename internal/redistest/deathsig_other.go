@@ -4,6 +4,6 @@ package redistest
 
 import "syscall"
 
-// dieWithParent has no counterpart here: a test process that dies without
-// running its Cleanups leaves its server behind.
+// dieWithParent does nothing here: a test process that exits without running its Cleanups leaves
+// its server running.
 func dieWithParent() *syscall.SysProcAttr { return nil }

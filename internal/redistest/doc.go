@@ -1,13 +1,13 @@
-// Package redistest gives tests a Redis that they may break. For tests only.
+// Package redistest provides Redis servers that tests may break. For tests only.
 //
 //	Server  a private redis-server process: kill it, restart it, freeze it
 //	Cluster three masters with a replica each: fail over, migrate slots
 //	Proxy   a connection to a server that loses, delays and holds back requests and replies
-//	Mini    a server in memory, for tests that run on synctest's clock
+//	Mini    an in-memory server, for tests that run on synctest's clock
 //
-// Use it so:
+// Example:
 //
-//	s := redistest.Start(t)                // a real server, gone with the test
+//	s := redistest.Start(t)                // a real server, stopped with the test
 //	c := s.Client(t)                       // a rueidis.Client, closed with the test
 //
 //	p := redistest.NewProxy(t, s.Addr())
@@ -19,7 +19,6 @@
 //		c := m.Client(t, redistest.Via(m.Proxy(t)))
 //	})
 //
-// Everything ends with the test that made it, and its goroutines
-// with it. Only Server and Cluster need an installed program: see [Start] for what happens
-// where that is missing.
+// Everything is stopped when its test ends, including its goroutines. Only Server and Cluster need
+// an installed program: see [Start] for what happens if it is missing.
 package redistest

@@ -1,4 +1,4 @@
 package redistest
 
-// ReadFrame is open to the fuzz test.
+// ReadFrame exports readFrame for the fuzz test.
 var ReadFrame = readFrame

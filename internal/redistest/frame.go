@@ -8,13 +8,12 @@ import (
 	"strconv"
 )
 
-// maxBulk is Redis's own limit for one string.
+// maxBulk is Redis' limit for a string.
 const maxBulk = 512 << 20
 
 var crlf = []byte("\r\n")
 
-// readFrame appends one frame of RESP2 or RESP3 to raw, exactly as it came,
-// with all that is nested in it.
+// readFrame appends one frame of RESP2 or RESP3 to raw, unchanged, with everything nested in it.
 func readFrame(r *bufio.Reader, raw *bytes.Buffer) error {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
@@ -26,7 +25,7 @@ func readFrame(r *bufio.Reader, raw *bytes.Buffer) error {
 	}
 	kind, rest := line[0], line[1:len(line)-2]
 	switch kind {
-	case '+', '-', ':', '_', ',', '#', '(': // all in this line
+	case '+', '-', ':', '_', ',', '#', '(': // complete in this line
 		return nil
 	}
 
@@ -43,7 +42,7 @@ func readFrame(r *bufio.Reader, raw *bytes.Buffer) error {
 	case '*', '~', '>': // n frames; -1 is RESP2's null
 	case '%': // n pairs
 		n *= 2
-	case '|': // n pairs, and then the frame that they describe
+	case '|': // n pairs, then the frame that they annotate
 		n = 2*n + 1
 	default:
 		return fmt.Errorf("redistest: not RESP: %q", line)
@@ -79,8 +78,8 @@ func readRequest(r *bufio.Reader) (raw []byte, req [][]byte, err error) {
 	return raw, req, nil
 }
 
-// pubsubWord returns the first word of a publish/subscribe frame, such as
-// "message" or "subscribe", and "" for any other frame.
+// pubsubWord returns the first word of a Pub/Sub frame, such as "message" or "subscribe", and ""
+// for any other frame.
 func pubsubWord(frame []byte) string {
 	if frame[0] != '>' && frame[0] != '*' {
 		return ""

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// freeze stops p and waits until all its threads have stopped: a signal is
-// only a request, and the server could answer one more command.
+// freeze pauses p and waits until all its threads have stopped: the signal is asynchronous, and the
+// server could execute one more command.
 func freeze(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// LockKeys returns the keys of the server, without those with which clients say who they are.
+// LockKeys returns the keys of the server, without the registry entries of clients.
 func (s *Server) LockKeys(tb testing.TB) []string {
 	tb.Helper()
 	reply := s.Do(tb, "KEYS", "*")
@@ -17,7 +17,7 @@ func (s *Server) LockKeys(tb testing.TB) []string {
 	return OfLocks(keys)
 }
 
-// OfLocks returns keys without those with which clients say who they are.
+// OfLocks returns keys without the registry entries of clients.
 func OfLocks(keys []string) []string {
 	return slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, "leasehold_client:") })
 }

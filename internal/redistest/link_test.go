@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What was read from a connection that is cut does not count as the request that a new hook waits for.
+// A request read from a connection that has been cut is not passed to a hook set later.
 func TestLink_cut(t *testing.T) {
 	calls := 0
 	p := &Proxy{hook: func([][]byte) Action { calls++; return Action{} }}

@@ -11,15 +11,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// NotOurs leaves one goroutine out of the search for leaks: when rueidis has
-// tested whether a server is a cluster, the closing of that connection leaves a
-// goroutine of rueidis that sleeps for up to a second and then ends.
+// NotOurs excludes one goroutine from leak detection: after rueidis has tested whether a server is a cluster, closing
+// that connection leaves a goroutine of rueidis that sleeps for up to a second.
 func NotOurs() goleak.Option {
 	return goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1")
 }
 
-// Leaks returns an error if goroutines are left, as goleak.Find, which looks for half a second. Leaks looks for ten seconds: rueidis sleeps for
-// five before it closes the connection to a node that left a cluster, or to one that redirects to itself, even if the client was closed meanwhile.
+// Leaks returns an error if goroutines are left, like goleak.Find, but waits for up to ten seconds instead of half a
+// second: rueidis sleeps for five before it closes the connection to a node that left a cluster or redirects to itself,
+// even if the client was closed in the meantime.
 func Leaks(options ...goleak.Option) error {
 	options = append(options, NotOurs())
 	began := time.Now()
@@ -30,14 +30,13 @@ func Leaks(options ...goleak.Option) error {
 	return err
 }
 
-// VerifyTestMain runs the tests of a package and fails if they leave a
-// goroutine behind. Tests with a server wait most of the time, so eight of the parallel ones run at
-// once even on a small machine; -parallel sets another number.
+// VerifyTestMain runs the tests of a package and fails if they leave a goroutine behind. Tests with a server mostly
+// wait, so eight parallel tests run at once even on a small machine; -parallel sets another number.
 func VerifyTestMain(m goleak.TestingM) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err) // the testing package no longer has this flag
+		panic(err) // the testing package has no such flag
 	}
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // faults that tests make on purpose need no log
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // injected faults should not be logged
 	code := m.Run()
 	endShared()
 	if code == 0 {
@@ -49,8 +48,8 @@ func VerifyTestMain(m goleak.TestingM) {
 	os.Exit(code)
 }
 
-// WithMemory returns m with a server in memory for each of addrs, for the examples: the address of the server stands there while
-// the tests run.
+// WithMemory returns m with an in-memory server for each of addrs, for the examples. The addresses are set before the
+// tests run.
 func WithMemory(m goleak.TestingM, addrs ...*string) goleak.TestingM { return withMemory{m, addrs} }
 
 type withMemory struct {

@@ -32,7 +32,7 @@ func TestMini_expiresInVirtualTime(t *testing.T) {
 	})
 }
 
-// 1: B subscribes. 2: A publishes from a script, hours later. 3: B hears it.
+// 1: B subscribes. 2: A publishes from a script, hours later. 3: B receives it.
 func TestMini_publishesFromScripts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestMini_publishesFromScripts(t *testing.T) {
 	})
 }
 
-// The proxy fails in the same way in virtual time.
+// The proxy injects the same faults in virtual time.
 func TestMini_proxy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestMini_proxySubscription(t *testing.T) {
 				received <- msg.Message
 			})
 		}()
-		time.Sleep(time.Minute) // many of rueidis's own PINGs
+		time.Sleep(time.Minute) // many of rueidis' PINGs
 		for _, want := range []string{"one", "two"} {
 			if err := c.Do(t.Context(), c.B().Publish().Channel("ch").Message(want).Build()).Error(); err != nil {
 				t.Error(err)

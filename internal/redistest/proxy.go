@@ -15,19 +15,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Action says what becomes of one request. The zero Action forwards it and
-// delivers its reply. The order on a connection is kept, so a request or reply that is held
-// or delayed holds up all that come after it in the same direction.
+// Action is what to do with one request. The zero Action forwards it and delivers its reply. The order on a connection
+// is kept, so a request or reply that is held or delayed also delays everything behind it in the same direction.
 type Action struct {
-	// DropRequest closes the connection instead of forwarding: the server
-	// never hears of the request. Replies under way can be lost with it.
+	// DropRequest closes the connection instead of forwarding: the server never receives the request. Replies in
+	// transit can be lost with it.
 	DropRequest bool
-	// DropReply forwards, waits for the reply and closes the connection
-	// instead of delivering it. The request was executed when the client
-	// notices. Earlier replies were delivered, later ones are lost as well.
+	// DropReply forwards, waits for the reply and closes the connection instead of delivering it: the request has been
+	// executed by then. Earlier replies are delivered, later ones are lost as well.
 	DropReply bool
-	// Refuse is an error reply, such as "LOADING x", that the client gets instead of the
-	// server's reply. The request is not executed, unless Execute is set.
+	// Refuse is an error reply, such as "LOADING x", that the client receives instead of the server's reply. The
+	// request is not executed, unless Execute is set.
 	Refuse  string
 	Execute bool
 
@@ -49,8 +47,9 @@ func Once(command string, a Action) func(req [][]byte) Action {
 	}
 }
 
-// LoseDated has p do act to the script calls that do something before a time of the server, which is their last argument: to all of
-// them, or to the first. It leaves those that only ask for the time, which say 0. words returns the first one, for [Server.Do], or nil.
+// LoseDated makes p apply act to the script calls that have a deadline by the server's clock, which is their last
+// argument: to all of them, or to the first. It leaves calls alone that only read the time, which pass 0. words returns
+// the words of the first call, for [Server.Do], or nil.
 func (p *Proxy) LoseDated(act Action, all bool) (words func() []string) {
 	var mu sync.Mutex
 	var first []string // guarded by mu
@@ -74,7 +73,7 @@ func (p *Proxy) LoseDated(act Action, all bool) (words func() []string) {
 	}
 }
 
-// Via makes a client connect through p, to the server that p leads to.
+// Via makes a client connect through p to p's server.
 func Via(p *Proxy) func(*rueidis.ClientOption) {
 	return func(opt *rueidis.ClientOption) {
 		if p.listener != nil {
@@ -87,30 +86,28 @@ func Via(p *Proxy) func(*rueidis.ClientOption) {
 	}
 }
 
-// Proxy is a connection between clients and a server that can fail in the ways of a
-// network. It reads RESP2 and RESP3, so it knows which reply belongs to which
-// request. It does not understand CLIENT REPLY, MONITOR and replication. It is safe
-// for concurrent use.
+// Proxy is a connection between clients and a server that can fail like a network. It parses RESP2 and RESP3, and
+// matches replies to requests. It does not support CLIENT REPLY, MONITOR and replication. It is safe for concurrent
+// use.
 type Proxy struct {
 	dial     func() (net.Conn, error) // set once: connects to the server
-	listener net.Listener             // set once; nil if there is only Dial
+	listener net.Listener             // set once; nil if only Dial is used
 	wg       sync.WaitGroup           // all goroutines
 
-	// passing is held for reading while bytes are forwarded, so that nothing
-	// is on its way any more when Freeze returns.
+	// passing is read-locked while bytes are forwarded, so that nothing is in transit when Freeze returns.
 	passing sync.RWMutex
-	thawed  chan struct{} // guarded by passing: nil, or closed by the thaw
+	thawed  chan struct{} // guarded by passing: nil unless frozen; closed when thawed
 
 	mu       sync.Mutex
 	hook     func(req [][]byte) Action // guarded by mu
-	loses    func() bool               // guarded by mu: whether a message is lost; nil if none is
+	loses    func() bool               // guarded by mu: whether to lose a message; nil loses none
 	links    map[*link]struct{}        // guarded by mu
 	refuse   bool                      // guarded by mu
-	upstream string                    // guarded by mu: where a proxy that listens leads to
+	upstream string                    // guarded by mu: the server of a listening proxy
 }
 
-// NewProxy listens on a free port of 127.0.0.1 and forwards to upstream, a
-// "host:port". The end of tb closes it.
+// NewProxy listens on a free port of 127.0.0.1 and forwards to upstream, a "host:port". The proxy is closed when tb
+// ends.
 func NewProxy(tb testing.TB, upstream string) *Proxy {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +148,7 @@ func newProxy(tb testing.TB, dial func() (net.Conn, error)) *Proxy {
 // Addr returns the address for clients, "127.0.0.1:port".
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Dial makes a connection through the proxy that needs no socket.
+// Dial makes a connection through the proxy without a socket.
 func (p *Proxy) Dial() (net.Conn, error) {
 	near, far := net.Pipe()
 	if !p.serve(far) {
@@ -160,27 +157,26 @@ func (p *Proxy) Dial() (net.Conn, error) {
 	return near, nil
 }
 
-// OnRequest makes f decide about every request from now on; nil forwards all.
-// f sees the words of the request, also of the connection's own: HELLO, CLIENT,
-// PING. It is called on many goroutines, and must not block; use [Action.HoldRequest]
-// for that.
+// OnRequest makes f decide about every request from now on; nil forwards all. f receives the words of the request,
+// including the connection's own requests: HELLO, CLIENT, PING. It is called on many goroutines, and must not block;
+// use [Action.HoldRequest] for that.
 func (p *Proxy) OnRequest(f func(req [][]byte) Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hook = f
 }
 
-// OnMessage makes f decide about every message of Pub/Sub from now on: the client never sees those
-// for which f is true, and its connection lives on. If f is nil, all are delivered. f is called on
-// many goroutines.
+// OnMessage makes f decide about every Pub/Sub message from now on: messages for which f returns true are silently
+// lost, and the connection stays open. If f is nil, all are delivered. f is called on many goroutines.
 func (p *Proxy) OnMessage(f func() (lost bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.loses = f
 }
 
-// decide asks the hook what becomes of req. A request that was read from a connection that is cut by now is not one of
-// those that a new hook waits for, so the hook is the one from before the look. decide reports whether there is a connection.
+// decide asks the hook what to do with req. A request from a connection that has been cut in the meantime must not be
+// passed to a newly set hook, so decide reads the hook before it checks the connection. It reports whether the
+// connection is still there.
 func (l *link) decide(req [][]byte) (act Action, ok bool) {
 	l.proxy.mu.Lock()
 	hook := l.proxy.hook
@@ -194,7 +190,7 @@ func (l *link) decide(req [][]byte) (act Action, ok bool) {
 	return hook(req), true
 }
 
-// CutAll closes all connections there are now, also frozen ones.
+// CutAll closes all current connections, including frozen ones.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,25 +199,24 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// Refuse sets whether new connections are closed as soon as they are made.
+// Refuse sets whether new connections are closed immediately.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
 }
 
-// Redirect makes connections from now on lead to upstream, a "host:port", as an
-// address that moves to another server does. Existing connections stay as they are.
+// Redirect makes new connections lead to upstream, a "host:port", like an address that moves to another server.
+// Existing connections are unaffected.
 func (p *Proxy) Redirect(upstream string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.upstream = upstream
 }
 
-// Freeze sets whether the proxy holds back everything, in both directions, without
-// closing a connection: neither side learns that the other one is gone, or closed.
-// After Freeze(true) returns, no byte goes through; Freeze(false) delivers what waited.
-// To close a rueidis client over a frozen connection takes a second.
+// Freeze sets whether the proxy holds back everything, in both directions, without closing a connection: neither side
+// detects that the other one is gone, or has closed it. After Freeze(true) returns, no data is forwarded; Freeze(false)
+// delivers what is waiting. Closing a rueidis client with a frozen connection takes a second.
 func (p *Proxy) Freeze(frozen bool) {
 	p.passing.Lock()
 	defer p.passing.Unlock()
@@ -234,7 +229,7 @@ func (p *Proxy) Freeze(frozen bool) {
 	}
 }
 
-// serve starts a link for the client's connection, unless that is refused.
+// serve starts a link for the client's connection, unless connections are refused.
 func (p *Proxy) serve(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -262,17 +257,17 @@ type link struct {
 	mu      sync.Mutex
 	server  net.Conn // guarded by mu until run has set it
 	isCut   bool     // guarded by mu
-	waiting []ask    // guarded by mu: requests forwarded and not answered, in order
-	resp2   bool     // guarded by mu: subscribed in RESP2, where pushes look like replies
+	waiting []ask    // guarded by mu: requests forwarded but not answered yet, in order
+	resp2   bool     // guarded by mu: subscribed with RESP2, where pushes look like replies
 }
 
-// ask is a request that waits for its reply.
+// ask is a request without a reply yet.
 type ask struct {
 	act Action
-	// SUBSCRIBE and its kin have no reply. The server confirms each channel by
-	// a push frame that begins with the command's name.
+	// SUBSCRIBE and similar commands have no reply. The server confirms each channel with a push frame that begins with
+	// the command's name.
 	confirm string
-	left    int // confirmations to come
+	left    int // confirmations outstanding
 }
 
 func (l *link) run() {
@@ -314,7 +309,7 @@ func (l *link) requests() {
 	r := bufio.NewReader(l.client)
 	for {
 		raw, req, err := readRequest(r)
-		if err != nil || !l.pass(nil, nil) { // do not ask the hook while frozen
+		if err != nil || !l.pass(nil, nil) { // do not call the hook while frozen
 			return
 		}
 		act, ok := l.decide(req)
@@ -327,7 +322,7 @@ func (l *link) requests() {
 		}
 		l.expect(req, act)
 		if act.Refuse != "" && !act.Execute {
-			raw = ping // its reply has the place of the refusal among the other replies
+			raw = ping // its reply marks the position of the refusal among the other replies
 		}
 		if !l.pass(l.server, raw) {
 			return
@@ -364,14 +359,14 @@ func (l *link) replies() {
 	}
 }
 
-// hangUp tells each side that the other one closed, once the proxy is not frozen.
+// hangUp closes both sides, once the proxy is not frozen.
 func (l *link) hangUp() {
 	l.pass(nil, nil)
 	l.cut()
 }
 
-// pass writes b to c when the proxy is not frozen. If c is nil it only waits for
-// that. It reports whether the link can go on.
+// pass writes b to c once the proxy is not frozen. If c is nil, it only waits. It reports whether the link can
+// continue.
 func (l *link) pass(c net.Conn, b []byte) bool {
 	p := l.proxy
 	for {
@@ -394,7 +389,7 @@ func (l *link) pass(c net.Conn, b []byte) bool {
 	}
 }
 
-// pause waits for d and then for hold. It reports whether the link is whole.
+// pause waits for d and then for hold. It reports whether the link is still intact.
 func (l *link) pause(d time.Duration, hold <-chan struct{}) bool {
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -415,7 +410,7 @@ func (l *link) pause(d time.Duration, hold <-chan struct{}) bool {
 	return true
 }
 
-// expect notes that the server will answer req.
+// expect records that the server will reply to req.
 func (l *link) expect(req [][]byte, act Action) {
 	a := ask{act: act}
 	switch name := strings.ToLower(string(req[0])); name {
@@ -437,13 +432,12 @@ func (l *link) loses(frame []byte) bool {
 		return false
 	}
 	l.mu.Lock()
-	push := frame[0] == '>' || l.resp2 // and no reply that looks like one
+	push := frame[0] == '>' || l.resp2 // and not a reply that looks like one
 	l.mu.Unlock()
 	return push && loses()
 }
 
-// answered finds the request that the frame answers, and returns its
-// action. A frame that answers none is delivered.
+// answered finds the request that the frame is a reply to, and returns its action. Any other frame is delivered.
 func (l *link) answered(frame []byte) Action {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -451,20 +445,20 @@ func (l *link) answered(frame []byte) Action {
 	confirms := word != "" && len(l.waiting) > 0 && l.waiting[0].confirm == word
 	push := frame[0] == '>' || l.resp2 && word != ""
 	if frame[0] == '*' && (confirms || push) && strings.HasSuffix(word, "subscribe") {
-		l.resp2 = !bytes.HasSuffix(frame, []byte(":0\r\n")) // channels that are left
+		l.resp2 = !bytes.HasSuffix(frame, []byte(":0\r\n")) // remaining channels
 	}
 	switch {
 	case confirms:
 		head := &l.waiting[0]
 		act := head.act
-		head.act = Action{} // the first confirmation stands for all
+		head.act = Action{} // the first confirmation represents all
 		if head.left--; head.left == 0 {
 			l.waiting = l.waiting[1:]
 		}
 		return act
-	case push, len(l.waiting) == 0: // "max number of clients reached" comes unasked
+	case push, len(l.waiting) == 0: // "max number of clients reached" is unsolicited
 		return Action{}
-	default: // also the error of a SUBSCRIBE, one for all its channels
+	default: // also the error reply of a SUBSCRIBE, one for all its channels
 		act := l.waiting[0].act
 		l.waiting = l.waiting[1:]
 		return act

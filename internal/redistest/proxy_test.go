@@ -21,7 +21,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// oneConn makes a client use one connection, so that its commands are in order.
+// oneConn makes a client use one connection, so that its commands are executed in order.
 func oneConn(o *rueidis.ClientOption) {
 	o.PipelineMultiplex = -1
 	o.AlwaysPipelining = true
@@ -112,9 +112,8 @@ func TestProxy_dropRequest(t *testing.T) {
 	}
 }
 
-// 1: an INCR is held on its way to the server. 2: the server has not seen it. 3: it is
-// released. 4: the reply to the next one is held. 5: the server has seen it,
-// the client has not.
+// 1: an INCR is held on its way to the server. 2: the server has not received it. 3: it is released. 4: the reply to
+// the next one is held. 5: the server has executed it; the client has no reply.
 func TestProxy_hold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -194,13 +193,13 @@ func TestProxy_cutAndRefuse(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
-	// Without retries, so that every failure shows.
+	// Without retries, so that every failure is visible.
 	c := s.Client(t, redistest.Via(p), oneConn, func(o *rueidis.ClientOption) { o.DisableRetry = true })
 	if n, err := incr(t.Context(), c); err != nil || n != 1 {
 		t.Fatalf("INCR: %d, %v, want 1", n, err)
 	}
 
-	// A waiting call sees that its connection was cut for good.
+	// A waiting call fails when its connection is cut permanently.
 	p.OnRequest(redistest.Once("INCR", redistest.Action{HoldRequest: make(chan struct{})}))
 	failed := make(chan error)
 	go func() {
@@ -227,7 +226,7 @@ func TestProxy_cutAndRefuse(t *testing.T) {
 	}
 }
 
-// A frozen connection carries nothing in either direction, not even the end of a side.
+// A frozen connection transfers nothing in either direction, not even that a side was closed.
 func TestProxy_freeze(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -278,9 +277,8 @@ func TestProxy_freezeHidesTheEnd(t *testing.T) {
 	}
 }
 
-// Replies find their requests among push frames and confirmations, in both
-// versions of the protocol: if they did not, the reply of another command than
-// the INCR would be dropped, and the bytes before the end would differ.
+// Replies are matched to their requests among push frames and confirmations, with both versions of the protocol:
+// otherwise the reply of a command other than the INCR would be dropped, and the bytes before the end would differ.
 func TestProxy_matchesReplies(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -339,11 +337,11 @@ func TestProxy_matchesReplies(t *testing.T) {
 				t.Errorf("read: %v", err)
 			}
 			want := tt.want
-			if after, ok := strings.CutPrefix(want, "HELLO"); ok { // it differs from version to version
+			if after, ok := strings.CutPrefix(want, "HELLO"); ok { // it differs between versions
 				got, want = got[max(0, bytes.Index(got, []byte(">3\r\n"))):], after
 			}
-			got = regexp.MustCompile(`-NOPERM[^\r]*`).ReplaceAll(got, []byte("-NOPERM")) // so does its text
-			// UNSUBSCRIBE goes through the channels in any order.
+			got = regexp.MustCompile(`-NOPERM[^\r]*`).ReplaceAll(got, []byte("-NOPERM")) // its text differs, too
+			// UNSUBSCRIBE processes the channels in any order.
 			anyOrder := strings.NewReplacer("\r\nb\r\n:", "\r\na\r\n:")
 			if anyOrder.Replace(string(got)) != anyOrder.Replace(want) {
 				t.Errorf("before the dropped reply arrived\n%q\nwant\n%q", got, want)
@@ -355,8 +353,8 @@ func TestProxy_matchesReplies(t *testing.T) {
 	}
 }
 
-// In RESP2 a message looks like a reply. A message that comes while a reply is held
-// back must not be taken for it.
+// With RESP2, a message looks like a reply. A message that arrives while a reply is held must not be mistaken for the
+// reply.
 func TestProxy_messageIsNotAReply(t *testing.T) {
 	t.Parallel()
 	for _, proto := range []string{"2", "3"} {
@@ -414,7 +412,7 @@ func TestProxy_loseMessages(t *testing.T) {
 	}
 }
 
-// The proxy changes no type of RESP, and counts one reply as one.
+// The proxy leaves all RESP types unchanged, and counts one reply as one.
 func TestProxy_frames(t *testing.T) {
 	t.Parallel()
 	frames := []string{
@@ -463,7 +461,7 @@ func TestProxy_frames(t *testing.T) {
 	}
 }
 
-// Bytes that are not RESP end the connection and nothing else.
+// Invalid RESP ends the connection and nothing else.
 func TestProxy_notRESP(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -492,7 +490,7 @@ func TestProxy_noUpstream(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame checks that a frame is a prefix of the input, to the byte.
+// FuzzReadFrame checks that a frame is exactly a prefix of the input.
 func FuzzReadFrame(f *testing.F) {
 	for _, s := range []string{"+OK\r\n", "$3\r\nabc\r\n:1\r\n", "*2\r\n:1\r\n$-1\r\n", "|1\r\n+a\r\n:1\r\n_\r\n", ">1\r\n+a\r\n", "%1\r\n+a\r\n#t\r\n", "$536870912\r\n"} {
 		f.Add([]byte(s))
@@ -531,7 +529,7 @@ func dialWire(t *testing.T, p *redistest.Proxy) *wire {
 	return &wire{Conn: c, t: t, r: bufio.NewReader(c)}
 }
 
-// send sends one request for each line, in one write.
+// send sends one request per line, in a single write.
 func (w *wire) send(lines ...string) {
 	w.t.Helper()
 	var b strings.Builder
@@ -592,7 +590,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// Refused requests have their replies in the place of their own, among those of others, and are executed only if that is wanted.
+// The replies of refused requests come in the right order among those of others, and refused requests are executed only
+// if Execute is set.
 func TestProxy_refuse(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Rights returns the rights that a user needs by docs/operate/security.md, in the form of ACL SETUSER:
-// the list for every kind, and the lists that begin with one of the heads,
-// such as "NewLock". They are for names that begin with "orders:".
+// Rights returns the ACL rules that docs/operate/security.md lists for a user, as arguments of ACL SETUSER: the
+// list for every type, and the lists that begin with one of the heads, such as "NewLock". They are for names that
+// begin with "orders:".
 //
 // It works in packages whose directory is next to docs.
 func Rights(tb testing.TB, heads ...string) (rights []string) {
@@ -31,8 +31,8 @@ func Rights(tb testing.TB, heads ...string) (rights []string) {
 	return rights
 }
 
-// RightsWithoutLocks returns what docs/operate/security.md says that a user needs for what holds
-// no lock, by its head, such as "NewRateLimiter".
+// RightsWithoutLocks returns the ACL rules that docs/operate/security.md lists for objects that are not locks, by
+// their head, such as "NewRateLimiter".
 func RightsWithoutLocks(tb testing.TB, head string) []string {
 	tb.Helper()
 	doc, err := os.ReadFile("../docs/operate/security.md")
@@ -47,7 +47,7 @@ func RightsWithoutLocks(tb testing.TB, head string) []string {
 	return rights
 }
 
-// listed reads the first block of text, by the first words of its lists.
+// listed parses the lists in the first code block of text, keyed by their first words.
 func listed(text string) map[string][]string {
 	_, rest, _ := strings.Cut(text, "```\n")
 	block, _, _ := strings.Cut(rest, "```")
@@ -62,23 +62,23 @@ func listed(text string) map[string][]string {
 	return lists
 }
 
-// AddUser makes a user on the server with these rights and no others, and returns
-// an edit for Client that connects as that user.
+// AddUser creates a user on the server with these rules and no others, and returns an edit for Client that
+// connects as that user.
 func (s *Server) AddUser(tb testing.TB, user string, rights ...string) func(*rueidis.ClientOption) {
 	tb.Helper()
 	s.Do(tb, append([]string{"ACL", "SETUSER", user, "reset", "on", ">secret", "resetchannels", "-@all"}, rights...)...)
 	return func(o *rueidis.ClientOption) {
 		o.Username, o.Password = user, "secret"
-		o.ClientSetInfo = rueidis.DisableClientSetInfo // it works without the right, but leaves a denial
+		o.ClientSetInfo = rueidis.DisableClientSetInfo // it works without the permission, but leaves a denial in the log
 	}
 }
 
-// Denied returns the denials of the server to the user since it started, each with
-// the kind of right that was missing.
+// Denied returns the server's denials for the user since it started, each with the type of the missing
+// permission.
 //
-// It leaves out what rueidis tidies a connection up with that it has lent, and that happened to be busy: it sends
-// UNSUBSCRIBE, PUNSUBSCRIBE, SUNSUBSCRIBE and DISCARD then, and nothing depends on the answers. That is rare, and
-// happens on busy machines.
+// It leaves out denials of rueidis' cleanup of a dedicated connection that is returned while busy: rueidis then
+// sends UNSUBSCRIBE, PUNSUBSCRIBE, SUNSUBSCRIBE and DISCARD, and ignores the replies. That is rare, and happens
+// on busy machines.
 func (s *Server) Denied(tb testing.TB, user string) (denied []string) {
 	tb.Helper()
 	log := s.Do(tb, "ACL", "LOG", "1000") // the server keeps 128

@@ -16,29 +16,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// slots is how many slots a cluster has.
+// slots is the number of slots in a cluster.
 const slots = 16384
 
-// Router is a cluster behind one address, as proxies and some clouds offer it. It sends each command to the
-// master of the first key, and follows MOVED and ASK. A command without a key, a plain subscription among them,
-// goes to one master, which it draws anew for each connection of a client. It answers one request of a connection
-// after the other, and closes a connection when a node of it is gone.
+// Router is a proxy that makes a cluster available at a single address, as some cloud providers offer it. It sends each
+// command to the master of the first key, and follows MOVED and ASK. A command without a key, including a plain
+// subscription, goes to one master, chosen at random for each client connection. It executes the requests of a
+// connection one after the other, and closes the connection when one of its nodes is gone.
 type Router struct {
 	nodes    []string // set once: the addresses of all nodes
-	one      bool     // set once: it shows itself as a cluster with one node
+	one      bool     // set once: it acts as a cluster with one node
 	listener net.Listener
 	wg       sync.WaitGroup
 	moved    atomic.Int64
 
 	mu    sync.Mutex
 	ended bool                      // guarded by mu
-	slots [slots]string             // guarded by mu: the address of the master; "" if it is not known
+	slots [slots]string             // guarded by mu: the address of the master; "" if unknown
 	conns map[net.Conn]struct{}     // guarded by mu: of clients
-	seen  map[string]map[string]int // guarded by mu: how often each node got each command
+	seen  map[string]map[string]int // guarded by mu: how often each node received each command
 }
 
-// NewRouter starts a router to the cluster. Clients take it for a single server. If oneNode is true, CLUSTER SLOTS
-// and SHARDS name the router as the only node, and clients take it for a cluster. The end of tb closes it.
+// NewRouter starts a router to the cluster. To clients it looks like a single server. If oneNode is true, CLUSTER SLOTS
+// and SHARDS report the router as the only node, so it looks like a cluster. The router is closed when tb ends.
 func NewRouter(tb testing.TB, c *Cluster, oneNode bool) *Router {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,17 +71,17 @@ func NewRouter(tb testing.TB, c *Cluster, oneNode bool) *Router {
 // Addr returns the address for clients, "127.0.0.1:port".
 func (r *Router) Addr() string { return r.listener.Addr().String() }
 
-// Client connects to the router, by many connections, as each of them waits for one answer after the other. The end
-// of tb closes it.
+// Client connects to the router, with several connections, because each of them waits for one reply at a time. The
+// client is closed when tb ends.
 func (r *Router) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	return connect(tb, rueidis.ClientOption{InitAddress: []string{r.Addr()}, DisableCache: true, PipelineMultiplex: 4}, edit)
 }
 
-// Followed returns how often a node said that another has the slot.
+// Followed returns how often a node redirected a command to another one.
 func (r *Router) Followed() int64 { return r.moved.Load() }
 
-// Spread returns how many nodes got the command, such as "EVALSHA".
+// Spread returns how many nodes received the command, such as "EVALSHA".
 func (r *Router) Spread(command string) (nodes int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,15 +110,15 @@ func (r *Router) serve(conn net.Conn) {
 	})
 }
 
-// route is one connection of a client, and those to the nodes that it needed so far.
+// route is one client connection, with its connections to the nodes used so far.
 type route struct {
 	router *Router
 	client net.Conn
 	hello  []byte // the request by which the client chose its protocol and user
-	home   string // the node for what has no key; "" before the first such command
-	last   string // the node that got the latest command with a key: WAIT goes there
+	home   string // the node for commands without a key; "" before the first such command
+	last   string // the node of the last command with a key, where WAIT must go
 
-	out   sync.Mutex // guards what is written to the client
+	out   sync.Mutex // guards writes to the client
 	links map[string]*backend
 	wg    sync.WaitGroup
 }
@@ -126,7 +126,7 @@ type route struct {
 // backend is a connection to a node.
 type backend struct {
 	conn    net.Conn
-	replies chan []byte // closed when the connection is over
+	replies chan []byte // closed when the connection ends
 }
 
 func (f *route) run() {
@@ -149,7 +149,7 @@ func (f *route) run() {
 	}
 }
 
-// answer carries out one request.
+// answer executes one request.
 func (f *route) answer(raw []byte, req [][]byte) error {
 	name := strings.ToUpper(string(req[0]))
 	switch name {
@@ -178,8 +178,7 @@ func (f *route) answer(raw []byte, req [][]byte) error {
 	return f.relay(f.last, raw, req, false)
 }
 
-// relay sends a request to a node, and its reply to the client. Unless it must stay, it goes where MOVED and
-// ASK send it.
+// relay sends a request to a node, and its reply to the client. Unless stay is set, it follows MOVED and ASK.
 func (f *route) relay(addr string, raw []byte, req [][]byte, stay bool) error {
 	asking := false
 	for range 10 {
@@ -188,7 +187,7 @@ func (f *route) relay(addr string, raw []byte, req [][]byte, stay bool) error {
 			f.router.forget(addr)
 			return err
 		}
-		if reply == nil { // a subscription, whose confirmations the client has
+		if reply == nil { // a subscription, whose confirmations were already forwarded
 			return nil
 		}
 		words := strings.Fields(string(reply[:min(len(reply), 100)]))
@@ -220,7 +219,7 @@ func (f *route) exchange(addr string, raw []byte, req [][]byte, asking bool) ([]
 	if !strings.HasSuffix(strings.ToLower(string(req[0])), "subscribe") {
 		return b.ask(raw)
 	}
-	// Confirmations are messages, as many as there are channels. The answer to a PING comes after all of them.
+	// Confirmations are messages, one per channel. The reply to a PING comes after all of them.
 	reply, err := b.ask(append(bytes.Clone(raw), ping...))
 	if err == nil && reply[0] == '-' {
 		_, err = b.next()
@@ -243,7 +242,7 @@ func (f *route) link(addr string) (*backend, error) {
 	b := &backend{conn: conn, replies: make(chan []byte, 16)}
 	f.links[addr] = b
 	f.wg.Go(func() {
-		// A node that is gone ends the client's connection, too: the client may wait for its messages.
+		// A lost node ends the client's connection, too: the client may be waiting for its messages.
 		defer f.client.Close()
 		defer close(b.replies)
 		b.read(f)
@@ -256,7 +255,7 @@ func (f *route) link(addr string) (*backend, error) {
 	return b, nil
 }
 
-// read sorts what a node sends: messages go to the client at once.
+// read separates messages, which are forwarded immediately, from replies.
 func (b *backend) read(f *route) {
 	in := bufio.NewReader(b.conn)
 	for {
@@ -296,7 +295,7 @@ func (f *route) write(raw []byte) error {
 	return err
 }
 
-// anyMaster returns a node that calls itself a master.
+// anyMaster returns a node that reports itself as a master.
 func (f *route) anyMaster() (string, error) {
 	for _, i := range rand.Perm(len(f.router.nodes)) {
 		addr := f.router.nodes[i]
@@ -317,7 +316,7 @@ func (f *route) anyMaster() (string, error) {
 	return "", errors.New("no master")
 }
 
-// master returns where a slot is, or any node, which then says where it is.
+// master returns the node of a slot, or any node, which then redirects.
 func (r *Router) master(slot int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -333,7 +332,7 @@ func (r *Router) learn(slot int, addr string) {
 	r.slots[slot] = addr
 }
 
-// forget forgets a node that is gone.
+// forget forgets a lost node.
 func (r *Router) forget(addr string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -353,7 +352,7 @@ func (r *Router) count(addr, command string) {
 	r.seen[addr][strings.ToUpper(command)]++
 }
 
-// cluster is the router's own answer to a CLUSTER command.
+// cluster returns the router's own reply to a CLUSTER command.
 func (r *Router) cluster(req [][]byte) []byte {
 	host, port, _ := net.SplitHostPort(r.Addr())
 	const id = "0123456789012345678901234567890123456789"
@@ -371,7 +370,7 @@ func (r *Router) cluster(req [][]byte) []byte {
 	return []byte("-ERR This instance has cluster support disabled\r\n")
 }
 
-// firstKey returns the word by which a command finds its node, if it has one.
+// firstKey returns the key by which a command is routed, if it has one.
 func firstKey(name string, req [][]byte) (key []byte, ok bool) {
 	at := 1
 	switch name {
@@ -395,7 +394,7 @@ func firstKey(name string, req [][]byte) (key []byte, ok bool) {
 	return req[at], true
 }
 
-// slotOf returns the slot of a key, by the rule of Redis: CRC16 (XMODEM) of what is between the first braces, or of all.
+// slotOf returns the slot of a key, like Redis: CRC16 (XMODEM) of the hash tag, or of the whole key.
 func slotOf(key []byte) int {
 	if _, after, ok := bytes.Cut(key, []byte("{")); ok {
 		if tag, _, ok := bytes.Cut(after, []byte("}")); ok && len(tag) > 0 {

@@ -9,8 +9,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A client that takes the router for one server, and one that takes it for a cluster with one node, reach the keys
-// of all nodes, also while a slot moves and after a replica has taken over. Their subscriptions hear.
+// A client that treats the router as one server, and one that treats it as a cluster with one node, can access the
+// keys of all nodes, even while a slot is migrated and after a replica has taken over. Their subscriptions receive
+// messages.
 func TestRouter(t *testing.T) {
 	t.Parallel()
 	c := StartCluster(t)
@@ -50,7 +51,7 @@ func TestRouter(t *testing.T) {
 				before := r.Followed()
 				set("half-moved")
 				direct.Do(t.Context(), direct.B().Del().Key("key:0").Build())
-				set("asked") // the key is made at the new master
+				set("asked") // the key is created on the new master
 				move.Finish(t)
 				set("moved")
 				if r.Followed() == before {
@@ -67,7 +68,7 @@ func TestRouter(t *testing.T) {
 					OnMessage: func(m rueidis.PubSubMessage) {
 						select {
 						case received <- m.Message:
-						default: // it has one
+						default: // there already is one
 						}
 					},
 					OnSubscription: func(rueidis.PubSubSubscription) { confirmed <- true },
@@ -77,7 +78,7 @@ func TestRouter(t *testing.T) {
 				}
 				<-confirmed
 				<-confirmed
-				for len(received) == 0 { // the nodes may have to connect to each other again
+				for len(received) == 0 { // the nodes may have to reconnect to each other
 					c.Masters(t)[0].Do(t, "PUBLISH", "two", "hello")
 					time.Sleep(time.Millisecond)
 				}
@@ -107,7 +108,7 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// The slot of a key is that of the servers.
+// slotOf returns the same slots as the server.
 func TestSlotOf(t *testing.T) {
 	s := Start(t, "--cluster-enabled", "yes")
 	for _, key := range []string{"", "a", "orders", "{orders}:1", "a{b}c{d}", "{}x", "a{}b", "{{x}}", "x{"} {

@@ -16,19 +16,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Sentinel is a primary with replicas, watched by three Sentinels, each a
-// process of its own.
+// Sentinel is a primary with replicas, monitored by three Sentinels, each in a separate process.
 type Sentinel struct {
 	Nodes     []*Server
 	Sentinels []*Server
 }
 
-// PrimaryName is the name of the primary for the Sentinels.
+// PrimaryName is the Sentinels' name of the primary.
 const PrimaryName = "primary"
 
-// StartSentinel starts nodes servers, the first of them the primary, and the
-// Sentinels. They are patient with a primary that is silent, as on a busy machine one that
-// is well can be: [Sentinel.Failover] has them look for the dead. config is for the nodes.
+// StartSentinel starts nodes servers, the first of which is the primary, and the Sentinels. The Sentinels use a long
+// timeout, because a healthy primary can be unresponsive on a busy machine; [Sentinel.Failover] switches to a short
+// one. config is for the nodes.
 func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 	tb.Helper()
 	s := &Sentinel{}
@@ -57,8 +56,8 @@ func StartSentinel(tb testing.TB, nodes int, config ...string) *Sentinel {
 	return s
 }
 
-// nodeConfig returns the configuration of a server that replicates as a user of its own, which can be
-// switched off, from the server at of if that is not empty.
+// nodeConfig returns the configuration of a server that replicates as a separate user, which can be disabled, from the
+// server at of unless of is empty.
 func nodeConfig(of string) []string {
 	config := []string{
 		"--repl-diskless-sync-delay", "0",
@@ -72,25 +71,25 @@ func nodeConfig(of string) []string {
 	return config
 }
 
-// startSentinel starts a Sentinel that a pause of its own does not confuse. On a busy machine each can be still for two
-// seconds, as when it writes its file; then it takes the clock for wrong, and calls no server down for 30 s (TILT). By
-// then the replica has lost the dead primary for longer than ten down-after times, and so no Sentinel ever promotes it.
+// startSentinel starts a Sentinel that tolerates pauses of its own process. On a busy machine it can stall for two
+// seconds, for example when it writes its file. It would then distrust its clock, and consider no server down for 30 s
+// (TILT). By then the replica would have been disconnected from the dead primary for longer than ten down-after
+// periods, and no Sentinel would ever promote it.
 func startSentinel(tb testing.TB, primary string) *Server {
 	tb.Helper()
 	conf := sentinelConf(tb, primary, 2)
 	s := start(tb, func(s *Server) []string {
 		return []string{conf, "--sentinel", "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--dir", s.dir}
 	})
-	_, _ = s.ask("SENTINEL", "DEBUG", "tilt-trigger", "60000") // Redis 6.2 cannot
+	_, _ = s.ask("SENTINEL", "DEBUG", "tilt-trigger", "60000") // not supported by Redis 6.2
 	return s
 }
 
-// sentinelPatience is for how long a primary may be silent while all are well.
+// sentinelPatience is how long a primary may be unresponsive while all servers are alive.
 const sentinelPatience = 15 * time.Second
 
-// downAfter is for how long a primary may be silent when it is dead. Valkey's Sentinels (seen
-// with 9.1) connect to one that was just promoted only after a second, and would take it
-// for dead before.
+// downAfter is how long a primary may be unresponsive once it is dead. Valkey's Sentinels (seen with 9.1) connect to a
+// newly promoted primary only after a second, and would consider it dead before that.
 func downAfter(tb testing.TB) time.Duration {
 	tb.Helper()
 	version, err := exec.Command(find(tb), "--version").Output()
@@ -103,8 +102,8 @@ func downAfter(tb testing.TB) time.Duration {
 	return 500 * time.Millisecond
 }
 
-// sentinelConf writes the configuration of a Sentinel: the primary that it watches, and how many
-// must agree that it is dead. A Sentinel writes to its own file.
+// sentinelConf writes the configuration of a Sentinel: the primary that it monitors, and how many Sentinels must agree
+// that it is dead. A Sentinel rewrites its own configuration file.
 func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
 	tb.Helper()
 	host, port, err := net.SplitHostPort(primary)
@@ -119,7 +118,7 @@ func sentinelConf(tb testing.TB, primary string, quorum int) (file string) {
 	return file
 }
 
-// Client connects through the Sentinels. The end of tb closes it.
+// Client connects via the Sentinels. The client is closed when tb ends.
 func (s *Sentinel) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	opt := rueidis.ClientOption{
@@ -132,7 +131,7 @@ func (s *Sentinel) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) ru
 	return connect(tb, opt, edit)
 }
 
-// Primary returns the node that the Sentinels agree to be the primary.
+// Primary returns the node that all Sentinels consider the primary.
 func (s *Sentinel) Primary(tb testing.TB) *Server {
 	tb.Helper()
 	var primary *Server
@@ -158,21 +157,21 @@ func (s *Sentinel) Primary(tb testing.TB) *Server {
 	return primary
 }
 
-// CutReplication keeps everything that the primary writes from now on from its replicas,
-// as long as the primary lives. A failover forgets those writes.
+// CutReplication withholds everything that the primary writes from now on from its replicas, for as long as the primary
+// lives. A failover loses those writes.
 func (s *Sentinel) CutReplication(tb testing.TB, primary *Server) {
 	tb.Helper()
 	cutReplication(tb, primary)
 }
 
-// cutReplication locks out the user of the replicas (nodeConfig).
+// cutReplication disables the replicas' user (nodeConfig).
 func cutReplication(tb testing.TB, primary *Server) {
 	tb.Helper()
 	primary.Do(tb, "ACL", "SETUSER", "repl", "off")
 	primary.Do(tb, "CLIENT", "KILL", "TYPE", "replica")
 }
 
-// Failover kills the primary and returns the node that was promoted in its place.
+// Failover kills the primary and returns the node promoted in its place.
 func (s *Sentinel) Failover(tb testing.TB, primary *Server) *Server {
 	tb.Helper()
 	primary.Kill(tb)
@@ -192,7 +191,7 @@ func (s *Sentinel) setDownAfter(tb testing.TB, d time.Duration) {
 	}
 }
 
-// Rejoin starts a node that was killed, empty, as a replica of primary.
+// Rejoin starts a killed node again, empty, as a replica of primary.
 func (s *Sentinel) Rejoin(tb testing.TB, node, primary *Server) {
 	tb.Helper()
 	node.config = nodeConfig(primary.Addr())
@@ -200,9 +199,9 @@ func (s *Sentinel) Rejoin(tb testing.TB, node, primary *Server) {
 	node.WaitUntilFollows(tb, primary)
 }
 
-// WaitUntilFollows waits until s is a replica of primary and in step: by its own word, and
-// by that of primary, which counts it, and sends it what is written, only a moment later.
-// Each Sentinel that demotes a server closes its connections: one that breaks is no answer.
+// WaitUntilFollows waits until s is a replica of primary and in sync: according to s, and to primary, which counts the
+// replica and sends it new writes only a moment later. A Sentinel that demotes a server closes the server's
+// connections, so connection errors are retried.
 func (s *Server) WaitUntilFollows(tb testing.TB, primary *Server) {
 	tb.Helper()
 	waitUntil(tb, "a replica is in step", func() bool {
@@ -222,9 +221,8 @@ func (s *Server) WaitUntilFollows(tb testing.TB, primary *Server) {
 	})
 }
 
-// inStep returns the lines about the replicas that are in step by the word of their primary,
-// whose INFO replication this is. It keeps what is written back until a replica has
-// confirmed something.
+// inStep returns the lines about the replicas that are in sync according to their primary, whose INFO replication is
+// given. The primary delays writes until a replica has acknowledged something.
 func inStep(info string) (lines []string) {
 	for line := range strings.Lines(info) {
 		if strings.Contains(line, ",state=online,") && (!strings.Contains(line, ",offset=0,") || strings.Contains(info, "master_repl_offset:0\r")) {
@@ -243,7 +241,7 @@ func waitUntil(tb testing.TB, what string, done func() bool) {
 	}
 }
 
-// pairs reads a list of alternating names and values, or a map.
+// pairs converts a list of alternating names and values, or a map.
 func pairs(m rueidis.RedisMessage) map[string]string {
 	facts, err := m.AsStrMap()
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The writes after CutReplication are lost with the primary, and the other nodes
-// go on; twice, so that a node that joined again can be promoted.
+// The writes after CutReplication are lost with the primary, and the other nodes continue; twice,
+// so that a node that rejoined can be promoted, too.
 func TestSentinel(t *testing.T) {
 	s := StartSentinel(t, 2)
 	rdb := s.Client(t)
@@ -17,7 +17,7 @@ func TestSentinel(t *testing.T) {
 		if replica == primary {
 			replica = s.Nodes[1]
 		}
-		waitUntil(t, "the replica has it", func() bool { // WAIT on another connection does not tell
+		waitUntil(t, "the replica has it", func() bool { // WAIT on another connection does not cover it
 			reply := replica.Do(t, "EXISTS", "kept")
 			n, _ := reply.ToInt64()
 			return n == 1
@@ -39,7 +39,7 @@ func TestSentinel(t *testing.T) {
 	}
 }
 
-// Sentinels that are still for more than two seconds promote the replica all the same.
+// Sentinels that stall for more than two seconds promote the replica anyway.
 func TestSentinel_still(t *testing.T) {
 	s := StartSentinel(t, 2)
 	if _, err := s.Sentinels[0].ask("SENTINEL", "DEBUG"); err != nil {

@@ -21,47 +21,46 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// patience bounds the calls that a healthy server answers at once.
+// patience is the timeout for calls that a healthy server executes immediately.
 const patience = 10 * time.Second
 
-// Server is a redis-server process that belongs to one test. It writes nothing
-// to disk unless told to, so a restart forgets everything, as a crash of a
-// server without persistence does. It is safe for concurrent use.
+// Server is a redis-server process that belongs to one test. It writes nothing to disk unless
+// configured to, so a restart loses all data, like a crash of a server without persistence. It is
+// safe for concurrent use.
 type Server struct {
 	bin    string                 // set once
 	args   func(*Server) []string // set once: its command line
-	config []string               // set once, and again by Rejoin of a Sentinel topology
+	config []string               // set once, and changed by Rejoin of a Sentinel topology
 	dir    string                 // set once
-	port   int                    // changed only while start looks for a free one
+	port   int                    // changed only while start searches for a free one
 
 	mu   sync.Mutex
 	proc *process         // guarded by mu; nil while the server is killed
-	did  map[string]int64 // guarded by mu; the calls of Do, by the command's name
+	did  map[string]int64 // guarded by mu; the number of calls of Do, by command name
 }
 
-// process is one life of the server.
+// process is one run of the server.
 type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is reaped
 	frozen bool          // guarded by Server.mu
 }
 
-// Start runs a server on a free port of 127.0.0.1 and returns once it answers.
-// The server ends with tb, also when it is frozen at that moment.
+// Start runs a server on a free port of 127.0.0.1 and returns once it responds. The server is
+// stopped when tb ends, even if it is frozen then.
 //
-// config is appended to the command line: Start(t, "--maxmemory", "1mb").
-// Do not set port, bind or requirepass.
+// config is appended to the command line: Start(t, "--maxmemory", "1mb"). Do not set port, bind or
+// requirepass.
 //
-// The binary is $LEASEHOLD_REDIS_SERVER, or redis-server, or valkey-server
-// from $PATH. Without any of them the test is skipped, but fails if $CI is set
-// or $LEASEHOLD_REQUIRE_REDIS is 1: a suite that quietly tests nothing is worse
-// than a red one.
+// The binary is $LEASEHOLD_REDIS_SERVER, or redis-server or valkey-server on $PATH. Without any of
+// them the test is skipped, but fails if $CI is set or $LEASEHOLD_REQUIRE_REDIS is 1: a suite that
+// silently tests nothing is worse than a failing one.
 func Start(tb testing.TB, config ...string) *Server {
 	tb.Helper()
 	return start(tb, (*Server).alone, config...)
 }
 
-// alone returns the arguments of a server that is no part of a cluster.
+// alone returns the arguments of a server that is not part of a cluster.
 func (s *Server) alone() []string {
 	return append([]string{
 		"--port", strconv.Itoa(s.port),
@@ -72,7 +71,7 @@ func (s *Server) alone() []string {
 	}, s.config...)
 }
 
-// start starts a server with the arguments that args makes at each start.
+// start starts a server with the arguments that args returns at each start.
 func start(tb testing.TB, args func(*Server) []string, config ...string) *Server {
 	tb.Helper()
 	s := &Server{bin: find(tb), args: args, config: config, dir: tb.TempDir()}
@@ -80,13 +79,12 @@ func start(tb testing.TB, args func(*Server) []string, config ...string) *Server
 
 	err := errors.New("no free port")
 	for range 20 {
-		// Below the range from which systems take ports for outgoing
-		// connections (Linux: from 32768, others: from 49152). Otherwise a
-		// client that redials a killed server can take its port, and Restart
-		// would not get it back.
+		// Use ports below the range from which systems choose ports for outgoing connections
+		// (Linux: from 32768, others: from 49152). Otherwise a client that redials a killed server
+		// could occupy its port, and Restart would fail.
 		s.port = 12000 + rand.IntN(10000)
-		// Another test's server, also of another process, must not take the port meanwhile.
-		// So each holds the UDP port of that number, which no Redis uses.
+		// Another test's server, even in another process, must not take the port in the meantime.
+		// So each server holds the UDP port with that number, which Redis does not use.
 		claim, busy := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
 		if busy != nil {
 			continue
@@ -107,7 +105,7 @@ func Installed() bool {
 	return err == nil
 }
 
-// errNone is what is missing when no binary is named, and none is installed.
+// errNone is returned if no binary is named and none is installed.
 var errNone = errors.New("redis-server or valkey-server on the PATH")
 
 // binary returns the path of the server's binary.
@@ -140,7 +138,7 @@ func find(tb testing.TB) string {
 	return bin
 }
 
-// missing ends a test that cannot run without what.
+// missing skips or fails a test that cannot run without what.
 func missing(tb testing.TB, what string) {
 	tb.Helper()
 	if os.Getenv("CI") != "" || os.Getenv("LEASEHOLD_REQUIRE_REDIS") == "1" {
@@ -149,7 +147,7 @@ func missing(tb testing.TB, what string) {
 	tb.Skipf("NOT TESTED: this test needs %s; scripts/redis-server.sh installs it", what)
 }
 
-// launch starts the process and waits until it answers.
+// launch starts the process and waits until it responds.
 func (s *Server) launch() error {
 	logName := filepath.Join(s.dir, "server.log")
 	log, err := os.Create(logName)
@@ -165,10 +163,9 @@ func (s *Server) launch() error {
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Linux kills the child when the *thread* that started it ends, not
-		// the process. So this goroutine keeps its thread to itself until the
-		// child is reaped: the thread cannot end before the child, unless the
-		// whole process does.
+		// Linux kills the child when the *thread* that started it exits, not the process. So this
+		// goroutine keeps its thread until the child is reaped: the thread cannot exit before the
+		// child, unless the whole process does.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.exited)
@@ -194,7 +191,7 @@ func (s *Server) launch() error {
 	return nil
 }
 
-// ready waits until the process, and no other, answers at addr.
+// ready waits until this process, and no other, responds at addr.
 func (p *process) ready(addr string) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -213,8 +210,8 @@ func (p *process) ready(addr string) error {
 	}
 }
 
-// answers sends PING and asks for the process id. When two test binaries pick
-// the same port, the PONG can come from the other one's server.
+// answers sends PING and requests the process id. If two test binaries pick the same port, the PONG
+// can come from the other one's server.
 func (p *process) answers(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {
@@ -241,15 +238,14 @@ func (p *process) answers(addr string) error {
 	return nil
 }
 
-// kill ends the process, also a frozen one, and waits until it is gone. A
-// frozen process is not woken first: it would execute the commands that had
-// arrived meanwhile.
+// kill kills the process, even a frozen one, and waits until it has exited. A frozen process is not
+// resumed first, because it would execute the commands received in the meantime.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails only if it is gone already
+	_ = p.cmd.Process.Kill() // fails only if it has already exited
 	<-p.exited
 }
 
-// end kills the process if there is one, and reports whether there was.
+// end kills the process, if there is one, and reports whether there was.
 func (s *Server) end() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,13 +263,13 @@ func (s *Server) running() bool {
 	return s.proc != nil
 }
 
-// Addr returns the server's "127.0.0.1:port". It stays the same over a Restart.
+// Addr returns the server's "127.0.0.1:port". It does not change with Restart.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 // URL returns the server's "redis://127.0.0.1:port".
 func (s *Server) URL() string { return "redis://" + s.Addr() }
 
-// Pid returns the process id of the running server, 0 when it is killed.
+// Pid returns the process id of the running server, or 0 if it was killed.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +279,7 @@ func (s *Server) Pid() int {
 	return s.proc.cmd.Process.Pid
 }
 
-// Kill ends the server as a crash does, and returns when it is gone.
+// Kill kills the server like a crash, and returns when it has exited.
 func (s *Server) Kill(tb testing.TB) {
 	tb.Helper()
 	if !s.end() {
@@ -302,9 +298,9 @@ func (s *Server) Restart(tb testing.TB) {
 	}
 }
 
-// Freeze stops the server without closing a connection, and returns when
-// no thread of it runs any more. Requests wait in its sockets until Thaw, and
-// are executed then. The end of tb thaws it too, so that clients close quickly.
+// Freeze pauses the server without closing a connection, and returns when none of its threads runs
+// anymore. Requests wait in its sockets, and are executed after Thaw. A frozen server is also
+// thawed when tb ends, so that clients close quickly.
 func (s *Server) Freeze(tb testing.TB) {
 	tb.Helper()
 	if err := s.setFrozen(true); err != nil {
@@ -313,7 +309,7 @@ func (s *Server) Freeze(tb testing.TB) {
 	tb.Cleanup(func() { _ = s.setFrozen(false) }) // fails if the server was killed since
 }
 
-// Thaw lets a frozen server go on. It does nothing to a server that runs.
+// Thaw resumes a frozen server. It has no effect on a running one.
 func (s *Server) Thaw(tb testing.TB) {
 	tb.Helper()
 	if err := s.setFrozen(false); err != nil {
@@ -341,8 +337,8 @@ func (s *Server) setFrozen(frozen bool) error {
 	return nil
 }
 
-// Client connects to the server, without a client-side cache. Edits change the
-// options first; see [Via]. The end of tb closes it.
+// Client connects to the server, without client-side caching. Edits change the options first; see
+// [Via]. The client is closed when tb ends.
 func (s *Server) Client(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	return connect(tb, rueidis.ClientOption{InitAddress: []string{s.Addr()}, DisableCache: true}, edit)
@@ -361,12 +357,11 @@ func connect(tb testing.TB, opt rueidis.ClientOption, edit []func(*rueidis.Clien
 	return c
 }
 
-// Do runs one command, such as Do(t, "SCRIPT", "FLUSH"), and fails the test if
-// that fails. A null reply is no failure: the message says IsNil.
+// Do runs one command, such as Do(t, "SCRIPT", "FLUSH"), and fails the test if the command fails. A
+// null reply is not a failure: use the message's IsNil.
 //
-// Each call has a connection of its own, which no proxy and no earlier Kill
-// can have broken. It costs about a millisecond, and a HELLO in the server's
-// statistics.
+// Each call uses a new connection, unaffected by proxies and earlier Kills. That takes about a
+// millisecond, and adds a HELLO to the server's statistics.
 func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 	tb.Helper()
 	msg, err := s.ask(args...)
@@ -376,7 +371,7 @@ func (s *Server) Do(tb testing.TB, args ...string) rueidis.RedisMessage {
 	return msg
 }
 
-// ask sends a command on a connection of its own.
+// ask sends a command on a new connection.
 func (s *Server) ask(args ...string) (rueidis.RedisMessage, error) {
 	s.mu.Lock()
 	if s.did == nil {
@@ -400,12 +395,12 @@ func (s *Server) ask(args ...string) (rueidis.RedisMessage, error) {
 	if err != nil {
 		return rueidis.RedisMessage{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience) // that of a test is over in a Cleanup
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's context is already canceled in a Cleanup
 	defer cancel()
 	return c.Do(ctx, c.B().Arbitrary(args...).Build()).ToMessage()
 }
 
-// KnowsSharded reports whether the server knows sharded Pub/Sub, which came with Redis 7.0.
+// KnowsSharded reports whether the server supports sharded Pub/Sub, which requires Redis 7.0.
 func (s *Server) KnowsSharded(tb testing.TB) bool {
 	tb.Helper()
 	reply := s.Do(tb, "COMMAND", "INFO", "ssubscribe")
@@ -416,11 +411,10 @@ func (s *Server) KnowsSharded(tb testing.TB) bool {
 	return !known[0].IsNil()
 }
 
-// CommandCalls returns how often the server executed the command since it started
-// or since ResetStats, from INFO commandstats. A subcommand is "config|get"; Redis
-// before 7.0 counts the subcommands of a command together.
-// Calls from inside scripts count, and so do calls that failed while they ran:
-// an EVALSHA answered by NOSCRIPT is a call.
+// CommandCalls returns how often the server has executed the command since it started or since
+// ResetStats, from INFO commandstats. A subcommand is named "config|get"; Redis before 7.0 counts
+// the subcommands of a command together. Calls from scripts count, and so do calls that failed
+// during execution, such as an EVALSHA with the reply NOSCRIPT.
 func (s *Server) CommandCalls(tb testing.TB, name string) int64 {
 	tb.Helper()
 	reply := s.Do(tb, "INFO", "commandstats")
@@ -460,5 +454,5 @@ func (s *Server) ResetStats(tb testing.TB) {
 	s.Do(tb, "CONFIG", "RESETSTAT")
 }
 
-// Log returns what the server has written to its log since it was started.
+// Log returns what the server has logged since it was started.
 func (s *Server) Log() ([]byte, error) { return os.ReadFile(filepath.Join(s.dir, "server.log")) }

@@ -60,11 +60,11 @@ func TestServer_persistsIfConfigured(t *testing.T) {
 	}
 }
 
-// A frozen server executes nothing, and catches up when it thaws.
+// A frozen server executes nothing, and catches up when it is thawed.
 func TestServer_freeze(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	// One connection with a queue: a deadline ends the wait, not the command.
+	// One connection with a queue: a deadline cancels the wait, not the command.
 	sent := make(chan struct{}, 1)
 	c := s.Client(t, oneConn, showsIncr(sent))
 
@@ -82,7 +82,7 @@ func TestServer_freeze(t *testing.T) {
 	}
 }
 
-// Commands that had arrived at a frozen server die with it.
+// Commands received by a frozen server are lost when it is killed.
 func TestServer_killWhileFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -117,7 +117,7 @@ func TestServer_commandCalls(t *testing.T) {
 	s.Do(t, "ACL", "WHOAMI")
 	c := s.Client(t)
 	script := rueidis.NewLuaScript("return 1")
-	for range 2 { // the first time costs two: NOSCRIPT, and EVAL
+	for range 2 { // the first time takes two commands: EVALSHA, with the reply NOSCRIPT, and EVAL
 		if err := script.Exec(t.Context(), c, nil, nil).Error(); err != nil {
 			t.Error(err)
 		}

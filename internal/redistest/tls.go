@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// Authority issues certificates that no other program trusts.
+// Authority is a private certificate authority.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes an authority with a key of its own.
+// NewAuthority makes an authority with a new key.
 func NewAuthority(tb testing.TB) *Authority {
 	tb.Helper()
 	a := &Authority{key: newKey(tb)}
@@ -51,8 +51,7 @@ func (a *Authority) Issue(tb testing.TB) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
-// Config returns the configuration of a client that trusts the authority, and shows the
-// certificates.
+// Config returns a client configuration that trusts the authority and presents the certificates.
 func (a *Authority) Config(certificates ...tls.Certificate) *tls.Config {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -91,9 +90,8 @@ func newKey(tb testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// StartTLS starts a server that also listens for TLS, at addr, with a certificate
-// of the authority. It requires one from its clients, unless config says otherwise.
-// The methods of Server still use its other port.
+// StartTLS starts a server that also listens for TLS, at addr, with a certificate of the authority. It requires client
+// certificates, unless config says otherwise. The methods of Server still use the other port.
 func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr string) {
 	tb.Helper()
 	needTLS(tb)
@@ -104,9 +102,8 @@ func StartTLS(tb testing.TB, a *Authority, config ...string) (s *Server, addr st
 	return s, net.JoinHostPort("127.0.0.1", s.tlsPort())
 }
 
-// StartTLSSentinel starts a primary as StartTLS does, without replicas, and one
-// Sentinel, which uses TLS for its clients and for the primary. addr is the Sentinel's; it calls
-// the primary "primary".
+// StartTLSSentinel starts a primary like StartTLS, without replicas, and one Sentinel, which uses TLS with its clients
+// and with the primary. addr is the Sentinel's; its name for the primary is "primary".
 func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	tb.Helper()
 	_, primary := StartTLS(tb, a)
@@ -124,8 +121,8 @@ func StartTLSSentinel(tb testing.TB, a *Authority) (addr string) {
 	return net.JoinHostPort("127.0.0.1", s.tlsPort())
 }
 
-// StartTLSCluster starts a cluster of masters without replicas, whose nodes use TLS for their clients and for each other.
-// addrs are for clients; the methods of Cluster still use its other ports.
+// StartTLSCluster starts a cluster of masters without replicas, whose nodes use TLS with their clients and with each
+// other. addrs are for clients; the methods of Cluster still use the other ports.
 func StartTLSCluster(tb testing.TB, a *Authority) (c *Cluster, addrs []string) {
 	tb.Helper()
 	needTLS(tb)
@@ -148,8 +145,7 @@ func StartTLSCluster(tb testing.TB, a *Authority) (c *Cluster, addrs []string) {
 	return c, addrs
 }
 
-// Files writes to files in PEM: the certificate of the authority, and a certificate that
-// it issues, with its key.
+// Files writes PEM files: the certificate of the authority, and a certificate that it issues, with its key.
 func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 	tb.Helper()
 	issued := a.Issue(tb)
@@ -170,11 +166,11 @@ func (a *Authority) Files(tb testing.TB) (authority, cert, key string) {
 		file("key.pem", "PRIVATE KEY", secret)
 }
 
-// tlsPort returns the port for TLS. It follows from the port that the server has claimed, so no other server of the tests takes it.
-// The port of a cluster's bus is 10000 higher.
+// tlsPort returns the port for TLS. It is derived from the port that the server has claimed, so no other server of the
+// tests uses it. The port of a cluster's bus is 10000 higher.
 func (s *Server) tlsPort() string { return strconv.Itoa(s.port + 10000) }
 
-// arguments returns those of a server with a certificate of the authority, which requires one from its clients.
+// arguments returns the arguments of a server with a certificate of the authority, which requires client certificates.
 func (a *Authority) arguments(tb testing.TB) []string {
 	tb.Helper()
 	authority, cert, key := a.Files(tb)
@@ -186,8 +182,8 @@ func (a *Authority) arguments(tb testing.TB) []string {
 	}
 }
 
-// needTLS skips a test by make versions if the server was built without TLS. One that was built with it looks for the
-// key that it was not given.
+// needTLS skips a test under make versions if the server was built without TLS. A server built with TLS complains about
+// the missing key.
 func needTLS(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv("LEASEHOLD_VERSIONS") == "" {

@@ -8,15 +8,15 @@ import (
 	"net"
 )
 
-// Written is a connection of a client that shows each command before its last byte is written.
+// Written is a client connection that passes each command to See before its last byte is written.
 type Written struct {
 	net.Conn
 	See func(req [][]byte)
 
-	rest []byte // of a command that is not complete
+	rest []byte // of an incomplete command
 }
 
-// Write shows the commands that end in b, and writes b.
+// Write passes the commands that end in b to See, and writes b.
 func (w *Written) Write(b []byte) (int, error) {
 	w.rest = append(w.rest, b...)
 	for {
