@@ -1,5 +1,5 @@
-// Package memredis starts a miniredis that locks can run on: for users' tests
-// (package locktest), for the demo, and for tests.
+// Package memredis starts a miniredis that is suitable for locks: for users' tests (package locktest), for the demo,
+// and for tests.
 package memredis
 
 import (
@@ -9,8 +9,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// Start returns a server in memory that listens on a free port of the loopback
-// interface. Close ends it.
+// Start returns an in-memory server that listens on a free port of the loopback interface. Close stops it.
 func Start() (*miniredis.Miniredis, error) {
 	m := miniredis.NewMiniRedis()
 	if err := m.Start(); err != nil {
@@ -19,8 +18,8 @@ func Start() (*miniredis.Miniredis, error) {
 	return fit(m), nil
 }
 
-// StartInside returns a server in memory that listens to nothing: connections
-// are made by Dial alone, so that it runs in a testing/synctest bubble.
+// StartInside returns an in-memory server without a listener: connections are made with Dial only, so it can run in a
+// testing/synctest bubble.
 func StartInside() (*miniredis.Miniredis, error) {
 	m := miniredis.NewMiniRedis()
 	var first net.Conn
@@ -31,17 +30,16 @@ func StartInside() (*miniredis.Miniredis, error) {
 	return fit(m), first.Close()
 }
 
-// fit makes keys expire as time goes by, and makes the server refuse
-// what it does not implement: it would claim to be a cluster, and to speak RESP3, in
-// which a connection of miniredis that listens to a channel takes no other commands.
+// fit makes keys expire as time passes, and makes the server reject what it does not implement: it would claim to be a
+// cluster, and to support RESP3, although a subscribed RESP3 connection of miniredis accepts no other commands.
 func fit(m *miniredis.Miniredis) *miniredis.Miniredis {
 	m.ClockTTL(true)
 	Hook(m, func(string) string { return "" })
 	return m
 }
 
-// Hook makes m call f with each command before it runs. If f returns a text, that is the error reply, and the command does
-// not run. Commands of scripts are not among them.
+// Hook makes m call f with each command before it runs. If f returns a non-empty string, that is the error reply, and
+// the command does not run. Commands executed by scripts are not passed to f.
 func Hook(m *miniredis.Miniredis, f func(command string) (refusal string)) {
 	m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) (done bool) {
 		refusal := f(command)
