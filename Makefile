@@ -122,7 +122,7 @@ fuzz: ## run every fuzz test with FUZZTIME=20000x inputs, as many in parallel as
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
 # With BENCH, it prints tables only. Without, it writes them into the pages.
-bench: redis ## benchmark against alternatives and floors, into docs/evidence/performance*.md (80 minutes for the locks alone); BENCH='-h' for less
+bench: redis ## run the benchmarks, into docs/evidence/performance*.md (80 minutes for the locks alone); BENCH='-h' for less
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
 	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md -pictures ../../docs/pictures && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)

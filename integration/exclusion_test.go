@@ -30,7 +30,7 @@ const (
 	exclusionLong       = 10 * time.Second // no owner holds a lock for a hundredth of it, so no wait may take this long
 )
 
-// acquisitions is the number of acquisitions of an exclusion test, unless the environment sets another.
+// acquisitions returns the number of acquisitions of an exclusion test: n, unless the environment overrides it.
 func acquisitions(t *testing.T, n int) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_ACQUISITIONS")

@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// failovers is the number of failovers that a test triggers.
+// failovers returns the number of failovers that a test triggers.
 func failovers(t *testing.T) int {
 	t.Helper()
 	given := os.Getenv("LEASEHOLD_FAILOVERS")

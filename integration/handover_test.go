@@ -230,7 +230,7 @@ func (s *handover) has(p *relayer, most time.Duration) handedState {
 	return state
 }
 
-// within fails if more than most has passed since began.
+// within fails if more than most has passed since start.
 func (s *handover) within(most time.Duration, start int64) {
 	s.Helper()
 	if took := time.Duration(monotonic() - start); took > most {
@@ -265,7 +265,7 @@ func number(arg []byte) int {
 	return n
 }
 
-// once does a to the next such script of p, and closes reached when it is there. All later requests of p are lost.
+// once applies a to the next script of p that does what, and closes reached when the proxy has it. All later requests of p are lost.
 func (s *handover) once(p *relayer, what string, a redistest.Action) (reached <-chan struct{}) {
 	at := make(chan struct{})
 	var done atomic.Bool

@@ -146,7 +146,7 @@ func TestJavaLatch(t *testing.T) {
 						if err := l.Wait(t.Context()); err != nil {
 							t.Errorf("an open latch: %v", err)
 						}
-						until(t, func() bool { return latchListeners(t, at, name) <= 1 }) // Java's gate of the first round is closed
+						until(t, func() bool { return latchListeners(t, at, name) <= 1 }) // Java has unsubscribed from the first round
 					}
 				})
 			}

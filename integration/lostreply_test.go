@@ -80,7 +80,7 @@ func testLostReply(t *testing.T, k kind) {
 	start := time.Now()
 	for i := range callers {
 		rdb := server.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-		c, err := client.New(rdb, client.WithoutRegistry(), client.WithOpTimeout(client.DefaultWatchdogTimeout/4)) // the maximum, because slow replies of a busy machine are not the subject here
+		c, err := client.New(rdb, client.WithoutRegistry(), client.WithOpTimeout(client.DefaultWatchdogTimeout/4)) // the maximum: slow replies do not matter here
 		if err != nil {
 			t.Fatal(err)
 		}

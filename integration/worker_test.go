@@ -325,7 +325,7 @@ func answer(id int, v any, err error) reply {
 			}
 		}
 	}
-	a.Value, _ = json.Marshal(v) // all of these types can be marshalled
+	a.Value, _ = json.Marshal(v) // all of these types can be marshaled
 	return a
 }
 

@@ -110,7 +110,7 @@ func TestMutants(t *testing.T) {
 			}
 			dir := t.TempDir()
 			broken, overlay, binary := filepath.Join(dir, filepath.Base(m.file)), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "chaos.test")
-			replace, _ := json.Marshal(map[string]map[string]string{"Replace": {file: broken}}) // strings can be marshalled
+			replace, _ := json.Marshal(map[string]map[string]string{"Replace": {file: broken}}) // strings can be marshaled
 			for name, text := range map[string]string{broken: strings.Replace(string(text), m.old, m.new, 1), overlay: string(replace)} {
 				if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 					t.Fatal(err)

@@ -32,7 +32,7 @@ type plan struct {
 	Servers               []fault
 	Durable               bool // the server persists each change
 
-	Old func(slot, life int) *oldWorker `json:"-"` // returns the older version for this life of a process, or nil for the current one; nil if there are none
+	Old func(slot, life int) *oldWorker `json:"-"` // the older version for this life of a process; nil for the current one, or if there are none
 }
 
 // place is a lock that the goroutines of all processes acquire, or a latch or a wait group with which they wait for each

@@ -282,7 +282,7 @@ var (
 	crowds    = []at{{"waiters-1", 1}, {"waiters-10", 10}, {"waiters-100", 100}, {"waiters", 1000}}
 )
 
-// away is free at a distance.
+// away is the cell "free" with a longer round trip.
 func away(ms float64) *cell {
 	distance := strconv.FormatFloat(ms, 'g', -1, 64)
 	return &cell{

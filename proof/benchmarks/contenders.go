@@ -48,7 +48,7 @@ type settings struct {
 	Addr  string        // of the server, or of the proxy to it
 	Lease time.Duration // the lease of a lock
 	Poll  time.Duration // how often a polling contender polls; 0 is its default
-	Fair  bool          // of ours: fair locks
+	Fair  bool          // only for leasehold: fair locks
 
 	Cluster bool // the server is a node of a cluster
 }

@@ -101,7 +101,7 @@ func (s *stage) slice() (sample, error) {
 		return nil, err
 	}
 	*s.board = board{}
-	if _, err := s.all(job{Do: "look"}); err != nil { // the worker has no garbage
+	if _, err := s.all(job{Do: "look"}); err != nil { // workers collect their garbage
 		return nil, err
 	}
 	if _, err := s.server.counted(); err != nil {

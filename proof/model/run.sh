@@ -45,7 +45,7 @@ mkdir "$dir/$name"
 cd "$dir/$name"
 began=$(date +%s)
 optimize=-O0 depth=100000
-case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-timeout | rw-shares | rw-three-writers) optimize=-O1 ;; esac # slower to compile, but worth it for millions of states
+case $name in two-processes | late | fair-waits-end | fair-killed | fair-one-timeout | rw-shares | rw-three-writers) optimize=-O1 ;; esac # slower to compile, but pays for millions of states
 [ "$want" = holds ] || depth=70                                                                          # a short history is easiest to read
 steps=
 case $want-$name in holds-linger-*) ;; holds-*) steps=-DSTEPS ;; esac # steps.pml

@@ -36,7 +36,7 @@ type site struct {
 	line     int    // of its start
 	ends     int    // of its end
 	source   string // the mutated text, shortened
-	reason   string // why no test can notice it; empty if one can
+	reason   string // why no test can detect it; empty if one can
 }
 
 // place sets the lines, names and reasons of the sites in the text.

@@ -167,7 +167,7 @@ func plan(seed uint64, kind string) Plan {
 // hush adds a client that holds a lock for longer than a lease. The reply to its request, or to a renewal, is
 // delayed, and soon after that the client is paused for at least a lease.
 func (p *Plan) hush(r *rand.Rand) {
-	c, nth := p.Clients, r.IntN(5) // 0 and 1 are the request, because the server may not have the script; 2 and 3 the renewal after a third of the lease; 4 the next one
+	c, nth := p.Clients, r.IntN(5) // 0, 1: the request (EVALSHA, EVAL); 2, 3: the renewal after a third of the lease; 4: the next one
 	late := lease/50 + upTo(r, lease/4)
 	p.Clients++
 	p.Actors = slices.Insert(p.Actors, 0, Actor{Client: c, Ops: []Op{{Do: "lock", Lock: r.IntN(len(p.Locks)), Hold: 2 * lease}}})
