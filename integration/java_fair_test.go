@@ -281,7 +281,7 @@ func TestJavaFair_longWait(t *testing.T) {
 		h := s.get(fair, name) // 1
 		line := []*fairCaller{s.queueJava(name, "first"), s.queueOurs(name), s.queueJava(name, "second"), s.queueOurs(name)}
 		do(t, s.rdb, "ZADD", deadlines, "XX", fmt.Sprint(s.now()+10_000), line[0].owner) // 2
-		until(t, func() bool {                                                           // our heartbeats have received it
+		until(t, func() bool {                                                           // our heartbeat has updated its deadline accordingly
 			score, err := do(t, s.rdb, "ZSCORE", deadlines, line[1].owner).AsFloat64()
 			return err == nil && score < float64(s.now())+(javaFairWait+2*lock.DefaultWaiterTimeout).Seconds()*1000
 		})
