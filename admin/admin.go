@@ -47,10 +47,10 @@ type Admin struct {
 	timeout time.Duration  // set once
 	who     string         // set once
 
-	progress func(scanned float64) // set once; nil if nobody wants to know
+	progress func(scanned float64) // set once; may be nil
 
 	mu      sync.Mutex
-	publish string    // PUBLISH or SPUBLISH; empty until publishes has asked the server
+	publish string    // PUBLISH or SPUBLISH; empty until publishes has detected it
 	absent  []absence // the primaries that did not respond
 }
 
@@ -96,7 +96,7 @@ func WithProgress(progress func(scanned float64)) Option {
 	})
 }
 
-// legible returns an error if a text is not fit for people to read.
+// legible returns an error unless text is a single line of at most registry.MostText bytes.
 func legible(text string) error {
 	if len(text) > registry.MostText {
 		return fmt.Errorf("%d bytes: must be at most %d", len(text), registry.MostText)
@@ -131,23 +131,23 @@ func New(rdb rueidis.Client, opts ...Option) (*Admin, error) {
 // Kind is the type of a lock or of a synchronizer.
 type Kind string
 
-// The kinds. A fair lock that Redisson holds and that has no waiters looks like a plain lock in
-// Redis, and is shown as one.
+// The types of locks and synchronizers. A fair lock that Redisson holds looks like a plain lock in
+// Redis while it has no waiters, and is listed as one.
 const (
 	Plain     Kind = "plain"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
-	Semaphore Kind = "semaphore" // while a permit is held or an owner waits; otherwise it is a number like any other
-	Latch     Kind = "latch"     // while it is not released, and package latch has seen it; otherwise it is a number like any other
-	WaitGroup Kind = "waitgroup" // while workers are alive or lost; they are its Holders
+	Semaphore Kind = "semaphore" // recognized only while a permit is held or an owner waits: its key is a plain number
+	Latch     Kind = "latch"     // recognized only until it is released, and only if package latch has used it: its key is a plain number
+	WaitGroup Kind = "waitgroup" // listed while it has live or lost workers; the live ones are its Holders
 
 	RateLimit         Kind = "ratelimit"          // used quota of one key of a rate limiter; its name is <limiter>:<key>
 	RedissonRateLimit Kind = "redisson-ratelimit" // a Redisson-compatible rate limiter
-	Bloom             Kind = "bloom"              // a Bloom filter, or a split one
+	Bloom             Kind = "bloom"              // a Bloom filter, which may be split (bloom.Sharded)
 
-	// Election is a Kind of a Query only. It selects the locks whose holder has published a value as
-	// the leader (package leader). The Kind of such a Lock is that of its lock, which is a fair lock
-	// for client.Client.NewElection.
+	// Election is only for a Query. It selects the locks whose holder has published a leader value
+	// (package leader). The Kind of such a Lock is the type of its lock, which is Fair for
+	// client.Client.NewElection.
 	Election Kind = "election"
 )
 
@@ -163,9 +163,9 @@ type Lock struct {
 	// IsGone).
 	Gone int
 
-	leases  map[side]time.Duration // of the holders that have a lease of their own: see HolderLease
-	line    []string               // the clients that wait for a plain lock, of a lock in a list
-	nowhere map[string]bool        // those of its clients that have no entry
+	leases  map[side]time.Duration // of the holders that have their own lease: see HolderLease
+	line    []string               // clients in the queue of a plain lock; set only in a list
+	nowhere map[string]bool        // clients of leasehold that have no entry in Redis
 
 	// HighestToken is the fencing token counter, or 0 if there is none. The next token will be
 	// larger. Only Inspect sets it.
@@ -193,8 +193,8 @@ type Lock struct {
 	RedissonLimit *RedissonLimitState // for the Kind RedissonRateLimit
 	Filter        *FilterState        // for the Kind Bloom
 
-	// Ambiguous says why a semaphore without holders, a rate limiter or a filter may be something
-	// else. It is "" if there is no such reason.
+	// Ambiguous is the reason why a semaphore without holders, a rate limiter or a filter may be
+	// something else. It is "" if there is no reason to doubt.
 	Ambiguous string
 
 	// ForceUnlock is the audit record of the latest force-unlock in the last week, or nil. Only
@@ -208,7 +208,7 @@ type side struct {
 	mode  lock.Mode
 }
 
-// lease records the remaining time of a lease of h alone. The longest counts: a reader of Redisson has one for each hold.
+// lease records the remaining time of h's own lease. A Redisson reader has one lease for each hold, and the longest counts.
 func (l *Lock) lease(h lock.Holder, left time.Duration) {
 	if l.leases == nil {
 		l.leases = make(map[side]time.Duration)
@@ -220,8 +220,8 @@ func (l *Lock) lease(h lock.Holder, left time.Duration) {
 }
 
 // HolderLease returns the remaining lease time of h, a holder of l. The holders of a semaphore, the
-// workers of a wait group and the readers of a read/write lock each have a lease of their own, of
-// which Lease is the longest. It is NoExpiry if the lease has no expiry.
+// workers of a wait group and the readers of a read/write lock each have their own lease, and Lease
+// is the longest of them. HolderLease returns NoExpiry if the lease does not expire.
 func (l *Lock) HolderLease(h lock.Holder) time.Duration {
 	if left, own := l.leases[side{h.Owner, h.Mode}]; own {
 		return left
@@ -229,17 +229,17 @@ func (l *Lock) HolderLease(h lock.Holder) time.Duration {
 	return l.Lease
 }
 
-// within returns the context of one question.
+// within returns the context for one command or pipeline.
 func (a *Admin) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no reply from Redis for %v", a.timeout))
 }
 
-// failed returns the error of the caller for err, with which a question under ctx failed.
+// failed returns the error that the caller receives when a command under ctx has failed with err.
 func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 		err = cause
 	}
-	if !command.Over(ctx) && errors.Is(err, context.DeadlineExceeded) { // of within
+	if !command.Over(ctx) && errors.Is(err, context.DeadlineExceeded) { // the deadline that within set
 		err = fmt.Errorf("no reply from Redis for %v: %w", a.timeout, err)
 	}
 	err = luascripts.Discreet(err)
@@ -249,7 +249,7 @@ func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
 	return &lock.Error{Op: op, Name: name, Err: err}
 }
 
-// publishes returns the command that sends messages: the same one that clients use.
+// publishes returns the command that publishes notifications, which is the one that clients use.
 func (a *Admin) publishes(ctx context.Context) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

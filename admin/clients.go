@@ -30,7 +30,7 @@ func (a *Admin) ClientPage(ctx context.Context, cursor string) (ClientPage, erro
 }
 
 // Clients lists each client that has an entry in Redis, once. It ends after an error. If primaries
-// of a cluster do not respond, the error is that of Locks.
+// of a cluster do not respond, the error matches [*IncompleteError], as in Locks.
 func (a *Admin) Clients(ctx context.Context) iter.Seq2[lock.Client, error] {
 	return func(yield func(lock.Client, error) bool) {
 		seen := make(map[string]bool)
@@ -93,13 +93,13 @@ func (a *Admin) entries(ctx context.Context, ids []string) (all map[string]lock.
 	return all, err
 }
 
-// IsGone reports whether the client of w has no entry in Redis although clients of leasehold keep
-// one. The waiter w waits for the plain lock l. The process of such a client was killed, unless it
-// uses client.WithoutRegistry or is not allowed to write an entry. At the next release, the lock
-// skips a waiter that was killed.
+// IsGone reports whether the client of w, a waiter of the plain lock l, has no entry in Redis
+// although clients of leasehold keep one. The process of that client was killed, unless it uses
+// client.WithoutRegistry or is not allowed to write an entry. The next release skips a waiter that
+// was killed.
 func (l *Lock) IsGone(w lock.Waiter) bool {
 	return l.Kind == Plain && l.nowhere[lock.ClientID(w.Owner)]
 }
 
-// leaseholds reports whether a client is not one of Redisson: the uuids of leasehold have version 7.
+// leaseholds reports whether id is that of a leasehold client, whose UUIDs have version 7, and not of Redisson.
 func leaseholds(id string) bool { return len(id) > 14 && id[14] == '7' }

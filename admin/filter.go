@@ -25,7 +25,7 @@ type FilterState struct {
 
 	Shards  int   // number of filters that it is split into; 0 if it is not split
 	OneOf   int   // number of filters of the split filter that this one is a part of; 0 if it is a whole filter
-	Missing int   // number of these that do not exist; only Inspect sets it
+	Missing int   // number of the Shards that do not exist; only Inspect sets it
 	Bytes   int64 // size of its bits in memory; only Inspect sets it
 
 	// Fill is the share of the bits that are set. It comes from a sample of 64 KB in a list and of 4
@@ -50,18 +50,18 @@ func (f *FilterState) FalsePositives() float64 { return math.Pow(f.Fill, float64
 
 // The bits of a filter are counted in parts, so that no command takes long.
 const (
-	countBytes = 64 << 10 // the bytes that one command counts
-	listCounts = 1        // the commands for a filter in a list
-	fullCounts = 64       // and those for one that is inspected
+	countBytes = 64 << 10 // bytes that one command counts
+	listCounts = 1        // commands for a filter in a list
+	fullCounts = 64       // commands for Inspect
 )
 
-// What a filter can have at the most.
+// The limits of the parameters of a filter.
 const (
 	mostExpected = math.MaxInt64 / mostShards
 	mostShards   = 1024
 )
 
-// one is a filter with keys of its own, which can be one of several.
+// one is a filter with its own keys. It can be a part of a split filter.
 type one struct {
 	name   string
 	config luascripts.BloomConfig
@@ -69,7 +69,7 @@ type one struct {
 	there  bool
 }
 
-// ones reads the parameters of filters. It takes a hash with other fields for no filter's, and so a key that is no string.
+// ones reads the parameters of filters. A hash with other fields is not a filter, and neither is a key that is not a string.
 func (a *Admin) ones(ctx context.Context, names []string, skipDenied bool) (all []one, err error) {
 	for some := range slices.Chunk(names, atOnce) {
 		more, err := a.someOnes(ctx, some, skipDenied)
@@ -107,7 +107,7 @@ func (a *Admin) someOnes(ctx context.Context, names []string, skipDenied bool) (
 	return all, nil
 }
 
-// lengths returns the questions for the length of the bits of filters.
+// lengths returns the commands that read the sizes of filters in bytes.
 func (a *Admin) lengths(names []string) (questions rueidis.Commands) {
 	for _, name := range names {
 		questions = append(questions, a.rdb.B().Strlen().Key(name).Build())
@@ -131,21 +131,21 @@ func filterShape(p part) (c luascripts.BloomConfig, ok bool) {
 	return c, ok && p.whole && err == nil && share > 0 && share < 1 && c.Expected <= mostExpected && c.Shards <= mostShards
 }
 
-// alone returns what the parameters of the filter say of it.
+// alone returns the parameters of o itself.
 func (o one) alone() *FilterState {
 	p, _ := strconv.ParseFloat(o.config.Probability, 64)
 	return &FilterState{Size: o.config.Size, Hashes: o.config.Hashes, Expected: o.config.Expected, P: p, OneOf: int(o.config.Shards)}
 }
 
-// whole returns what they say of the filter that is made of several such.
+// whole returns the parameters of the split filter that o is a part of.
 func (o one) whole() *FilterState {
 	s, n := o.alone(), o.config.Shards
 	s.Size, s.Expected, s.Shards, s.OneOf = n*s.Size, n*s.Expected, int(n), 0
 	return s
 }
 
-// fill returns the share of the bits of filters of one size that are set, and whether all of them were counted. It
-// counts a part of each, by so many commands.
+// fill returns the share of set bits in filters of equal size, and whether all bits were counted. It counts each filter
+// with at most this number of commands, and takes a sample of a larger filter.
 func (a *Admin) fill(ctx context.Context, all []one, commands int) (share float64, exact bool, err error) {
 	size := all[0].config.Size
 	bytes := (size-1)/8 + 1
@@ -172,7 +172,7 @@ func (a *Admin) fill(ctx context.Context, all []one, commands int) (share float6
 	return min(float64(set)/bits, 1), counts == parts, nil
 }
 
-// sum adds the answers to questions.
+// sum returns the sum of the replies to questions.
 func (a *Admin) sum(ctx context.Context, questions rueidis.Commands) (n int64, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -186,7 +186,7 @@ func (a *Admin) sum(ctx context.Context, questions rueidis.Commands) (n int64, e
 	return n, nil
 }
 
-// filters returns the filters whose parameters these hashes are, and whose names match pattern.
+// filters returns the filters whose parameters are in the hashes configs, and whose names match pattern.
 func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (found []Lock, err error) {
 	var names []string
 	for _, key := range configs {
@@ -201,7 +201,7 @@ func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(o one) bool { return !o.there })
-	twins := make(map[string]int) // how many of x and {x} have bits
+	twins := make(map[string]int) // how many of x and {x}, which share config, have bits
 	for _, o := range all {
 		if o.length > 0 {
 			_, config := keys.Bloom(o.name)
@@ -235,13 +235,13 @@ func (a *Admin) filters(ctx context.Context, configs []string, pattern string) (
 	return found, nil
 }
 
-// wanted reports whether a pattern matches a filter, or the one that is made of it and others.
+// wanted reports whether a pattern matches a filter, or the split filter that it is a part of.
 func wanted(pattern, name string) bool {
 	whole, ok := shardOf(name, mostShards)
 	return matches(pattern, name) || ok && matches(pattern, whole)
 }
 
-// unsure says what speaks against a filter.
+// unsure returns the reason why o may not be a filter, or "".
 func unsure(o one) string {
 	if o.length == 0 {
 		return "no bits: nothing was added, or they were lost"
@@ -249,17 +249,17 @@ func unsure(o one) string {
 	return ""
 }
 
-// shardOf returns the name of a filter that is made of so many, of which name is one.
+// shardOf returns the name of the split filter with this number of shards that name is a part of. ok is false if there is none.
 func shardOf(name string, shards uint64) (whole string, ok bool) {
 	whole, number, ok := strings.Cut(name, ":{")
 	i, err := strconv.ParseUint(strings.TrimSuffix(number, "}"), 10, 64)
 	return whole, ok && err == nil && i < shards
 }
 
-// shardName returns the name of the i-th filter of one that is made of several.
+// shardName returns the name of the i-th part of a split filter.
 func shardName(name string, i int) string { return name + ":{" + strconv.Itoa(i) + "}" }
 
-// filter reads name as a filter, or as one that is made of several.
+// filter reads name as a filter, or as a split filter.
 func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	asked := []string{name}
 	if !strings.ContainsAny(name, "{}") {
@@ -286,7 +286,7 @@ func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err e
 			return Lock{}, false, err
 		}
 		all = slices.DeleteFunc(all, func(other one) bool { return !other.there || other.config != o.config })
-		if len(all) == 0 { // they are gone since
+		if len(all) == 0 { // they were deleted in the meantime
 			return Lock{}, false, nil
 		}
 		l.Filter.Missing = n - len(all)

@@ -56,11 +56,12 @@ func (a *Admin) Inspect(ctx context.Context, name string) (Lock, error) {
 	return l, nil
 }
 
-// unheld reads name as what nobody ever holds, or as a semaphore that nobody holds. failed is the error of a look for a lock.
+// unheld reads name as a rate limiter, a filter or an idle semaphore, which have no holders. failed is the error of the attempt to
+// read it as a lock.
 func (a *Admin) unheld(ctx context.Context, name string, failed error) (l Lock, ok bool, unread error) {
 	reads := []func(context.Context, string) (Lock, bool, error){a.limit, a.window, a.filter, a.idleSemaphore}
 	switch {
-	case failed == nil: // there is no such key, but a filter can have none of its own
+	case failed == nil: // there is no such key, but a split filter has no key of this name
 		reads = reads[2:3]
 	case errors.Is(failed, lock.ErrBadName): // the key of a limiter can be any text
 		reads = reads[:1]
@@ -96,7 +97,7 @@ func (a *Admin) inspect(ctx context.Context, name string) (Lock, error) {
 	return l, a.besides(ctx, &l)
 }
 
-// stateOf reads the lock by the script of its kind.
+// stateOf reads the lock with the script for its type.
 func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	found, err := a.look(ctx, []string{name}, false)
 	if err != nil {
@@ -109,7 +110,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			if unanswered(err) {
 				return Lock{}, err
 			}
-			if ok && err == nil { // after another error the other scripts say what is wrong
+			if ok && err == nil { // after any other error, the scripts below report what is wrong
 				return l, nil
 			}
 			if command.Refused(err) {
@@ -123,12 +124,12 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 			return l, err
 		}
 	}
-	// A plain lock and a fair lock have hashes that are alike. The lock can also become free between two
-	// questions, and change its kind. So both scripts look at it. An owner of ours says which it is; of Redisson's, the queue decides.
+	// The hashes of plain and fair locks look alike, and a lock can be released and change its type between two reads. So both
+	// scripts read it. An owner string of leasehold shows the type. For an owner of Redisson, the queue decides.
 	plain, err := a.ask(ctx, name, Plain)
 	if errors.Is(err, lock.ErrWrongType) {
 		if rw, failed := a.ask(ctx, name, ReadWrite); failed == nil && rw.Kind == ReadWrite {
-			return rw, nil // it was acquired since the first question
+			return rw, nil // it was acquired after the first read
 		}
 		err = hidden(err, denied)
 	}
@@ -138,7 +139,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	fair, err := a.ask(ctx, name, Fair)
 	kind, known := kindOf(plain.State)
 	if errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Is == lock.ErrWrongType || command.Refused(err) && !(known && kind == Fair) {
-		return plain, nil // the queue belongs to no fair lock, or this user may not read fair locks
+		return plain, nil // the queue is not that of a fair lock, or the user is not allowed to read fair locks
 	}
 	if err != nil {
 		return Lock{}, err
@@ -149,7 +150,7 @@ func (a *Admin) stateOf(ctx context.Context, name string) (Lock, error) {
 	return plain, nil
 }
 
-// hidden returns err, which says that a key is of none of the types that were read, or denied if the user may not read some of them.
+// hidden returns err. If err is lock.ErrWrongType and the user is not allowed to read some types, it returns an error that wraps denied.
 func hidden(err, denied error) error {
 	if denied == nil || !errors.Is(err, lock.ErrWrongType) {
 		return err
@@ -157,7 +158,7 @@ func hidden(err, denied error) error {
 	return fmt.Errorf("the key is not a lock that this user may read: %w", denied)
 }
 
-// kindOf returns whether a lock without sides is Plain or Fair, if its holder says it.
+// kindOf returns Plain or Fair if the owner string of a holder shows which one an exclusive lock is.
 func kindOf(state lock.State) (k Kind, known bool) {
 	for _, h := range state.Holders {
 		if fair, known := luascripts.FairOwner(h.Owner); known {
@@ -167,7 +168,7 @@ func kindOf(state lock.State) (k Kind, known bool) {
 	return "", false
 }
 
-// unanswered reports whether err says that Redis has not answered. It is not known then what the key holds.
+// unanswered reports whether err means that Redis is unavailable, so that the type of the key remains unknown.
 func unanswered(err error) bool {
 	if errors.Is(err, lock.ErrWrongType) || errors.Is(err, lock.ErrBadName) {
 		return false
@@ -175,7 +176,7 @@ func unanswered(err error) bool {
 	return err != nil && retry.FaultOf(err).Temporary
 }
 
-// ask reads the lock by the script of a kind.
+// ask reads the lock with the script for kind.
 func (a *Admin) ask(ctx context.Context, name string, kind Kind) (Lock, error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -202,7 +203,7 @@ func (a *Admin) ask(ctx context.Context, name string, kind Kind) (Lock, error) {
 	return Lock{State: state, Kind: kind}, nil
 }
 
-// besides reads what belongs to the lock under other keys. It leaves out what the user may not read.
+// besides reads the token counter, the audit record and the leader value of the lock. It omits what the user is not allowed to read.
 func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -235,8 +236,8 @@ func (a *Admin) besides(ctx context.Context, l *Lock) error {
 	return nil
 }
 
-// tokenOf returns the token with which the holder of a lock acquired it. A grant leaves the counter ahead of that token: by those
-// that a process gives out when it hands a plain or a fair lock off, and for a writer by the one of the readers that follow.
+// tokenOf returns the token with which the holder acquired the lock. A grant leaves the counter ahead of that token: for a plain or a
+// fair lock by the tokens for hand-offs inside the process, and for a writer by one token for the readers that follow.
 func tokenOf(l *Lock) uint64 {
 	var ahead uint64
 	switch {
@@ -244,7 +245,7 @@ func tokenOf(l *Lock) uint64 {
 		return 0
 	case l.Mode == lock.Write:
 		ahead = 1
-	case l.Mode == lock.Exclusive && !l.Holders[0].Since.IsZero(): // Redisson's RFencedLock counts one by one
+	case l.Mode == lock.Exclusive && !l.Holders[0].Since.IsZero(): // Redisson's RFencedLock increments it by one
 		ahead = session.MaxSpare
 	}
 	return l.HighestToken - min(ahead, l.HighestToken)
@@ -266,5 +267,5 @@ func operator() string {
 	return "unknown"
 }
 
-// ms returns the duration that an answer of PTTL means.
+// ms converts a reply of PTTL to a duration.
 func ms(left int64) time.Duration { return luascripts.Millis(left) }

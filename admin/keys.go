@@ -80,10 +80,10 @@ func (a *Admin) keysOf(ctx context.Context, l Lock) (found []Key, err error) {
 	return a.there(ctx, all)
 }
 
-// mostListed is the most filters of one that is made of several whose keys are listed.
+// mostListed is the maximum number of parts of a split filter whose keys are listed.
 const mostListed = 4
 
-// others returns the keys of a rate limiter or a filter, and nil for all else.
+// others returns the keys of a rate limiter or a filter, or nil for anything else.
 func others(l Lock) (all []Key) {
 	switch l.Kind {
 	case RateLimit:
@@ -108,7 +108,7 @@ func others(l Lock) (all []Key) {
 	return all
 }
 
-// there returns those of the keys that Redis has, with what is left of their time.
+// there returns the keys that exist in Redis, with their remaining time.
 func (a *Admin) there(ctx context.Context, all []Key) (found []Key, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()

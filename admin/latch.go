@@ -12,10 +12,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A latch is a number at its name. What shows it are the traces that package latch leaves beside it, so a latch that only Java has
-// touched is shown no more than any other number. A wait group is a key of its own.
+// The key of a latch is a number. A latch is recognized by the hash that package latch writes next to it, so a latch that only
+// Redisson has used is not listed. A wait group has a separate key.
 
-// latch reads name as a latch, and changes nothing. ok is false if there are no traces of one, or it was deleted.
+// latch reads name as a latch. ok is false if package latch has not used it, or if it was deleted.
 func (a *Admin) latch(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -48,7 +48,7 @@ func (a *Admin) latch(ctx context.Context, name string) (l Lock, ok bool, err er
 	return Lock{State: lock.State{Name: name}, Kind: Latch, Left: max(count, 0)}, true, nil
 }
 
-// waitGroup reads name as a wait group. ok is false if nobody has joined one.
+// waitGroup reads name as a wait group. ok is false if no worker has joined it.
 func (a *Admin) waitGroup(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -74,7 +74,7 @@ func (a *Admin) waitGroup(ctx context.Context, name string) (l Lock, ok bool, er
 	return l, len(members) > 0, nil
 }
 
-// zsets returns the semaphores and the wait groups whose keys these are, and whose names match pattern, as far as q selects them.
+// zsets returns the semaphores and the wait groups among the keys zsets that q selects, and whose names match pattern.
 func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
 	if q.Kind != WaitGroup {
 		if found, err = a.semaphores(ctx, zsets, q, pattern); err != nil {
@@ -91,7 +91,7 @@ func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern stri
 		}
 		l, ok, err := a.waitGroup(ctx, name)
 		if command.Refused(err) {
-			continue // SCAN lists all keys, also those that the user is not allowed to read
+			continue // SCAN lists all keys, even those that the user is not allowed to read
 		}
 		if err != nil {
 			return nil, err
@@ -104,7 +104,7 @@ func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern stri
 	return found, nil
 }
 
-// latches returns the latches whose traces these are, and whose names match pattern, as long as they are closed.
+// latches returns the latches with the hashes rounds that are not released, and whose names match pattern.
 func (a *Admin) latches(ctx context.Context, rounds []string, pattern string) (found []Lock, err error) {
 	for _, key := range rounds {
 		name, ok := keys.LatchOf(key)

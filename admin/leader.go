@@ -11,15 +11,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// board returns the question for what the holder of a lock says as a leader.
+// board returns the command that reads the leader value of a lock.
 func (a *Admin) board(name string) rueidis.Completed {
 	return a.rdb.B().Hmget().Key(keys.Leader(name).Lock).Field("token", "value", "since").Build()
 }
 
-// lastMilli is the end of the year 9999 in ms since 1970: JSON has no later time.
+// lastMilli is the end of the year 9999 in ms since 1970. Package time cannot write a later time as JSON.
 const lastMilli = 253402300799999
 
-// said reads the answer to board. It is nil if nobody says anything, also where the user may not ask.
+// said parses the reply to board. It returns nil if no value is published, or if the user is not allowed to read it.
 func said(reply rueidis.RedisResult) (*leader.Leader, error) {
 	words, err := reply.ToArray()
 	if _, refused := rueidis.IsRedisErr(err); refused {
@@ -37,7 +37,7 @@ func said(reply rueidis.RedisResult) (*leader.Leader, error) {
 	return &leader.Leader{Value: value, Since: time.UnixMilli(since), Token: token}, nil
 }
 
-// elections returns the locks whose holders say something on these boards, and whose names match pattern.
+// elections returns the locks that have a leader value under one of the keys boards, and whose names match pattern.
 func (a *Admin) elections(ctx context.Context, boards []string, pattern string) (found []Lock, err error) {
 	var names []string
 	for _, key := range boards {

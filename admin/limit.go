@@ -37,19 +37,19 @@ type Usage struct {
 	End     time.Duration
 }
 
-// What is owed of a key is a string, by luascripts/include_limit.lua.
+// The used quota of a key is a string, in the format of luascripts/include_limit.lua.
 const (
 	limitMark = "gcra "
-	limitText = 2048 // the most bytes to read; the rest are reservations that were given back
+	limitText = 2048 // maximum number of bytes to read; what follows are refunded reservations
 )
 
 // limitShape matches the string, or its beginning: the server's time, the time until the latest turn, the states, and the gaps.
 var limitShape = regexp.MustCompile(`^gcra ([0-9]+) (\S+)((?: [^~ ]+)+)(?: ~\S*)*$`)
 
-// limitOf reads the string of a key that has so much time left. ok is false if it is no limiter's.
+// limitOf parses the string of a key whose remaining time is left. ok is false if it is not the key of a limiter.
 func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok bool) {
 	if len(text) >= limitText {
-		text = text[:max(strings.LastIndexByte(text, ' '), 0)] // the last word may be a part of one
+		text = text[:max(strings.LastIndexByte(text, ' '), 0)] // the last word may be cut off
 	}
 	m := limitShape.FindStringSubmatch(text)
 	if m == nil {
@@ -65,7 +65,7 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 	for _, word := range strings.Fields(m[3]) {
 		var o Usage
 		if end, used, aligned := strings.Cut(word, ":"); aligned {
-			used, _, _ = strings.Cut(used, ":") // what follows is of an earlier window, while callers wait for this one
+			used, _, _ = strings.Cut(used, ":") // the rest is about an earlier window, while callers wait for this one
 			stop, err1 := strconv.ParseInt(end, 10, 64)
 			n, err2 := strconv.ParseInt(used, 10, 64)
 			if err1 != nil || err2 != nil || stop-last >= math.MaxInt64/1000 {
@@ -81,9 +81,10 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 		longest = max(longest, o.Full, o.End)
 		s.Usage = append(s.Usage, o)
 	}
-	// The key ends a moment after the last debt, so what is left of its time tells how old the string is by the server's clock.
+	// The key expires a moment after the full quota is available again, so its remaining time shows the age of the string on the
+	// server's clock.
 	age := longest.Truncate(time.Millisecond) + 2*time.Millisecond - left
-	if left == lock.NoExpiry { // somebody has taken it away
+	if left == lock.NoExpiry { // the expiry was removed
 		age = now.Sub(time.UnixMicro(last))
 	}
 	age = max(age, 0)
@@ -97,7 +98,7 @@ func limitOf(text string, left time.Duration, now time.Time) (s *LimitState, ok 
 	return s, true
 }
 
-// micros reads a number of µs.
+// micros parses a number of µs.
 func micros(word string) (time.Duration, error) {
 	us, err := strconv.ParseFloat(word, 64)
 	if err == nil && !(us >= 0 && us < math.MaxInt64/1000) {
@@ -106,7 +107,7 @@ func micros(word string) (time.Duration, error) {
 	return time.Duration(us * 1000), err
 }
 
-// limits returns the limiters' keys among these strings. It reads five bytes of each key, and more only of those that begin as one.
+// limits returns the keys of limiters among these strings. It reads five bytes of each key, and the rest only if they are limitMark.
 func (a *Admin) limits(ctx context.Context, names []string) (found []Lock, err error) {
 	for part := range slices.Chunk(names, atOnce) {
 		mine, err := a.marked(ctx, part)
@@ -122,7 +123,7 @@ func (a *Admin) limits(ctx context.Context, names []string) (found []Lock, err e
 	return found, nil
 }
 
-// marked returns those of the keys that begin as a limiter's does.
+// marked returns the keys that begin with limitMark.
 func (a *Admin) marked(ctx context.Context, names []string) (mine []string, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -133,7 +134,7 @@ func (a *Admin) marked(ctx context.Context, names []string) (mine []string, err 
 	for i, reply := range a.rdb.DoMulti(ctx, questions...) {
 		text, err := reply.ToString()
 		switch {
-		case wrongType(err) || command.RefusedKey(err): // SCAN lists all keys, also those that the user is not allowed to read
+		case wrongType(err) || command.RefusedKey(err): // SCAN lists all keys, even those that the user is not allowed to read
 		case err != nil:
 			return nil, err
 		case text == limitMark:
@@ -143,7 +144,7 @@ func (a *Admin) marked(ctx context.Context, names []string) (mine []string, err 
 	return mine, nil
 }
 
-// limitsOf reads keys, and returns those that are of limiters.
+// limitsOf reads keys, and returns the limiters among them.
 func (a *Admin) limitsOf(ctx context.Context, names []string) (found []Lock, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -190,8 +191,8 @@ type RedissonLimitState struct {
 	Rate int64
 	Per  time.Duration
 
-	// Each client of Redisson has the whole rate (RateType.PER_CLIENT), and what remains for each is
-	// not known.
+	// PerClient means that each Redisson client has the whole rate (RateType.PER_CLIENT). The
+	// permits that remain for each client are then unknown.
 	PerClient bool
 
 	Left  int64         // permits that a caller can take now; there can be more if the limiter has more than 1,000 entries
@@ -210,7 +211,7 @@ func (w *RedissonLimitState) String() string {
 	return fmt.Sprintf("%d per %s", w.Rate, per)
 }
 
-// windowShape returns the rate of a hash that has the fields of a window, and no others.
+// windowShape returns the rate of a hash that has the fields of a Redisson-compatible rate limiter, and no others.
 func windowShape(p part) (s *RedissonLimitState, ok bool) {
 	if !p.whole {
 		return nil, false
@@ -228,7 +229,7 @@ func windowShape(p part) (s *RedissonLimitState, ok bool) {
 		case "interval":
 			s.Per = ms(n)
 		case "type":
-			s.PerClient = n == 1 // the script refuses what is neither
+			s.PerClient = n == 1 // the script rejects any type but 0 and 1
 		case "keepAliveTime":
 			seen--
 		default:
@@ -239,7 +240,8 @@ func windowShape(p part) (s *RedissonLimitState, ok bool) {
 	return s, seen == 3 && s.Rate > 0 && s.Per > 0
 }
 
-// windows returns the windows among these hashes. If skipDenied is true, it skips those that the user is not allowed to read.
+// windows returns the Redisson-compatible rate limiters among these hashes. If skipDenied is true, it skips hashes that the user is not
+// allowed to read.
 func (a *Admin) windows(ctx context.Context, names []string, skipDenied bool) (found []Lock, err error) {
 	names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
 	for some := range slices.Chunk(names, atOnce) {
@@ -254,7 +256,7 @@ func (a *Admin) windows(ctx context.Context, names []string, skipDenied bool) (f
 			}
 			l, ok, err := a.windowAt(ctx, p.name, s)
 			if skipDenied && command.Refused(err) {
-				continue // SCAN lists all keys, also those that the user is not allowed to read
+				continue // SCAN lists all keys, even those that the user is not allowed to read
 			}
 			if err != nil {
 				return nil, err
@@ -267,7 +269,7 @@ func (a *Admin) windows(ctx context.Context, names []string, skipDenied bool) (f
 	return found, nil
 }
 
-// windowAt reads how a window stands.
+// windowAt reads the state of a Redisson-compatible rate limiter.
 func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState) (l Lock, ok bool, err error) {
 	l = Lock{State: lock.State{Name: name}, Kind: RedissonRateLimit, RedissonLimit: s}
 	if s.PerClient {
@@ -286,7 +288,7 @@ func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState
 	return l, true, nil
 }
 
-// window reads name as a window.
+// window reads name as a Redisson-compatible rate limiter.
 func (a *Admin) window(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	found, err := a.windows(ctx, []string{name}, false)
 	if err != nil || len(found) == 0 {

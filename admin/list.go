@@ -26,7 +26,7 @@ type Query struct {
 	// character, [ab] one of these, and \ makes the next character literal. "" selects all.
 	Match string
 
-	// Kind is the kind of the locks to list. "" selects all that have holders. Latches, which have
+	// Kind is the type of the locks to list. "" selects all that have holders. Latches, which have
 	// none, and wait groups that have only lost workers are listed if Kind is Latch or WaitGroup,
 	// or with Idle. Rate limiters and filters are listed only if Kind names them, because a limiter
 	// can have a key for each user of an application.
@@ -37,7 +37,7 @@ type Query struct {
 	Idle bool
 }
 
-// lists reports whether q asks for the locks of a kind that can have no holders.
+// lists reports whether q selects locks of type k even if they have no holders.
 func (q Query) lists(k Kind) bool { return q.Kind == k || q.Kind == "" && q.Idle }
 
 // Prefix returns the pattern of all names that begin with prefix.
@@ -53,14 +53,14 @@ type Page struct {
 	Missing []Missing // the primaries of a cluster that do not respond: the list lacks what they store
 }
 
-// The bounds of a page. A server processes no other command during a step of SCAN, which takes less than a millisecond, and other clients'
-// commands are processed between the commands of a pipeline.
+// The bounds of a page. A step of SCAN blocks the server for less than a millisecond. Between the commands of a pipeline, the server
+// executes commands of other clients.
 const (
 	scanCount = 500
-	pageScans = 20  // steps of SCAN for a page
+	pageScans = 20  // maximum number of SCAN steps for a page
 	pageLocks = 200 // a page ends when it has this number of locks
 	atOnce    = 100 // keys in one pipeline
-	someHolds = 16  // the least number of fields to ask for; small hashes come as a whole
+	someHolds = 16  // COUNT of HSCAN, which returns a small hash whole
 )
 
 // ErrBadCursor is returned when the cursor does not come from a page, or the cluster has changed
@@ -117,7 +117,7 @@ func (a *Admin) Locks(ctx context.Context, q Query) iter.Seq2[Lock, error] {
 	}
 }
 
-// key returns a string that no other lock has. A wait group can have the name of a lock.
+// key returns a string that identifies the lock: a wait group can have the same name as a lock.
 func (l *Lock) key() string {
 	if l.Kind == WaitGroup {
 		return keys.WaitGroup(l.Name).Lock
@@ -150,17 +150,17 @@ func Kinds() []Kind {
 	return []Kind{Plain, Fair, ReadWrite, Semaphore, WaitGroup, Latch, Election, RateLimit, RedissonRateLimit, Bloom}
 }
 
-// scan selects keys by a pattern and a type, and finds the locks that they show.
+// scan selects keys by a pattern and a type, and finds the locks that they belong to.
 type scan struct {
 	match, kind string
 	find        func(ctx context.Context, names []string) ([]Lock, error)
 }
 
-// braced matches every zset of a semaphore or a wait group. SCAN compares names at a fraction of the cost of looking up types.
+// braced matches every zset of a semaphore or a wait group. For SCAN, a match by name costs a fraction of a type lookup.
 const braced = "*{*"
 
-// scans returns what to scan for q. Each needs one pass over all keys, and walk makes the passes together: locks that can be held need
-// two, one over the hashes and one over the zsets.
+// scans returns the scans for q. Each scan is one pass over all keys, and walk interleaves the passes. Locks that can be held need two
+// scans: one over the hashes and one over the zsets.
 func (a *Admin) scans(q Query) ([]scan, error) {
 	pattern := q.pattern()
 	zsets := func(ctx context.Context, names []string) ([]Lock, error) { return a.zsets(ctx, names, q, pattern) }
@@ -206,8 +206,8 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 // pattern returns the pattern of the names that q selects.
 func (q Query) pattern() string { return cmp.Or(q.Match, "*") }
 
-// hashes returns the locks among hashes that q selects. Without a Match, it skips those that the user is not allowed to read, because SCAN
-// lists all keys.
+// hashes returns the locks that q selects among the hashes called names. Without a Match, it skips hashes that the user is not allowed
+// to read, because SCAN lists all keys.
 func (a *Admin) hashes(ctx context.Context, names []string, q Query) (found []Lock, err error) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return keys.Check("", name) != nil })
 	for part := range slices.Chunk(names, atOnce) {
@@ -228,8 +228,8 @@ func (a *Admin) hashes(ctx context.Context, names []string, q Query) (found []Lo
 	return found, nil
 }
 
-// sift returns the hashes that can be locks by one of their fields, which is enough to rule out nearly all others at a third of the
-// cost of reading them. If skipDenied is true, it skips those that the user is not allowed to read.
+// sift returns the hashes that may be locks, judging by one random field of each. This rules out nearly all other hashes at a third of
+// the cost of reading them. If skipDenied is true, sift skips hashes that the user is not allowed to read.
 func (a *Admin) sift(ctx context.Context, names []string, skipDenied bool) (likely []string, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -249,7 +249,7 @@ func (a *Admin) sift(ctx context.Context, names []string, skipDenied bool) (like
 			if !skipDenied {
 				return nil, err
 			}
-		case refused || err == nil && plausible(field): // a server or a user without HRANDFIELD: look reads the hash
+		case refused || err == nil && plausible(field): // HRANDFIELD is not supported or is denied: look reads the hash
 			likely = append(likely, names[i])
 		case err != nil:
 			return nil, err
@@ -258,12 +258,12 @@ func (a *Admin) sift(ctx context.Context, names []string, skipDenied bool) (like
 	return likely, nil
 }
 
-// end takes the place of the cursor of a scan that has seen all keys of a node.
+// end replaces the cursor of a scan that has passed all keys of a node.
 const end = "-"
 
-// walk makes passes over all keys, side by side, from cursor on: each step goes through the same part of the keys for all scans while the server
-// has it in its caches. It calls found after each step, until found returns false or walk has looked at a page of keys. It
-// returns the cursor of the next page, empty at the end, and the share of the keys that are behind it.
+// walk interleaves the passes of scans over all keys, starting at cursor. Each step covers the same part of the keys for all scans, while
+// the server has that part in its caches. After each step, walk calls found. It stops when found returns false or a page of keys has been
+// scanned. It returns the cursor of the next page ("" at the end) and the share of the keys that have been scanned.
 func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found func([]Lock) (more bool)) (next string, scanned float64, err error) {
 	nodes, err := a.masters(ctx)
 	if err != nil {
@@ -320,8 +320,8 @@ func (a *Admin) walk(ctx context.Context, scans []scan, cursor string, found fun
 	return "", 1, nil
 }
 
-// behind returns the share of the keys of a node that its scans have seen. A cursor counts in its bits from the highest to the
-// lowest. On the nodes of a cluster its lowest bits can be a slot, which makes the share a guess.
+// behind returns the share of a node's keys that its scans have passed. SCAN increments its cursor from the highest bit to the lowest,
+// so the reversed bits are the progress. On a cluster node, the lowest bits can be a slot, and the share is then an estimate.
 func behind(from []string) float64 {
 	share := 0.0
 	for _, c := range from {
@@ -334,7 +334,7 @@ func behind(from []string) float64 {
 	return share
 }
 
-// step makes one call of SCAN for each scan that has not seen all keys of the node yet, moves its cursor, and returns the names by scan.
+// step calls SCAN once for each scan that has keys of the node left, advances its cursor, and returns the names for each scan.
 func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (names [][]string, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -363,8 +363,8 @@ func (a *Admin) step(ctx context.Context, n node, scans []scan, from []string) (
 	return names, nil
 }
 
-// look returns the locks among names, without their clients. It reads each hash, and what is beside it only of those that may be locks. If
-// skipDenied is true, it skips those that the user is not allowed to read.
+// look returns the locks among names, without their clients. It reads each hash, and the keys next to it only if the hash may be a lock.
+// If skipDenied is true, look skips hashes that the user is not allowed to read.
 func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lock, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -401,8 +401,8 @@ func (a *Admin) look(ctx context.Context, names []string, skipDenied bool) ([]Lo
 	return a.living(ctx, locks)
 }
 
-// living returns locks without the dead readers of those whose holders are all known, and without locks that only have dead ones. The
-// lease of a reader is a key of its own, so the hash keeps the field of a dead reader while others read.
+// living removes the dead readers of locks whose holders are all known, and the locks that have only dead readers. The lease of a reader
+// is a separate key, so the hash keeps the field of a dead reader while others read.
 func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
 	var asked []*Lock
 	for i := range locks {
@@ -417,23 +417,23 @@ func (a *Admin) living(ctx context.Context, locks []Lock) ([]Lock, error) {
 		if !slices.ContainsFunc(l.Holders, func(h lock.Holder) bool { left, known := l.leases[side{h.Owner, h.Mode}]; return !known || left == 0 }) {
 			continue
 		}
-		// One of them is dead, has changed its number of holds since, or this user may not read its lease.
+		// A reader is dead, its number of holds has changed since, or the user is not allowed to read its lease.
 		now, err := a.ask(ctx, l.Name, ReadWrite)
 		if err != nil {
 			if unanswered(err) {
 				return nil, err
 			}
-			continue // no right to the script: the list shows what it has
+			continue // the script is denied: the list shows what was read
 		}
 		l.Mode, l.Holders, l.Holding = now.Mode, now.Holders, len(now.Holders)
 	}
 	return slices.DeleteFunc(locks, func(l Lock) bool { return len(l.Holders) == 0 }), nil
 }
 
-// readLeases records the remaining leases of the readers of locks: 0 if one has expired, none if it is denied.
+// readLeases records the remaining lease time of each reader of locks: 0 if the lease has expired, nothing if the read is denied.
 func (a *Admin) readLeases(ctx context.Context, locks []*Lock) error {
 	var questions rueidis.Commands
-	var note []func(time.Duration) // what to do with each answer
+	var note []func(time.Duration) // called with each reply
 	for _, l := range locks {
 		for _, h := range l.Holders {
 			if h.Mode != lock.Read {
@@ -466,7 +466,8 @@ func (a *Admin) readLeases(ctx context.Context, locks []*Lock) error {
 	return nil
 }
 
-// beside returns the question for those that wait beside the hash: the writer of a read/write lock, or the queue of a fair lock.
+// beside returns the command that counts the waiters stored outside the hash: the writer intent of a read/write lock, or the queue of a
+// fair lock.
 func (a *Admin) beside(p part) rueidis.Completed {
 	if !p.whole || p.has("mode") {
 		return a.rdb.B().Exists().Key(keys.ReadWrite(p.name).Intent).Build()
@@ -474,7 +475,8 @@ func (a *Admin) beside(p part) rueidis.Completed {
 	return a.rdb.B().Llen().Key(keys.Fair(p.name).Queue).Build()
 }
 
-// parts returns the first fields of those of the names that are hashes. If skipDenied is true, it skips those that the user is not allowed to read.
+// parts returns the first fields of each of names that is a hash. If skipDenied is true, it skips hashes that the user is not allowed to
+// read.
 func (a *Admin) parts(ctx context.Context, names []string, skipDenied bool) (parts []part, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -521,7 +523,7 @@ func (p *part) has(field string) bool {
 	return slices.ContainsFunc(p.fields, func(f luascripts.Field) bool { return f.Name == field })
 }
 
-// questions is the number of the second questions of look.
+// questions returns the number of commands that look sends about the part.
 func (p *part) questions() int {
 	if p.whole {
 		return 3
@@ -529,7 +531,7 @@ func (p *part) questions() int {
 	return 5
 }
 
-// lock reads the answers to the second questions of look. ok reports whether the hash is a lock.
+// lock reads the replies to the commands that look sent about the part. ok reports whether the hash is a lock.
 func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) {
 	left, err := replies[0].AsInt64()
 	if err != nil {
@@ -572,7 +574,7 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 		l.Holding = int(size) - 1 // the mode is one of the fields
 	}
 	waiting, err := replies[2].AsInt64()
-	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: a foreign key, or no right to such a kind
+	if _, refused := rueidis.IsRedisErr(err); err != nil && !refused { // refused: a key of the wrong type, or no permission
 		return Lock{}, false, err
 	}
 	if l.Kind == Plain {
@@ -587,13 +589,13 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	return l, err == nil, err
 }
 
-// wrongType reports whether err says that a key is no hash.
+// wrongType reports whether err is a WRONGTYPE reply.
 func wrongType(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(reply.Error(), "WRONGTYPE")
 }
 
-// name adds the clients of holders and waiters to locks, as far as Redis has entries of them.
+// name adds the clients of holders and waiters to locks, if Redis has entries for them.
 func (a *Admin) name(ctx context.Context, locks []Lock) {
 	var ids []string
 	for i := range locks {

@@ -36,7 +36,7 @@ func (e *IncompleteError) Error() string {
 	return "incomplete: " + strings.Join(all, ", ")
 }
 
-// add adds those of missing that e does not have yet.
+// add adds the servers in missing that e does not have yet.
 func (e *IncompleteError) add(missing []Missing) {
 	for _, m := range missing {
 		if !slices.ContainsFunc(e.Missing, func(other Missing) bool { return other.Server == m.Server }) {
@@ -52,14 +52,14 @@ type absence struct {
 	at    time.Time
 }
 
-// absentFor is how long a server that did not respond is not asked again: it may cost the whole time of a command.
+// absentFor is how long a server that did not respond is skipped, because every attempt can take the whole command timeout.
 const absentFor = 5 * time.Second
 
-// lackedFor is how long a list lacks what a server stores that did not respond: with absentFor, the time of a long page.
+// lackedFor is how long the keys of a server that did not respond count as missing: absentFor and the time of a long page.
 const lackedFor = absentFor + time.Minute
 
-// absences returns the primaries that did not respond in the latest time, by the latest list. A list that begins asks those again that it has not asked for
-// absentFor; until it ends, it lacks them even if that time ends meanwhile.
+// absences returns the primaries that did not respond within the latest time, according to the last call of masters. A new page
+// retries a primary after absentFor. Until that page ends, the primary stays missing even if absentFor has elapsed.
 func (a *Admin) absences(latest time.Duration) []absence {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,7 +74,7 @@ func (a *Admin) missing() (all []Missing) {
 	return all
 }
 
-// lost returns the absence of the server at addr, of which a command has failed with err.
+// lost returns the absence of the server at addr, on which a command has failed with err.
 func (a *Admin) lost(addr string, err error) absence {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no reply within %v", a.timeout)
@@ -82,7 +82,7 @@ func (a *Admin) lost(addr string, err error) absence {
 	return absence{Missing: Missing{addr, err}, at: time.Now()}
 }
 
-// lose notes that a primary does not respond any more.
+// lose records that a primary no longer responds.
 func (a *Admin) lose(n node, err error) {
 	m := a.lost(n.addr, err)
 	m.slots = n.slots
@@ -102,14 +102,14 @@ func (a *Admin) lacks(key string) bool {
 	return false
 }
 
-// node is a server that has keys of its own: a master.
+// node is a primary, or the only server.
 type node struct {
 	rueidis.Client
 	addr  string
-	slots [][2]int64 // nil if it is the only server, or that is not known
+	slots [][2]int64 // nil if it is the only server, or if they are unknown
 }
 
-// first returns the lowest slot of n, or one more than any slot if it is not known.
+// first returns the lowest slot of n, or a number above all slots if it is unknown.
 func (n node) first() int64 {
 	if len(n.slots) == 0 {
 		return 1 << 14
@@ -117,14 +117,13 @@ func (n node) first() int64 {
 	return n.slots[0][0]
 }
 
-// compare compares n with the node at addr that has slot as the lowest. A failover changes the address alone, so nodes are in the order
-// of their slots.
+// compare compares n with the node at addr whose lowest slot is slot. Nodes are ordered by slot, because a failover changes only the
+// address.
 func (n node) compare(slot int64, addr string) int {
 	return cmp.Or(cmp.Compare(n.first(), slot), cmp.Compare(n.addr, addr))
 }
 
-// masters returns the servers that have keys of their own and respond, always in the same order. Those that do not respond are in
-// missing afterwards.
+// masters returns the primaries that respond, always in the same order. Those that do not respond are in missing afterwards.
 func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	if a.rdb.Mode() != rueidis.ClientModeCluster {
 		return []node{{Client: a.rdb, addr: "-"}}, nil
@@ -182,13 +181,13 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	return found, nil
 }
 
-// primaries returns which of the servers that are lost are primaries, by the word of one that was found, and adds those that the client
-// does not know: it forgets a server that the cluster counts as failed. It notes the slots of those that were found.
+// primaries returns the lost servers that are primaries, according to one of the found servers. It adds primaries that the client does
+// not know, because the client forgets a server that the cluster marks as failed. It sets the slots of the found servers.
 func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absence) {
 	ctx, cancel := a.within(context.Background())
 	defer cancel()
 	all, err := slots.Primaries(ctx, found[0], found[0].addr)
-	if err != nil { // a dead replica counts as missing then
+	if err != nil { // a dead replica then counts as missing, too
 		for _, m := range lost {
 			absent = append(absent, m)
 		}
@@ -210,12 +209,12 @@ func (a *Admin) primaries(found []node, lost map[string]absence) (absent []absen
 	return absent
 }
 
-// refresh has the client look for the server of these slots again, which it does only when a command fails for want of that server.
+// refresh makes the client look up the server of these slots again, which it does only when a command to that server fails.
 func (a *Admin) refresh(ctx context.Context, slots [2]int64) {
 	for i := 0; ; i++ {
-		question := a.rdb.B().Arbitrary("EXISTS").Keys(keys.Client(strconv.Itoa(i))).Build() // the client sends an arbitrary command once
+		question := a.rdb.B().Arbitrary("EXISTS").Keys(keys.Client(strconv.Itoa(i))).Build() // the client does not retry an arbitrary command
 		if slot := int64(question.Slot()); slots[0] <= slot && slot <= slots[1] {
-			a.rdb.Do(ctx, question) // whatever comes of it
+			a.rdb.Do(ctx, question) // the result does not matter
 			return
 		}
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A semaphore is a number at its name, as a counter of an application can be one. What shows it is the zset of its
-// permits, {name}:timeout, or its queue; they are there while a permit is held, or an owner waits.
+// The key of a semaphore is a number, as the key of any counter. A semaphore is recognized by the zset of its permits,
+// {name}:timeout, or by its queue. They exist while a permit is held or an owner waits.
 
-// held ends the key of the zset of a semaphore's permits.
+// held is the suffix of the zset that stores a semaphore's permits.
 const held = ":timeout"
 
-// semaphore reads name as a semaphore. ok is false if a permit is not held, and no owner waits.
+// semaphore reads name as a semaphore. ok is false if no permit is held and no owner waits.
 func (a *Admin) semaphore(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -41,7 +41,7 @@ func (a *Admin) idleSemaphore(ctx context.Context, name string) (l Lock, ok bool
 	return l, err == nil && !used && l.Free > 0, err
 }
 
-// semaphores returns the semaphores whose zsets of permits these are, and whose names match pattern.
+// semaphores returns the held semaphores whose permits are in zsets, and whose names match pattern.
 func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
 	for _, zset := range zsets {
 		for _, name := range namesOf(zset, held) {
@@ -50,12 +50,12 @@ func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern
 			}
 			l, ok, err := a.semaphore(ctx, name)
 			if command.Refused(err) {
-				continue // SCAN lists all keys, also those that the user is not allowed to read
+				continue // SCAN lists all keys, even those that the user is not allowed to read
 			}
 			if err != nil {
 				return nil, err
 			}
-			if ok && l.Locked() { // a list has what is held
+			if ok && l.Locked() { // a list has only held semaphores
 				l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), someHolds)], nil
 				found = append(found, l)
 			}
@@ -64,7 +64,7 @@ func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern
 	return found, nil
 }
 
-// namesOf returns the names that can have this key beside their own: by Redisson's rule x and {x} share it.
+// namesOf returns the names to which a key with this suffix can belong. In Redisson's scheme, x and {x} share it.
 func namesOf(key, suffix string) []string {
 	name, ok := strings.CutSuffix(key, suffix)
 	if !ok {
@@ -78,7 +78,7 @@ func namesOf(key, suffix string) []string {
 
 // matches reports whether name matches a pattern of Redis.
 func matches(pattern, name string) bool {
-	flat := strings.NewReplacer("/", "\x00") // path.Match knows directories, and Redis does not
+	flat := strings.NewReplacer("/", "\x00") // path.Match treats / as a separator, and Redis does not
 	ok, err := path.Match(flat.Replace(pattern), flat.Replace(name))
 	return ok && err == nil
 }

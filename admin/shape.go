@@ -12,21 +12,21 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A hash is a lock if its fields have the shape of one, by the rules of the scripts
-// (luascripts/include_plain.lua, include_rw.lua). Digits as values do not suffice: a foreign hash can have them.
+// A hash is a lock if its fields have the shape that the scripts require (luascripts/include_plain.lua,
+// include_rw.lua). Numeric values alone are not enough: other hashes can have them, too.
 
 // owners matches the fields that name an owner: "<uuid>:<integer>".
 var owners = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}:-?[0-9]+$`)
 
-// shape is what the fields of a hash, or some of them, show.
+// shape is the result of parsing all or some fields of a hash.
 type shape struct {
-	kind  Kind               // Plain or ReadWrite; empty if it is no lock
+	kind  Kind               // Plain or ReadWrite; empty if it is not a lock
 	mode  string             // of ReadWrite: read or write
 	holds []luascripts.Field // by owner
-	line  []string           // of Plain: the clients that wait
+	line  []string           // of Plain: the clients in the queue
 }
 
-// shapeOf returns the shape of a hash with these fields. whole says that the hash has no others.
+// shapeOf returns the shape of a hash with these fields. whole means that the hash has no others.
 func shapeOf(fields []luascripts.Field, whole bool) shape {
 	var s shape
 	for _, f := range fields {
@@ -67,15 +67,15 @@ func shapeOf(fields []luascripts.Field, whole bool) shape {
 	return s
 }
 
-// counts reports whether a value counts holds: digits alone, as the scripts have it, and no larger than StateOf can read.
+// counts reports whether value is a number of holds: only digits, as the scripts require, and no larger than StateOf can parse.
 func counts(value string) bool {
 	_, err := strconv.Atoi(value)
 	return err == nil && value[0] != '+' && value[0] != '-'
 }
 
-// state returns the state that the shape gives the lock called name.
+// state converts the shape to the state of the lock called name.
 func (s *shape) state(name string) (lock.State, error) {
 	slices.SortFunc(s.holds, func(a, b luascripts.Field) int { return cmp.Compare(a.Name, b.Name) })
-	s.holds = slices.CompactFunc(s.holds, func(a, b luascripts.Field) bool { return a.Name == b.Name }) // a field can come twice
+	s.holds = slices.CompactFunc(s.holds, func(a, b luascripts.Field) bool { return a.Name == b.Name }) // HSCAN can return a field twice
 	return session.StateOf(name, s.kind == ReadWrite, luascripts.Snapshot{Exists: true, Mode: s.mode, Fields: s.holds})
 }

@@ -22,7 +22,7 @@ type Survey struct {
 	admin   *Admin
 	query   Query
 	cursor  string
-	pass    int                  // the passes over all keys that are complete
+	pass    int                  // number of complete passes over all keys
 	locks   map[string]*surveyed // by key
 	clients map[string]int       // the pass in which each entry was found, by client
 }
@@ -48,7 +48,7 @@ func (a *Admin) Survey(q Query) *Survey {
 	return &Survey{admin: a, query: q, locks: make(map[string]*surveyed), clients: make(map[string]int)}
 }
 
-// Look scans keys for about limit, or to the end of the pass. It also reads the locks again that it
+// Look scans keys for about limit, or to the end of the pass. It also rereads the locks that it
 // found earlier. Without an error, the locks are as of this call. A lock that appears after the
 // scan has passed its key is found in the next pass. Rate limiters and filters are as of the pass
 // that found them.
@@ -101,7 +101,7 @@ func (s *Survey) look(ctx context.Context, limit time.Duration) (seen Surveyed, 
 	return seen, nil
 }
 
-// scans returns the scans of the query. The first one also finds the entries of clients, if it goes over all hashes.
+// scans returns the scans of the query. If the first one scans all hashes, it also finds the entries of clients.
 func (s *Survey) scans() ([]scan, error) {
 	scans, err := s.admin.scans(s.query)
 	if err == nil && s.query.Kind == "" && s.query.Match == "" {
@@ -129,21 +129,22 @@ func (s *Survey) put(found []Lock, fresh map[string]bool) {
 	}
 }
 
-// endPass removes what the pass has not found, except what is stored on a server that did not respond during the pass: it can be held as before when that is back.
+// endPass removes what the pass has not found, unless its server did not respond during the pass: the lock may still be held when the
+// server is back.
 func (s *Survey) endPass() {
 	maps.DeleteFunc(s.locks, func(key string, l *surveyed) bool { return l.pass < s.pass && !s.admin.lacks(key) })
 	maps.DeleteFunc(s.clients, func(id string, pass int) bool { return pass < s.pass && !s.admin.lacks(keys.Client(id)) })
 	s.pass++
 }
 
-// refresh reads the locks that are not fresh. A lock that is free now stays known until the end of the pass, because it may soon be held again.
+// refresh rereads the locks that are not fresh. It keeps a free lock until the end of the pass, because it may soon be held again.
 func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 	var hashes, zsets, rounds, boards, limits, windows []string
 	for key, l := range s.locks {
 		switch name := l.Name; {
 		case fresh[key]:
 		case s.admin.lacks(name):
-			l.pass = s.pass // the server may be back before the pass ends, which does not scan it then
+			l.pass = s.pass // the server may be back before the pass ends, but the pass does not scan it then
 		case s.query.Kind == Election:
 			boards = append(boards, keys.Leader(name).Lock)
 		case l.Kind == Semaphore:
@@ -185,7 +186,7 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 	return cmp.Or(read(s.admin.zsets(ctx, zsets, s.query, "*")), read(s.admin.latches(ctx, rounds, "*")), read(s.admin.elections(ctx, boards, "*")))
 }
 
-// living returns the clients with an entry.
+// living returns the clients that still have an entry.
 func (s *Survey) living(ctx context.Context) ([]lock.Client, error) {
 	var ids []string
 	for id := range s.clients {

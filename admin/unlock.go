@@ -24,8 +24,8 @@ type ForceUnlockRecord struct {
 	From   []string  `json:"from"`             // the former holders, as lock.Client.String returns them
 }
 
-// Removed reports whether the force-unlock may have ended a hold of c. A record names only some of very
-// many holders, and an unknown client may be any of them.
+// Removed reports whether the force-unlock may have ended a hold of c. If there were very many holders,
+// the record names only some of them. An unknown client may be any of them.
 func (r *ForceUnlockRecord) Removed(c lock.Client) bool {
 	return !c.Known() || (registry.Note{From: r.From}).About(c.ID, c.String())
 }
@@ -79,7 +79,7 @@ func (a *Admin) ForceUnlockOwners(ctx context.Context, name string, owners []str
 	return a.unlockIf(ctx, name, reason, func(h lock.Holder) bool { return slices.Contains(owners, h.Owner) })
 }
 
-// unlockIf takes the lock from the holders that are meant.
+// unlockIf removes the holders for which meant returns true.
 func (a *Admin) unlockIf(ctx context.Context, name, reason string, meant func(lock.Holder) bool) (ForceUnlockResult, error) {
 	u, err := a.unlock(ctx, name, reason, meant)
 	if err != nil {
@@ -107,11 +107,11 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 	if len(from) == 0 {
 		return u, fmt.Errorf("%w: not held by this owner", lock.ErrNotHeld)
 	}
-	// The note comes first: a client that sees the lock go finds the reason there.
+	// The record is written first: a client that detects the loss finds the reason there.
 	u.RecordErr = a.note(ctx, name, a.noteOf(reason, from))
 	defer func() {
 		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrWrongType) || !retry.FaultOf(err).MayHaveRun()
-		if known && len(u.Holders) < len(from) && u.RecordErr == nil { // the note names too many holders
+		if known && len(u.Holders) < len(from) && u.RecordErr == nil { // the record names too many holders
 			note := l.ForceUnlock
 			if len(u.Holders) > 0 {
 				note = a.noteOf(reason, u.Holders)
@@ -139,7 +139,7 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 	return u, nil
 }
 
-// unsure returns err, with which the release of h failed, and says what is not known after it.
+// unsure returns err, with which the release of h failed. If the release may have run, the error reports an unknown outcome.
 func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
 	if !retry.FaultOf(err).MayHaveRun() {
 		return err
@@ -150,7 +150,7 @@ func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
 	return fmt.Errorf("unknown outcome for holder %s: %w", h.Client.String(), luascripts.Discreet(err))
 }
 
-// release gives back all holds that h is about.
+// release releases all holds of h.
 func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h lock.Holder) (luascripts.Verdict, error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -174,8 +174,8 @@ func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h 
 	return release(ctx, a.rdb, k, h.Owner, 0)
 }
 
-// tell tells the client of owner that its lock was taken, and reports whether the message
-// reached it. A client that it does not reach learns of the loss from its next renewal.
+// tell notifies the client of owner of the force-unlock, and reports whether the client received
+// the message. Otherwise, the client detects the loss with its next renewal.
 func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -192,7 +192,7 @@ func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 	return err == nil && n > 0
 }
 
-// noteOf returns the note that these holders have lost the lock.
+// noteOf returns the audit record for the removal of holders.
 func (a *Admin) noteOf(reason string, holders []lock.Holder) *ForceUnlockRecord {
 	f := &ForceUnlockRecord{At: time.Now().UTC().Truncate(time.Millisecond), By: a.who, Reason: reason}
 	for _, h := range holders[:min(len(holders), registry.MostNoted)] {
@@ -201,7 +201,7 @@ func (a *Admin) noteOf(reason string, holders []lock.Holder) *ForceUnlockRecord 
 	return f
 }
 
-// note writes f, which ends a week after the unlock that it is about. A nil f removes the note.
+// note stores f, which expires a week after its force-unlock. If f is nil, note deletes the record.
 func (a *Admin) note(ctx context.Context, name string, f *ForceUnlockRecord) error {
 	ctx, cancel := a.within(ctx)
 	defer cancel()

@@ -17,7 +17,7 @@ type EventType string
 
 // The events of Watch.
 const (
-	Seen          EventType = "seen"           // first look: Owner holds the lock, or it is free
+	Seen          EventType = "seen"           // first read: Owner holds the lock, or it is free
 	Acquired      EventType = "acquired"       // Owner acquired the lock
 	Released      EventType = "released"       // Owner released the lock
 	Expired       EventType = "expired"        // the lease of Owner expired, or Owner released the lock at most 100 ms before that
@@ -39,15 +39,15 @@ type Event struct {
 // MaxWatched is the maximum number of locks of one Watch.
 const MaxWatched = 100
 
-// watchEvery is the time between two looks at a lock when no message gives a reason for one.
+// watchEvery is the interval at which Watch reads a lock if no message arrives.
 const watchEvery = time.Second
 
 // Watch yields the changes of these locks until ctx is canceled or the caller stops. It yields
 // first the holders of each lock, and then every change.
 //
-// Watch reads a lock when a client publishes a release of it, and once per second. It misses what
-// begins and ends between two reads. A plain lock that goes from one goroutine of a process to the
-// next seems to stay with the first. A lock that was free before its lease expired counts as
+// Watch reads a lock when a client publishes its release, and once per second. It misses what
+// begins and ends between two reads. A plain lock that is handed off between the goroutines of a
+// process seems to stay with the first one. A lock that was free before its lease expired counts as
 // released, and otherwise as expired.
 //
 // If a read fails, Watch yields the error and continues. If a name cannot be the name of a lock, it
@@ -70,8 +70,8 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 		for i, name := range names {
 			w := newWatched(name, wake)
 			watched[i] = w
-			// The release script takes a client that listens to the first of these channels and not to the
-			// second for a waiter of Redisson, for which a holder lets a plain lock go now and then.
+			// Watch subscribes to the second channel because the release script counts a client that is subscribed
+			// only to the first as a Redisson waiter, for which a holder now and then releases a plain lock.
 			for _, channel := range []string{keys.Plain(name).Channel, keys.Plain(name).QueueChannel, keys.ReadWrite(name).Channel} {
 				sub, _ := hub.Subscribe(channel, func(string) { w.look() }, func() {})
 				defer sub.Close()
@@ -125,24 +125,24 @@ func (a *Admin) watchable(names []string) error {
 	return nil
 }
 
-// watched is a lock that Watch watches.
+// watched is the state of one watched lock.
 type watched struct {
 	name   string
 	wake   chan<- struct{}
 	dirty  chan struct{} // a message came in
 	known  bool          // last is set
 	last   Lock
-	began  time.Time // when the last look began: the leases were read after that
+	began  time.Time // when the last read began: the leases were read after that
 	lastAt time.Time
 
-	forcing bool // the last look showed a new audit record, or another holder gone of those that it names
+	forcing bool // at the last read, the audit record was new, or another holder that it names was gone
 }
 
 func newWatched(name string, wake chan<- struct{}) *watched {
 	return &watched{name: name, wake: wake, dirty: make(chan struct{}, 1)}
 }
 
-// look notes a reason to look at the lock. It does not block.
+// look marks the lock as due for a read. It does not block.
 func (w *watched) look() {
 	for _, c := range []chan<- struct{}{w.dirty, w.wake} {
 		select {
@@ -152,7 +152,7 @@ func (w *watched) look() {
 	}
 }
 
-// due reports whether there is a reason to look at the lock.
+// due reports whether the lock is due for a read, and resets that.
 func (w *watched) due() bool {
 	select {
 	case <-w.dirty:
@@ -162,7 +162,7 @@ func (w *watched) due() bool {
 	}
 }
 
-// step looks at the lock, and returns what has happened since the last look.
+// step reads the lock, and returns the events since the last read.
 func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
 	began := time.Now()
 	l, err := a.Inspect(ctx, w.name)
@@ -175,7 +175,7 @@ func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
 	return events, nil
 }
 
-// changes returns the events that lead from the last look to l.
+// changes returns the events between the last read and l.
 func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 	add := func(what EventType, owner string, c lock.Client) {
 		events = append(events, Event{Type: what, At: now, Owner: owner, Client: c, Lock: l})
@@ -193,7 +193,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		return events
 	}
 	before, holds := sides(w.last), sides(l)
-	// A force-unlock writes its record first, and then removes one holder after the other. So several looks can show it.
+	// A force-unlock writes its record first, and then removes the holders one by one. So several reads can show it.
 	record := l.ForceUnlock
 	fresh := record != nil && (w.last.ForceUnlock == nil || record.At.After(w.last.ForceUnlock.At))
 	forcing := record != nil && (fresh || w.forcing)
@@ -206,7 +206,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 		switch lease := w.last.HolderLease(h); {
 		case forcing && record.Removed(h.Client):
 			what, w.forcing = ForceUnlocked, true
-		case lease >= 0 && now.Sub(w.began)+watchEvery/10 >= lease: // a look takes time, so its end is not known exactly
+		case lease >= 0 && now.Sub(w.began)+watchEvery/10 >= lease: // a read takes time, so the time of expiry is not known exactly
 			what = Expired
 		}
 		add(what, h.Owner, h.Client)
