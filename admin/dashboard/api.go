@@ -10,13 +10,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The JSON of /api. The names of the fields are those of leasehold ls -o json. As the pages, it has no owner strings, and no ids of clients, which are a part
-// of them.
+// The JSON of /api. The field names are those of leasehold ls -o json. Like the pages, it has no owner strings. It also has no client
+// IDs, because they are a part of owner strings.
 type (
 	apiList struct {
 		At       time.Time `json:"at"`
 		Complete bool      `json:"complete"` // all keys have been scanned at least once
-		Scanned  float64   `json:"scanned"`  // the share of the keys that the current pass has scanned
+		Scanned  float64   `json:"scanned"`  // share of the keys that the current pass has scanned
 		More     bool      `json:"more"`     // there are more locks than the list has
 		Missing  []string  `json:"missing"`  // the primaries of a cluster that do not respond
 		Error    string    `json:"error,omitempty"`
@@ -24,7 +24,7 @@ type (
 	}
 	apiLock struct {
 		Name    string      `json:"name"`
-		Bytes   []byte      `json:"name_base64,omitempty"` // of a name that is not UTF-8: in JSON, such names can look alike
+		Bytes   []byte      `json:"name_base64,omitempty"` // set if the name is not UTF-8: in JSON, such names can look alike
 		Kind    string      `json:"kind"`
 		Mode    string      `json:"mode,omitempty"`
 		LeaseMS *int64      `json:"lease_ms"` // null without an expiry
@@ -62,14 +62,14 @@ type (
 	apiPast struct {
 		Name     string     `json:"name"`
 		Bytes    []byte     `json:"name_base64,omitempty"` // as in apiLock
-		Recorded *time.Time `json:"recorded_since"`        // null if nothing was recorded of any lock
+		Recorded *time.Time `json:"recorded_since"`        // null if nothing has been recorded yet
 		Holds    []apiHold  `json:"holds"`                 // the latest first
 	}
 	apiHold struct {
 		Mode   string     `json:"mode"`
 		Asked  *time.Time `json:"asked"`
 		From   time.Time  `json:"from"`
-		Before bool       `json:"before"` // it began before that
+		Before bool       `json:"before"` // it may have begun before From
 		Until  *time.Time `json:"until"`  // null while it is held
 		HeldMS int64      `json:"held_ms"`
 		Ended  string     `json:"ended,omitempty"`
@@ -77,7 +77,7 @@ type (
 	}
 )
 
-// instant returns t; nil if t is not known.
+// instant returns t in UTC, or nil if t is zero.
 func instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -128,7 +128,7 @@ func apiLockOf(l admin.Lock) apiLock {
 func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 	s, err := h.survey.get(r.Context())
 	if err != nil {
-		return // the caller has left
+		return // the caller has disconnected
 	}
 	list := apiList{At: s.at.UTC(), Complete: s.complete, Scanned: s.scanned, More: s.more, Missing: []string{}, Locks: []apiLock{}}
 	for _, m := range s.missing {
@@ -137,7 +137,7 @@ func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 	if s.err != nil {
 		list.Error = s.err.Error()
 	}
-	q := r.URL.Query() // and not FormValue, which also reads an upload, to a file if it is large
+	q := r.URL.Query() // not FormValue, which would also read an upload, and write a large one to a file
 	for _, l := range s.locks {
 		if matches(l.Lock, q.Get("q")) && ofKind(l.Lock, q.Get("kind")) {
 			list.Locks = append(list.Locks, apiLockOf(l.Lock))
@@ -146,10 +146,10 @@ func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, statusOf(s.err, len(s.locks)), list)
 }
 
-// apiHistory serves who held a lock in the last hour.
+// apiHistory serves the holds of a lock in the last hour as JSON.
 func (h *Handler) apiHistory(w http.ResponseWriter, r *http.Request) {
 	if !h.history.since().IsZero() {
-		_, _ = h.detailOf(r.URL.Query().Get("name")).get(r.Context()) // its audit record says how holds ended
+		_, _ = h.detailOf(r.URL.Query().Get("name")).get(r.Context()) // its audit record shows which holds were force-unlocked
 	}
 	now := time.Now()
 	name := r.URL.Query().Get("name")
@@ -164,5 +164,5 @@ func (h *Handler) apiHistory(w http.ResponseWriter, r *http.Request) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a caller that left needs no answer
+	_ = json.NewEncoder(w).Encode(v) // the caller may have disconnected
 }

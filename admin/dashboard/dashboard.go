@@ -91,23 +91,23 @@ type Handler struct {
 	unlocks bool                       // set once
 	who     func(*http.Request) string // set once; can be nil
 	mux     *http.ServeMux             // set once
-	key     [32]byte                   // set once; of the digests of owner strings
+	key     [32]byte                   // set once; for the digests of owner strings
 
 	survey  *poll[*survey]
 	limits  *poll[*limits]
-	streams atomic.Int64 // the browsers that follow a page
+	streams atomic.Int64 // number of browsers that follow a page
 	history history
 
 	mu    sync.Mutex
-	locks map[string]*poll[*detail] // by name; those that browsers look at, or did a moment ago
+	locks map[string]*poll[*detail] // by name; locks that a browser shows, or showed a moment ago
 }
 
 // The bounds of a Handler.
 const (
-	every       = time.Second // the least time between two looks
+	every       = time.Second // minimum time between two reads
 	mostLocks   = admin.MaxSurveyed
-	mostStreams = 256 // the most browsers that follow a page
-	mostDetails = 256 // the most locks to remember that no browser looks at
+	mostStreams = 256 // maximum number of browsers that follow a page
+	mostDetails = 256 // from this number on, locks that no browser shows are dropped
 )
 
 // New returns a Handler that uses rdb, a rueidis client of any kind, and never closes it. New sends
@@ -153,7 +153,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	return h, nil
 }
 
-// policy is the Content-Security-Policy of each answer: nothing from elsewhere, and nothing inline.
+// policy is the Content-Security-Policy of every response: nothing from other sites, and nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP serves a page.
@@ -171,7 +171,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // happened while a page was open.
 func (h *Handler) Record(ctx context.Context) { h.survey.each(ctx, func() bool { return true }) }
 
-// page is one kind of page.
+// page is one of the pages.
 type page struct {
 	path  string
 	title string // empty if the page is not in the menu
@@ -181,7 +181,7 @@ type page struct {
 // pages are the pages, by the names of their templates.
 var pages map[string]page
 
-func init() { // a variable of its own would depend on itself
+func init() { // an initializer at the declaration would depend on itself
 	pages = map[string]page{
 		"overview": {"{$}", "Overview", (*Handler).overviewPage},
 		"locks":    {"locks", "Locks", (*Handler).locksPage},
@@ -198,7 +198,7 @@ var static embed.FS
 //go:embed pages
 var texts embed.FS
 
-// templates are the pages, and what they share.
+// templates has the templates of the pages, and the shared ones.
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"clientName": clientName,
 	"kindName":   kindName,
@@ -207,10 +207,10 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"list":       func(all ...any) []any { return all },
 	"inc":        func(i int) int { return i + 1 },
 	"cut":        cut,
-	"parts":      func(name string) []string { return strings.SplitAfter(name, ":") }, // between which a line may break
+	"parts":      func(name string) []string { return strings.SplitAfter(name, ":") }, // a line may break between them
 }).ParseFS(texts, "pages/*.html"))
 
-// build is a mark of the static files, so that a browser keeps them until they change.
+// build returns a hash of the static files. It is in their addresses, so that a browser caches them until they change.
 var build = sync.OnceValue(func() string {
 	sum := fnv.New64a()
 	_ = fs.WalkDir(static, ".", func(path string, d fs.DirEntry, err error) error {
@@ -225,14 +225,14 @@ var build = sync.OnceValue(func() string {
 	return hex.EncodeToString(sum.Sum(nil))
 })
 
-// layout is what stands around the content of a page.
+// layout is the frame around the content of a page.
 type layout struct {
 	View, Title, Build string
 	Menu               []link
 	Now                int64
 	Content            template.HTML
 	Unlocks            bool
-	Operator           string // who unlocks, if WithForceUnlock has told
+	Operator           string // name of the operator, if WithForceUnlock provides it
 }
 
 type link struct {
@@ -240,8 +240,8 @@ type link struct {
 	Here       bool
 }
 
-// content returns the content of a page. live leaves out what the browser counts by itself, so
-// that the content stays the same while nothing happens.
+// content returns the content of a page. If live is true, it omits the times that the browser
+// counts by itself, so that the content does not change while nothing happens.
 func (h *Handler) content(ctx context.Context, name string, q url.Values, live bool) (template.HTML, int, error) {
 	model, status, err := pages[name].build(h, ctx, q, live)
 	if err != nil {
@@ -254,7 +254,7 @@ func (h *Handler) content(ctx context.Context, name string, q url.Values, live b
 	return template.HTML(b.String()), status, nil
 }
 
-// serve serves a page as a whole.
+// serve serves a complete page.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	if name == "lock" && h.unlocks {
 		r = r.WithContext(context.WithValue(r.Context(), csrfKey{}, h.csrf(w, r)))
@@ -284,7 +284,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = b.WriteTo(w) // a browser that left needs no answer
+	_, _ = b.WriteTo(w) // the browser may have disconnected
 }
 
 // detailOf returns the poll of the lock called name.

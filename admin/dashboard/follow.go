@@ -11,7 +11,7 @@ import (
 
 // followed is an event of the stream that a page follows.
 type followed struct {
-	Now  int64         `json:"now"`            // the time here, in ms since 1970
+	Now  int64         `json:"now"`            // the server's time, in ms since 1970
 	HTML template.HTML `json:"html,omitempty"` // the content of the page, if it has changed
 }
 
@@ -36,13 +36,13 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.streams.Add(-1)
 	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Time{}) // a server can limit the time of an answer, and the first look can take longer
+	_ = control.SetWriteDeadline(time.Time{}) // a server can have a write timeout, and the first read can take longer
 	ctx := context.WithValue(r.Context(), csrfKey{}, cookieOf(r))
 	var sent template.HTML
 	send := func() bool {
 		content, _, err := h.content(ctx, name, q, true)
 		if err != nil {
-			return false // the browser comes back
+			return false // the browser reconnects
 		}
 		e := followed{Now: time.Now().UnixMilli()}
 		if content != sent {
@@ -50,7 +50,7 @@ func (h *Handler) follow(w http.ResponseWriter, r *http.Request) {
 		}
 		text, err := json.Marshal(e)
 		if err == nil {
-			// A browser that reads nothing must not keep the stream.
+			// A browser that does not read must not keep the stream open.
 			_ = control.SetWriteDeadline(time.Now().Add(mostTime))
 			defer control.SetWriteDeadline(time.Time{})
 			_, err = fmt.Fprintf(w, "data: %s\n\n", text)

@@ -12,14 +12,14 @@ import (
 // A graph shows which clients wait for which locks, and which clients hold these locks. Clients that wait for each
 // other in a ring may be deadlocked.
 //
-// A deadlock is between owners: one that holds A and waits for B. An owner that Redis shows as a holder and as a waiter, such as a thread of
-// Redisson at a fair lock, is a node of its own, and its edges count at once. Of a Go process Redis shows one owner for each acquisition,
-// so the goroutine that holds and the one that waits cannot be told apart. There an edge counts once it has lasted: in
-// a deadlock nothing changes, whereas in a healthy service the holders do.
+// A deadlock is between owners, each of which holds one lock and waits for another. An owner that is both a holder and a waiter in Redis,
+// such as a Redisson thread that waits for a fair lock, is a separate node, and its edges count immediately. A Go process has a different
+// owner for each acquisition, so Redis does not show whether the goroutine that holds is the one that waits. Its edges count only after
+// they have lasted: in a deadlock nothing changes, but in a healthy service the holders change.
 type graph struct {
 	Drawings []drawing // those with a ring first
 	Rings    int
-	Hidden   int // how many drawings there are no room for
+	Hidden   int // number of drawings beyond mostDrawings
 }
 
 // The bounds of a graph.
@@ -28,19 +28,19 @@ const (
 	mostBeside   = 8 // clients on each side of a lock
 )
 
-// drawing is a part of the graph that has nothing to do with the others.
+// drawing is a connected component of the graph.
 type drawing struct {
 	Width, Height int
 	Nodes         []*node
 	Edges         []*edge
 	Ring          []string // the edges of the ring as sentences; empty if there is none
-	Sentences     []string // what the drawing shows
+	Sentences     []string // all edges as sentences
 }
 
 // node is a client or a lock.
 type node struct {
 	Name, Note string
-	Full       string // the name of a lock, as it is
+	Full       string // the name of a lock, not quoted
 	Lock       bool
 	Permits    bool // it is a semaphore
 	InRing     bool
@@ -50,7 +50,7 @@ type node struct {
 	in, out   []*edge
 	rank      int
 	component int
-	state     int // of a walk
+	state     int // of the walk of inOrder
 }
 
 // edge leads from a client to a lock that it waits for, or from a lock to a client that holds it.
@@ -63,7 +63,7 @@ type edge struct {
 	counts bool // it can be a part of a ring
 }
 
-// graphOf returns the graph of these locks. lasted reports which edges have been there for some time.
+// graphOf returns the graph of these locks. lasted reports whether an edge has been present for some time.
 func graphOf(locks []admin.Lock, lasted func(edgeID) bool) graph {
 	b := builder{nodes: make(map[string]*node), lasted: lasted, both: make(map[string]bool)}
 	holds := make(map[string]bool)
@@ -83,7 +83,7 @@ func graphOf(locks []admin.Lock, lasted func(edgeID) bool) graph {
 	return b.graph()
 }
 
-// An edgeID names an edge from one survey to the next.
+// An edgeID identifies an edge across surveys.
 type edgeID struct {
 	lock, owner string
 	waits       bool
@@ -157,7 +157,7 @@ func (b *builder) add(l admin.Lock) {
 	}
 	waiters := make(map[string]bool)
 	for _, w := range l.Waiters {
-		// Other goroutines of the process that holds the lock may wait for it. That is no deadlock.
+		// Other goroutines of the process that holds the lock may wait for it. That is not a deadlock.
 		if id := lock.ClientID(w.Owner); !(holders[id] && len(holders) == 1) && (waiters[id] || len(waiters) < mostBeside) {
 			waiters[id] = true
 			join(b.client(w.Owner, w.Client), at, edgeID{lock: l.Name, owner: w.Owner, waits: true})
@@ -191,8 +191,8 @@ func (b *builder) graph() (g graph) {
 	return g
 }
 
-// closed returns the rings that none can leave. A waiter of a semaphore goes on when any one of its holders does, so a ring
-// through a semaphore is open where one of its holders is not in the ring.
+// closed returns the rings that cannot resolve by themselves. A waiter of a semaphore proceeds when any holder releases its permits.
+// A ring through a semaphore therefore counts only if all holders of the semaphore are in the ring.
 func closed(all []*node) [][]*node {
 	for {
 		found := rings(all)
@@ -211,8 +211,8 @@ func closed(all []*node) [][]*node {
 	}
 }
 
-// smallest returns the shortest ring within a strongly connected part, in order: what a reader can check by eye. A part with a
-// semaphore is left whole, as its waiters wait for all holders together.
+// smallest returns the shortest ring of a strongly connected component, in order, which a reader can check by eye. It returns a
+// component with a semaphore whole, because the waiters of a semaphore depend on all of its holders.
 func smallest(part []*node) (ring []*node) {
 	if slices.ContainsFunc(part, func(n *node) bool { return n.Permits }) {
 		return part
@@ -241,7 +241,7 @@ func smallest(part []*node) (ring []*node) {
 	return ring
 }
 
-// rings returns the strongly connected parts of these nodes with more than one client (Tarjan), by the edges that count.
+// rings returns the strongly connected components with more than one client, over the edges that count (Tarjan's algorithm).
 func rings(all []*node) (found [][]*node) {
 	index, low := make(map[*node]int), make(map[*node]int)
 	on, known := make(map[*node]bool), make(map[*node]bool)
@@ -296,8 +296,8 @@ const (
 	margin              = 12
 )
 
-// draw draws the part of the graph that n is in: from left to right, each node right of those that lead to it. An
-// edge that would close a ring leads back, below all else.
+// draw draws the connected component of n from left to right: each node is to the right of its predecessors. An
+// edge that would close a ring leads back, below all nodes.
 func draw(n *node) (d drawing, ok bool) {
 	d.Nodes = inOrder(connected(n))
 	last := rank(d.Nodes)
@@ -322,7 +322,7 @@ func draw(n *node) (d drawing, ok bool) {
 	return d, len(d.Edges) > 0
 }
 
-// connected returns the nodes that edges connect with n, in whichever direction, and marks them.
+// connected returns the connected component of n, regardless of the direction of edges, and marks its nodes.
 func connected(n *node) (part []*node) {
 	var collect func(n *node)
 	collect = func(n *node) {
@@ -342,7 +342,7 @@ func connected(n *node) (part []*node) {
 	return part
 }
 
-// inOrder returns the nodes so that each comes before those it leads to. An edge that would close a ring leads back.
+// inOrder returns the nodes in topological order. It sets Back on the edges that would close a ring.
 func inOrder(part []*node) (order []*node) {
 	var walk func(n *node)
 	walk = func(n *node) {
@@ -358,7 +358,7 @@ func inOrder(part []*node) (order []*node) {
 		n.state = 2
 		order = append(order, n)
 	}
-	slices.SortStableFunc(part, func(a, b *node) int { // those that nobody waits for first, and clients before locks
+	slices.SortStableFunc(part, func(a, b *node) int { // first the nodes with the fewest incoming edges
 		return cmp.Or(cmp.Compare(len(a.in), len(b.in)), cmp.Compare(a.id, b.id))
 	})
 	for _, n := range part {
@@ -370,7 +370,7 @@ func inOrder(part []*node) (order []*node) {
 	return order
 }
 
-// rank says in which column each node stands, and returns the last column.
+// rank assigns each node to a column, and returns the last column.
 func rank(order []*node) (last int) {
 	for _, n := range order {
 		for _, e := range n.out {
@@ -380,7 +380,7 @@ func rank(order []*node) (last int) {
 			}
 		}
 	}
-	for _, n := range order { // one that nothing leads to stands close to what it leads to
+	for _, n := range order { // a node without incoming edges is next to its first successor
 		first := last
 		for _, e := range n.out {
 			first = min(first, e.To.rank)
@@ -392,7 +392,7 @@ func rank(order []*node) (last int) {
 	return last
 }
 
-// place gives each node its place in its column, next to those that lead to it, and returns how many nodes the fullest column has.
+// place sets the position of each node in its column, close to its predecessors, and returns the number of nodes in the fullest column.
 func place(order []*node, last int) (tallest int) {
 	columns := make([][]*node, last+1)
 	for _, n := range order {
@@ -409,7 +409,7 @@ func place(order []*node, last int) (tallest int) {
 	return tallest
 }
 
-// path returns the curve of the edge. One that leads back passes below the bottom of all nodes.
+// path returns the curve of the edge. An edge that leads back passes below all nodes.
 func (e *edge) path(bottom int) string {
 	if e.Back {
 		x1, y1, x2, y2 := e.From.X+boxWidth/2, e.From.Y+boxHeight, e.To.X+boxWidth/2, e.To.Y+boxHeight+7
@@ -419,7 +419,7 @@ func (e *edge) path(bottom int) string {
 	return fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1+30, y1, x2-30, y2, x2, y2)
 }
 
-// sentence says what the edge shows.
+// sentence describes the edge.
 func (e *edge) sentence() string {
 	if e.From.Lock {
 		return fmt.Sprintf("%s is held by %s.", label(e.From), label(e.To))
@@ -427,7 +427,7 @@ func (e *edge) sentence() string {
 	return fmt.Sprintf("%s waits for %s.", label(e.From), label(e.To))
 }
 
-// middle returns where the nodes that lead to n are.
+// middle returns the mean vertical position of the predecessors of n.
 func middle(n *node) float64 {
 	sum, count := 0, 0
 	for _, e := range n.in {

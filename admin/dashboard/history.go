@@ -13,32 +13,32 @@ import (
 
 // The bounds of a history.
 const (
-	mostPast = 4096        // the holds that have ended
-	pastTime = time.Hour   // how long a page shows them
-	pastGap  = time.Minute // after a longer time without a look, it is not known when a hold ended
+	mostPast = 4096        // maximum number of ended holds
+	pastTime = time.Hour   // how long a page shows an ended hold
+	pastGap  = time.Minute // after a longer time without a read, the end of a hold is unknown
 )
 
-// A hold is the time for which an owner held a lock, as looks at the lock have shown it.
+// A hold is the time for which an owner held a lock, as observed by reads of the lock.
 type hold struct {
 	holdID
 	client lock.Client
 	asked  time.Time
-	from   time.Time     // the first look that shows it
-	before bool          // it began before that look, as far as is known
-	last   time.Time     // the last look that shows it
-	lease  time.Duration // what was left of the lease at that look; negative without an expiry
-	ended  time.Time     // the first look that does not show it; the last one that does, if there was none for long; zero while it is held
+	from   time.Time     // the first read that found it
+	before bool          // it may have begun before that read
+	last   time.Time     // the last read that found it
+	lease  time.Duration // remaining lease at that read; negative without an expiry
+	ended  time.Time     // the first read that did not find it, or the last one that did if there was none for long; zero while it is held
 	how    string
 }
 
-// holdID tells holds apart.
+// holdID identifies a hold.
 type holdID struct {
 	lock  lockID
 	owner string
 	mode  lock.Mode
 }
 
-// lockID tells locks apart: a wait group can have the name of a lock.
+// lockID identifies a lock: a wait group can have the same name as a lock.
 type lockID struct {
 	name      string
 	waitGroup bool
@@ -46,7 +46,7 @@ type lockID struct {
 
 func idOf(l admin.Lock) lockID { return lockID{l.Name, l.Kind == admin.WaitGroup} }
 
-// lasted returns for how long the lock was held, as far as is known at a time.
+// lasted returns for how long the lock was held until now, as far as is known.
 func (h *hold) lasted(now time.Time) time.Duration {
 	if !h.ended.IsZero() {
 		now = h.ended
@@ -54,26 +54,26 @@ func (h *hold) lasted(now time.Time) time.Duration {
 	return now.Sub(h.from)
 }
 
-// minute is what the looks of one minute have shown.
+// minute summarizes the reads of one minute.
 type minute struct {
 	at            int64 // in minutes since 1970
-	held, waiting int   // the most
+	held, waiting int   // maximum
 	ended         int
-	lasted        time.Duration // all that ended together
+	lasted        time.Duration // total of the holds that ended
 }
 
 // A history keeps in memory who held which lock. It is safe for concurrent use.
 type history struct {
 	mu      sync.Mutex
-	began   time.Time // the first look
-	whole   time.Time // the latest survey, if it had all locks
+	began   time.Time // the first read
+	whole   time.Time // time of the latest survey, if it had all locks
 	open    map[lockID]map[holdID]*hold
-	past    []hold // a ring
-	next    int    // where the next one goes
+	past    []hold // ring buffer
+	next    int    // index of the next hold in past
 	minutes [60]minute
 }
 
-// see takes note of a survey.
+// see records a survey.
 func (h *history) see(s *survey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,7 +103,7 @@ func (h *history) see(s *survey) {
 	}
 }
 
-// seeLock takes note of a look at one lock. first says that there was no other one shortly before.
+// seeLock records a read of one lock. first means that there was no other read shortly before.
 func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +114,7 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	}
 }
 
-// amend corrects the holds that a force-unlock ended. A survey, which has no audit records, took them for released.
+// amend corrects the holds that a force-unlock ended. A survey has no audit records, and recorded them as released.
 func (h *history) amend(of lockID, forced *admin.ForceUnlockRecord) {
 	for i := range h.past {
 		p := &h.past[i]
@@ -127,17 +127,17 @@ func (h *history) amend(of lockID, forced *admin.ForceUnlockRecord) {
 	}
 }
 
-// released is how a hold ended that was not lost, as far as is known.
+// released is the end of a hold that is not known to be lost.
 const released = "released"
 
-// skew is how far the clocks of the operator and of this process may be apart for a force-unlock to explain the end of a hold.
+// skew is the tolerated clock skew between the operator and this process when a force-unlock is matched with the end of a hold.
 const skew = time.Second
 
 func forcedBy(forced *admin.ForceUnlockRecord) string {
 	return "force-unlocked by " + shown(forced.By)
 }
 
-// knows reports whether a survey shortly before a time had all locks. Otherwise a hold that is new may have begun long ago.
+// knows reports whether a survey shortly before at had all locks. Otherwise a new hold may have begun long ago.
 func (h *history) knows(at time.Time) bool { return at.Sub(h.whole) <= pastGap }
 
 func (h *history) begin(at time.Time) {
@@ -146,7 +146,7 @@ func (h *history) begin(at time.Time) {
 	}
 }
 
-// minute returns the minute of a time, which counts for nothing if a later one has its place.
+// minute returns the entry for the minute of at. If a later minute has replaced it, minute returns an entry that is discarded.
 func (h *history) minute(at time.Time) *minute {
 	n := at.Unix() / 60
 	m := &h.minutes[n%int64(len(h.minutes))]
@@ -159,11 +159,12 @@ func (h *history) minute(at time.Time) *minute {
 	return m
 }
 
-// take compares a lock with what is known of it. The look began at a time, and took so long. before says that a new hold may have begun long ago.
+// take updates the holds of a lock from a read. at and took are the start and the duration of the read. before means that a new hold may
+// have begun long ago.
 func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bool) {
 	key := idOf(l)
 	open, now := h.open[key], make(map[holdID]bool, len(l.Holders))
-	part := len(l.Holders) < l.Holding // a list shows some of them
+	part := len(l.Holders) < l.Holding // a list has only some of them
 	for _, holder := range l.Holders {
 		id := holdID{key, holder.Owner, holder.Mode}
 		now[id] = true
@@ -186,13 +187,14 @@ func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bo
 	h.end(key, at, took, now, part, l.ForceUnlock)
 }
 
-// end ends the holds of a lock that are not among those of now. If now has only a part of them, a hold ends when it was in none for long: looks
-// that never show all would otherwise keep every hold for ever. A lease that ended while this look ran counts as expired.
+// end ends the holds of a lock that are not in now. If part is true, now has only some of the holds, and a hold ends after no read has
+// found it for pastGap. Otherwise, holds would stay open indefinitely if no read returns all of them. A lease that expired during this
+// read counts as expired.
 func (h *history) end(key lockID, at time.Time, took time.Duration, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
 	open := h.open[key]
 	for id, known := range open {
 		gap := at.Sub(known.last)
-		if now[id] || gap <= 0 || part && gap <= pastGap { // or a later look has shown it
+		if now[id] || gap <= 0 || part && gap <= pastGap { // gap <= 0: a later read has found it
 			continue
 		}
 		delete(open, id)
@@ -221,7 +223,7 @@ func (h *history) end(key lockID, at time.Time, took time.Duration, now map[hold
 	}
 }
 
-// ends reports whether a hold has ended after a look: surveys and looks at one lock overlap.
+// ends reports whether the hold ended after at: surveys and reads of one lock overlap.
 func (h *history) ends(id holdID, at time.Time) bool {
 	return slices.ContainsFunc(h.past, func(p hold) bool { return p.holdID == id && p.ended.After(at) })
 }
@@ -255,7 +257,7 @@ func (h *history) of(name string, now time.Time) (all []hold) {
 	return all
 }
 
-// since returns when the first look was; zero if there was none.
+// since returns the time of the first read, or zero if there was none.
 func (h *history) since() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -291,10 +293,10 @@ func pastRows(all []hold, live bool) (rows []pastRow) {
 // spark is a small chart of the last hour.
 type spark struct {
 	Title, Most string
-	Lines       []string // the points of polylines: one for each time with looks, without a break
+	Lines       []string // the points of polylines, one for each period of reads without a break
 }
 
-// sparks returns the charts of the overview; none before there are two minutes to show.
+// sparks returns the charts of the overview, or none until two minutes have been recorded.
 func (h *history) sparks(now time.Time) []spark {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -323,7 +325,7 @@ func (h *history) sparks(now time.Time) []spark {
 	}
 }
 
-// sparkOf draws values between 0 and the largest of them.
+// sparkOf draws values on a scale from 0 to the largest value.
 func sparkOf(title string, values [60]float64, known [60]bool, says func(float64) string) spark {
 	most := slices.Max(values[:])
 	s := spark{Title: title, Most: says(most)}

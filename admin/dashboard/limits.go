@@ -14,21 +14,21 @@ import (
 	"github.com/leasehold-go/leasehold/admin"
 )
 
-// The pages of rate limiters and filters, which nobody holds. They have a survey of their own, as it looks at all strings of
-// the server, and is made only while a browser looks at it.
+// Rate limiters and filters, which have no holders, have a separate survey. It reads all strings on the server, and runs only
+// while a browser shows the page of limits.
 
-// unheld are their kinds.
+// unheld lists the types without holders.
 var unheld = []admin.Kind{admin.RateLimit, admin.RedissonRateLimit, admin.Bloom}
 
-// limits is what Redis knew of all limiters and filters at one time.
+// limits is a snapshot of all limiters and filters.
 type limits struct {
 	at       time.Time
 	all      []admin.Lock // by name
-	more     bool         // there are more than a survey takes
+	more     bool         // there are more than a survey keeps
 	missing  []admin.Missing
 	complete bool    // all keys have been scanned at least once
-	scanned  float64 // the share of the keys that have been scanned until then
-	err      error   // the survey is the one before, as this one failed
+	scanned  float64 // share of the keys that the current pass for rate limiters has scanned
+	err      error   // this survey failed, and the rest is from the previous one
 }
 
 // limitSurveyor makes surveys of limiters and filters. One goroutine uses it.
@@ -72,23 +72,23 @@ func (s *limits) rest(took time.Duration) time.Duration { return restAfter(s.err
 
 func (s *limits) note() note { return noteOf(s.err, s.at, s.missing, s.complete, s.scanned) }
 
-// phrase is a part of what a page says of a limiter or a filter: a text, and behind it a time that the browser counts down.
+// phrase is a part of the description of a limiter or a filter: a text, followed by a time that the browser counts down.
 type phrase struct {
 	Text  string
 	Until int64 // ms since 1970; 0 if there is no time
 	Left  string
 }
 
-// in returns a text, and behind it the time until something that is so far away.
+// in returns a text that is followed by the time until d after at.
 func in(text string, d time.Duration, at time.Time, live bool) phrase {
-	p := phrase{Text: text, Until: (at.Add(d).UnixMilli() + 500) / 1000 * 1000} // to the second: each look is a little off
+	p := phrase{Text: text, Until: (at.Add(d).UnixMilli() + 500) / 1000 * 1000} // to the second, because reads differ a little
 	if !live {
 		p.Left = short(d)
 	}
 	return p
 }
 
-// phrasesOf says how a limiter or a filter stood at a time.
+// phrasesOf describes the state of a limiter or a filter at a time.
 func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
 	switch {
 	case l.Limit != nil:
@@ -118,7 +118,7 @@ func phrasesOf(l admin.Lock, at time.Time, live bool) (all []phrase) {
 	return all
 }
 
-// elementsOf returns about how many elements a filter has.
+// elementsOf returns the approximate number of elements of a filter.
 func elementsOf(f *admin.FilterState) string {
 	switch n := f.Elements(); {
 	case n == math.MaxInt64:
@@ -130,7 +130,7 @@ func elementsOf(f *admin.FilterState) string {
 	}
 }
 
-// wrong says how often a filter takes for its own what was never added. Below 0.1 % the estimate is no good.
+// wrong returns the rate of false positives of a filter. Below 0.1 %, the estimate is unreliable.
 func wrong(f *admin.FilterState) string {
 	if p := f.FalsePositives(); p >= .001 {
 		return percent(p)
@@ -138,7 +138,7 @@ func wrong(f *admin.FilterState) string {
 	return "under 0.1 %"
 }
 
-// percent returns a share with two digits that matter.
+// percent formats a share with about two significant digits.
 func percent(share float64) string {
 	if p := 100 * share; p < 10 {
 		return strconv.FormatFloat(p, 'g', 2, 64) + " %"
@@ -150,10 +150,10 @@ func percent(share float64) string {
 type meter struct {
 	Part  float64 // at most 1
 	Says  string
-	Level string // good, late or low, as of a lease
+	Level string // good, late or low, as for a lease
 }
 
-// meterOf returns the meter of a window or a filter, and nil where the part is not known.
+// meterOf returns the meter of a Redisson-compatible rate limiter or a filter, or nil if the part is unknown.
 func meterOf(l admin.Lock) *meter {
 	part := 0.0
 	switch {
@@ -195,7 +195,7 @@ type limitsView struct {
 	Pages      pager
 	More       bool
 	Limit      int
-	Any        bool // there are some, although none may be like that
+	Any        bool // there are some, even if none matches Text and Kind
 }
 
 func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
@@ -232,7 +232,7 @@ func (h *Handler) limitsPage(ctx context.Context, q url.Values, live bool) (any,
 	return v, statusOf(s.err, len(s.all)), nil
 }
 
-// kindName returns a kind in words.
+// kindName returns the display name of a type.
 func kindName(k admin.Kind) string {
 	switch k {
 	case admin.ReadWrite:
@@ -251,7 +251,7 @@ type fact struct {
 	Phrases []phrase
 }
 
-// factsOf says what else is known of a limiter or a filter.
+// factsOf returns the facts about a limiter or a filter for its page.
 func factsOf(l admin.Lock, at time.Time, live bool) (all []fact) {
 	add := func(name string, phrases ...phrase) { all = append(all, fact{name, phrases}) }
 	text := func(format string, args ...any) phrase { return phrase{Text: fmt.Sprintf(format, args...)} }

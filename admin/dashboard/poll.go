@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// A poll asks one question again and again, on behalf of all who want to know the answer, and only
-// while there is one. It rests for four times as long as the last question took, and for a second at least, so a
-// slow server is not made slower.
+// A poll repeats one read on behalf of all callers, and only while there is a caller. After a read, it pauses
+// for four times as long as the read took, and for at least one second, so that it does not overload a slow
+// server.
 type poll[T any] struct {
 	ask  func(context.Context) T              // set once
-	rest func(T, time.Duration) time.Duration // set once: how long to wait after an answer that took so long
+	rest func(T, time.Duration) time.Duration // set once: the pause after a result, given the time of the read
 
 	mu      sync.Mutex
-	wanted  int           // who wants an answer
-	running bool          // there is a goroutine
-	last    T             // the latest answer
-	due     time.Time     // the time of the next question; zero before the first
-	expired bool          // the answer to the question on its way will be too old
-	next    chan struct{} // closed at the next answer
-	wake    chan struct{} // makes the goroutine look around
+	wanted  int           // number of callers
+	running bool          // run is running
+	last    T             // the latest result
+	due     time.Time     // the time of the next read; zero before the first
+	expired bool          // the result of the read in progress will be outdated
+	next    chan struct{} // closed at the next result
+	wake    chan struct{} // wakes run from its pause
 }
 
-// mostTime is the time that one question may take: it can consist of many to Redis.
+// mostTime is the timeout of one read, which can consist of many commands.
 const mostTime = time.Minute
 
-// restOf is the rest after a question that took so long.
+// restOf returns the pause after a read that took this long.
 func restOf(took time.Duration) time.Duration { return max(every, 4*took) }
 
 func newPoll[T any](ask func(context.Context) T) *poll[T] {
 	return &poll[T]{ask: ask, rest: func(_ T, took time.Duration) time.Duration { return restOf(took) }, next: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
-// get returns an answer that is not older than the rhythm of the poll, and waits for one until the end of ctx.
+// get returns the latest result if the next read is not due yet. Otherwise it waits for the next result, until ctx is canceled.
 func (p *poll[T]) get(ctx context.Context) (last T, err error) {
 	p.enter()
 	defer p.leave()
@@ -53,7 +53,7 @@ func (p *poll[T]) get(ctx context.Context) (last T, err error) {
 	}
 }
 
-// each calls f after each answer, until f returns false or ctx ends.
+// each calls f after each result, until f returns false or ctx is canceled.
 func (p *poll[T]) each(ctx context.Context, f func() bool) {
 	p.enter()
 	defer p.leave()
@@ -72,7 +72,7 @@ func (p *poll[T]) each(ctx context.Context, f func() bool) {
 	}
 }
 
-// expire makes the latest answer too old.
+// expire marks the latest result as outdated.
 func (p *poll[T]) expire() {
 	p.mu.Lock()
 	p.due, p.expired = time.Time{}, true
@@ -80,7 +80,7 @@ func (p *poll[T]) expire() {
 	p.poke()
 }
 
-// idle reports whether nobody wants an answer, and the latest one is old.
+// idle reports whether there is no caller, and the latest result is outdated.
 func (p *poll[T]) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +111,7 @@ func (p *poll[T]) poke() {
 	}
 }
 
-// run asks until nobody wants to know.
+// run repeats the read until there is no caller.
 func (p *poll[T]) run() {
 	for {
 		p.mu.Lock()

@@ -14,23 +14,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A survey is what Redis knew of all locks at one time.
+// A survey is a snapshot of all locks.
 type survey struct {
 	at        time.Time
 	took      time.Duration
 	locks     []*row // by name
-	more      bool   // there are more locks than a survey takes
+	more      bool   // there are more locks than a survey keeps
 	clients   []lock.Client
-	contended []admin.Lock // the locks that owners wait for, with these owners; the most of them
-	unseen    int          // how many of them are missing for want of time
-	unread    []error      // why others are missing, one for each
+	contended []admin.Lock // the locks with the most waiters, and these waiters
+	unseen    int          // how many locks with waiters are not in contended, to save time
+	unread    []error      // why others are not in contended, one error for each
 	graph     graph
 	health    health
 	happened  []happening // the latest first
 	missing   []admin.Missing
 	complete  bool    // all keys have been scanned at least once
-	scanned   float64 // the share of the keys that have been scanned since
-	err       error   // the survey is the one before, as this one failed
+	scanned   float64 // share of the keys that the current pass has scanned
+	err       error   // this survey failed, and the rest is from the previous one
 }
 
 // row is a lock of a survey.
@@ -39,43 +39,43 @@ type row struct {
 	span
 }
 
-// span is the lease of a lock, as it was seen so far.
+// span is the lease of a lock, as observed so far.
 type span struct {
-	until time.Time     // when the lease ends, by the clock of this process; zero without an expiry
-	full  time.Duration // the longest lease that was seen, of which the bar shows a part
+	until time.Time     // when the lease expires, on the clock of this process; zero without an expiry
+	full  time.Duration // the longest lease observed, which is the length of the bar
 }
 
-// jitter is how far two looks at one lease can be apart.
+// jitter is how far the expiry times from two reads of one lease can be apart.
 const jitter = 300 * time.Millisecond
 
-// spanOf returns the span of a lock with so much left at this time, that had the span before.
+// spanOf returns the span of a lock with this remaining lease at this time, whose last span is before.
 func spanOf(left time.Duration, at time.Time, before span) span {
 	if left < 0 {
 		return span{}
 	}
 	s := span{until: at.Add(left), full: max(before.full, left)}
 	if d := s.until.Sub(before.until); d < jitter && d > -jitter {
-		s.until = before.until // so what is shown stays the same
+		s.until = before.until // so that the page does not change
 	}
 	return s
 }
 
-// happening is something that two looks at a lock show.
+// happening is a change between two reads of a lock.
 type happening struct {
 	At   time.Time
 	Lock string
 	What string
 }
 
-// How long a look scans keys: shortly at first, so that a page shows something at once, and then a small part of the time, as the locks that are
-// known are read anyway.
+// How long a look scans keys. The first look is short, so that a page appears immediately. Once all keys have been scanned, scans take a
+// small part of the time, because the known locks are read anyway.
 const (
 	firstLook = 500 * time.Millisecond
 	laterLook = every / 10
 )
 
 const (
-	mostContended = 100 // the most locks of a survey whose waiters are listed
+	mostContended = 100 // maximum number of locks of a survey whose waiters are listed
 	mostHappened  = 30
 )
 
@@ -89,16 +89,16 @@ type surveyor struct {
 	last   *survey
 	rows   map[lockID]*row // of last
 	edges  map[edgeID]sighting
-	asked  time.Time // when health was asked for
+	asked  time.Time // when health was last read
 	health health
 }
 
-// look makes a survey. If it fails, the survey is the last one with an error.
+// look makes a survey. If that fails, it returns the last survey with the error.
 func (s *surveyor) look(ctx context.Context) *survey {
 	began := time.Now()
 	now := &survey{at: began}
 	if err := s.fill(ctx, now); err != nil {
-		var failed survey // of no time, if there was none before
+		var failed survey // without a time if there is no last survey
 		if s.last != nil {
 			failed = *s.last
 		}
@@ -118,7 +118,7 @@ func (s *surveyor) look(ctx context.Context) *survey {
 
 func (s *survey) rest(took time.Duration) time.Duration { return restAfter(s.err, s.complete, took) }
 
-// restAfter returns how long to wait after a survey that took so long. A page that still fills in waits less.
+// restAfter returns the pause after a survey that took this long. It is shorter until all keys have been scanned once.
 func restAfter(err error, complete bool, took time.Duration) time.Duration {
 	if err == nil && !complete {
 		return max(every/2, took)
@@ -175,19 +175,19 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	return nil
 }
 
-// A sighting says since when each survey has shown an edge of the graph.
+// A sighting records since when, and in how many surveys, an edge of the graph has been present without a break.
 type sighting struct {
 	since   time.Time
 	surveys int
 }
 
-// What an edge of the graph needs to count as one that lasts.
+// The minimum number of surveys and the minimum time for which a lasting edge has been present.
 const (
 	lastingSurveys = 3
 	lastingTime    = 5 * time.Second
 )
 
-// lasted takes note of the edges that a survey shows, and returns a function that reports which of them last.
+// lasted records the edges of a survey, and returns a function that reports whether an edge is lasting.
 func (s *surveyor) lasted(now *survey) func(edgeID) bool {
 	edges := make(map[edgeID]sighting)
 	for _, id := range edgeIDs(now.contended) {
@@ -204,7 +204,7 @@ func (s *surveyor) lasted(now *survey) func(edgeID) bool {
 	}
 }
 
-// changes returns what happened since the last survey, and before.
+// changes returns the changes since the last survey, followed by earlier ones.
 func (s *surveyor) changes(now *survey, rows map[lockID]*row) (all []happening) {
 	if s.last == nil {
 		return nil
@@ -212,7 +212,7 @@ func (s *surveyor) changes(now *survey, rows map[lockID]*row) (all []happening) 
 	for _, r := range now.locks {
 		before := s.rows[idOf(r.Lock)]
 		switch {
-		case before == nil && (len(s.last.missing) > 0 || !s.last.complete): // its server may be back, or it is found only now
+		case before == nil && (len(s.last.missing) > 0 || !s.last.complete): // its server is back, or the first pass has just reached it
 		case before == nil && r.Kind == admin.Latch:
 			all = append(all, happening{now.at, r.Name, "is closed: " + countOf(r.Lock)})
 		case before == nil && r.Kind == admin.WaitGroup:
@@ -239,10 +239,10 @@ func (s *surveyor) changes(now *survey, rows map[lockID]*row) (all []happening) 
 	return append(all[:min(len(all), mostHappened)], s.last.happened[:min(len(s.last.happened), max(mostHappened-len(all), 0))]...)
 }
 
-// only reports whether a lock in this mode has one holder.
+// only reports whether a lock in this mode has a single holder.
 func only(m lock.Mode) bool { return m == lock.Exclusive || m == lock.Write }
 
-// health is what the server tells of itself, as far as the user may ask.
+// health is the state of the server, as far as the user is allowed to read it.
 type health struct {
 	Mode, Version, Policy, Memory string
 	Evicts                        bool
@@ -279,18 +279,18 @@ func healthOf(ctx context.Context, rdb rueidis.Client) health {
 	return h
 }
 
-// A detail is what Redis knew of one lock at one time.
+// A detail is a snapshot of one lock.
 type detail struct {
 	at       time.Time
 	lock     admin.Lock
 	span     span
 	keys     []admin.Key
-	happened []happening // since a browser looked, the latest first
-	err      error       // nothing else is set, except name
+	happened []happening // while a browser showed the lock, the latest first
+	err      error       // if set, only at and name are set, too
 	name     string
 }
 
-// inspector looks at one lock. One goroutine uses it.
+// inspector reads one lock. One goroutine uses it.
 type inspector struct {
 	admin  *admin.Admin
 	record func(l admin.Lock, at time.Time, first bool)
@@ -324,7 +324,7 @@ func (i *inspector) look(ctx context.Context) *detail {
 	return d
 }
 
-// ownersOf returns the owners of holds: a lock can have thousands.
+// ownersOf returns the owners as a set, because a lock can have thousands.
 func ownersOf(all []lock.Holder) map[string]bool {
 	owners := make(map[string]bool, len(all))
 	for _, h := range all {
@@ -333,7 +333,7 @@ func ownersOf(all []lock.Holder) map[string]bool {
 	return owners
 }
 
-// changes returns what leads from one look at a lock to the next.
+// changes returns the changes between two reads of a lock.
 func changes(before, now admin.Lock, at time.Time, was, is span) (all []happening) {
 	add := func(format string, args ...any) {
 		all = append(all, happening{at, now.Name, fmt.Sprintf(format, args...)})

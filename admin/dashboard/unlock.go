@@ -15,25 +15,26 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A request to unlock has the token of the page in its form and in a cookie, which another site can neither read nor
-// send. And a browser that says where the request comes from must say that it comes from here.
+// A request to unlock has the CSRF token in its form and in a cookie, which another site can neither read nor send. In
+// addition, if the browser sends the origin of the request, the origin must be this site.
 
-type csrfKey struct{} // of a context: the token
+type csrfKey struct{} // context key of the CSRF token
 
 const csrfCookie = "leasehold_csrf"
 
-// csrf returns the token of the browser, and gives it one if it has none.
+// csrf returns the CSRF token of the browser, and sets one if there is none.
 func (h *Handler) csrf(w http.ResponseWriter, r *http.Request) string {
 	if token := cookieOf(r); token != "" {
 		return token
 	}
 	token := rand.Text()
-	// A link in a chat brings a Lax cookie. Without it, the page would set a new one, with which the forms of other tabs are invalid.
+	// Lax, not Strict: a browser that follows a link from another site must send the cookie. Otherwise the page would set a new
+	// one, and the forms in other tabs would become invalid.
 	http.SetCookie(w, &http.Cookie{Name: csrfCookie, Value: token, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteLaxMode})
 	return token
 }
 
-// cookieOf returns the token of the browser, empty if it has none.
+// cookieOf returns the CSRF token of the browser, or "" if there is none.
 func cookieOf(r *http.Request) string {
 	c, err := r.Cookie(csrfCookie)
 	if err != nil || len(c.Value) < 20 || len(c.Value) > 64 {
@@ -42,7 +43,7 @@ func cookieOf(r *http.Request) string {
 	return c.Value
 }
 
-// unlock force-unlocks a lock: it removes those holders that the page has shown.
+// unlock force-unlocks a lock: it removes the holders that the page displayed.
 func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 	if !h.unlocks {
 		http.Error(w, "this page is read-only: start leasehold serve with --allow-unlock", http.StatusForbidden)
@@ -63,7 +64,7 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		q.Set("name", name)
 		h.detailOf(name).expire()
 		h.survey.expire()
-		w.Header().Set("Location", "./lock?"+q.Encode()) // http.Redirect would leave out the path under which the pages are
+		w.Header().Set("Location", "./lock?"+q.Encode()) // http.Redirect would drop the path prefix of the pages
 		w.WriteHeader(http.StatusSeeOther)
 	}
 	if r.PostForm.Get("typed") != name {
@@ -90,7 +91,7 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l, err := a.Inspect(r.Context(), name)
-	var from []string // the owners that the page has shown
+	var from []string // the owners that the page displayed
 	for _, holder := range l.Holders {
 		if slices.Contains(r.PostForm["seen"], h.digest(holder.Owner)) {
 			from = append(from, holder.Owner)
@@ -132,10 +133,10 @@ func (h *Handler) log() *slog.Logger {
 	return slog.Default()
 }
 
-// worksOn is what no notification can prevent: Redis sends it to a paused process as well.
+// worksOn warns about what a notification cannot prevent: Redis counts a paused process as notified, too.
 const worksOn = ". A paused process, or one that ignores its context, keeps running alongside the next holder. Stop it before you trust the data."
 
-// resultOf returns what the page prints about a force-unlock. The words are fixed, so that a link cannot inject others.
+// resultOf returns the result of a force-unlock for the page. It consists of fixed phrases, so that a link cannot inject text.
 func resultOf(q url.Values) (text string, failed bool) {
 	done, err1 := strconv.Atoi(q.Get("unlocked"))
 	told, err2 := strconv.Atoi(q.Get("notified"))

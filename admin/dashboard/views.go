@@ -21,13 +21,13 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// note is what each page says of the look that it shows.
+// note describes whether the read that a page shows is current and complete.
 type note struct {
-	Error   string // why it shows an older look, or none
-	At      string // the time of that look; empty if there was none
+	Error   string // why the page shows an older read, or none
+	At      string // the time of that read; empty if there was none
 	Missing []string
 
-	Scanning string // the share of the keys that have been scanned, until all have been
+	Scanning string // share of the keys that have been scanned; empty once all have been
 }
 
 func noteOf(err error, at time.Time, missing []admin.Missing, complete bool, scanned float64) (n note) {
@@ -45,13 +45,13 @@ func noteOf(err error, at time.Time, missing []admin.Missing, complete bool, sca
 	return n
 }
 
-// note returns what each page says of s.
+// note returns the note about s.
 func (s *survey) note() note { return noteOf(s.err, s.at, s.missing, s.complete, s.scanned) }
 
-// Well reports whether the look is of now, and whole.
+// Well reports whether the read is current and complete.
 func (n note) Well() bool { return n.Error == "" && n.Missing == nil && n.Scanning == "" }
 
-// count says a number as far as the look shows it. Zero would be a guess unless the look is of now, and whole.
+// count formats a number of things that the read found. Zero means unknown unless the read is current and complete.
 func (n note) count(i int) string {
 	switch {
 	case i == 0 && !n.Well():
@@ -69,14 +69,14 @@ type lockRow struct {
 	Kind       admin.Kind
 	Mode       lock.Mode
 	Holder     string
-	More       int // other holders
+	More       int // number of other holders
 	Age        age
 	Held       bool // otherwise there is no lease
 	Lease      lease
 	Waiting    int
-	Gone       int // of those that wait
+	Gone       int // number of waiters that are gone
 	Leads      bool
-	Word       string // what the leader says
+	Word       string // the leader value
 }
 
 func rowOf(r *row, live bool) lockRow {
@@ -96,7 +96,7 @@ func rowOf(r *row, live bool) lockRow {
 	return l
 }
 
-// leads reports whether somebody holds the lock and says something as a leader.
+// leads reports whether the lock is held and has a leader value.
 func leads(l admin.Lock) bool { return l.Locked() && l.Leader != nil }
 
 // split cuts a name at its last colon.
@@ -108,7 +108,7 @@ func split(name string) (path, last string) {
 	return "", name
 }
 
-// countOf says how a latch stands.
+// countOf describes the state of a latch.
 func countOf(l admin.Lock) string {
 	if l.Left == 0 {
 		return "released"
@@ -116,7 +116,7 @@ func countOf(l admin.Lock) string {
 	return "count " + group(int(l.Left))
 }
 
-// waitGroupOf says how a wait group stands.
+// waitGroupOf describes the state of a wait group.
 func waitGroupOf(l admin.Lock) string {
 	text := group(l.Holding) + " active"
 	if l.Done > 0 {
@@ -128,7 +128,7 @@ func waitGroupOf(l admin.Lock) string {
 	return text
 }
 
-// oldest returns when the first of the holders asked for the lock, as far as that is known.
+// oldest returns the earliest time at which a current holder requested the lock, or zero if it is unknown.
 func oldest(l admin.Lock) (t time.Time) {
 	for _, h := range l.Holders {
 		if !h.Since.IsZero() && (t.IsZero() || h.Since.Before(t)) {
@@ -138,7 +138,7 @@ func oldest(l admin.Lock) (t time.Time) {
 	return t
 }
 
-// plural says how many there are of what word names.
+// plural formats a number of things that the read found, with their noun.
 func (n note) plural(i int, word string) string {
 	says := n.count(i)
 	switch {
@@ -182,7 +182,7 @@ func eventsOf(all []happening) (events []event) {
 	return events
 }
 
-// brief is how many locks each list of the overview has.
+// brief is the maximum number of locks in each list of the overview.
 const brief = 5
 
 func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (any, int, error) {
@@ -227,7 +227,7 @@ func (h *Handler) overviewPage(ctx context.Context, _ url.Values, live bool) (an
 	return o, statusOf(s.err, len(s.locks)), nil
 }
 
-// short2 returns a short time with three digits.
+// short2 formats a short time in µs or ms.
 func short2(d time.Duration) string {
 	switch {
 	case d == 0:
@@ -238,7 +238,7 @@ func short2(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
 
-// statusOf is the status of a page that shows an older look, or none.
+// statusOf returns the status of a page: 503 if the read failed and there is no older one to show.
 func statusOf(err error, shown int) int {
 	if err != nil && shown == 0 {
 		return http.StatusServiceUnavailable
@@ -260,12 +260,12 @@ func top(locks []*row, live bool, take func(*row) bool, by func(a, b *row) int) 
 	return rows
 }
 
-// bySort has the orders of a list of locks. Survey sorts by name, and these keep that among equals.
+// bySort has the sort orders of a list of locks. The survey is sorted by name, and equal locks keep that order.
 var bySort = map[string]func(a, b *row) int{
 	"name": func(a, b *row) int { return 0 },
 	"since": func(a, b *row) int {
 		x, y := oldest(a.Lock), oldest(b.Lock)
-		if x.IsZero() != y.IsZero() { // those that nobody knows come last
+		if x.IsZero() != y.IsZero() { // unknown times come last
 			if x.IsZero() {
 				return 1
 			}
@@ -285,7 +285,7 @@ var bySort = map[string]func(a, b *row) int{
 	"waiting": func(a, b *row) int { return cmp.Compare(b.Waiting, a.Waiting) },
 }
 
-// perPage is how many locks, or clients, a page has.
+// perPage is the maximum number of locks or clients on a page.
 const perPage = 50
 
 type locksView struct {
@@ -335,7 +335,7 @@ func pagerOf(q url.Values, path string, found int) (p pager, from, to int) {
 	return p, from, to
 }
 
-// changed returns q with another value, and without what only the stream of a page needs.
+// changed returns q with a parameter changed, and without the one that only the stream of a page needs.
 func changed(q url.Values, name, value string) url.Values {
 	other := url.Values{}
 	for k, v := range q {
@@ -406,7 +406,7 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	return v, statusOf(s.err, len(s.locks)), nil
 }
 
-// matches reports whether the name of a lock has this text, or the application, the host or the label of one of its holders.
+// matches reports whether text occurs in the name of a lock, or in the name, host, label or ID of the client of a holder.
 func matches(l admin.Lock, text string) bool {
 	text = strings.ToLower(text)
 	has := func(part string) bool { return strings.Contains(strings.ToLower(part), text) }
@@ -415,7 +415,7 @@ func matches(l admin.Lock, text string) bool {
 	})
 }
 
-// ofKind reports whether a lock is of a kind that a page names.
+// ofKind reports whether a lock matches the type in the address of a page.
 func ofKind(l admin.Lock, kind string) bool {
 	return kind == "" || string(l.Kind) == kind || kind == string(admin.Election) && leads(l)
 }
@@ -525,18 +525,18 @@ type ownerRow struct {
 	Name, Host, Label, Thread string
 	PID                       int
 	Age                       age
-	How                       string // it holds
+	How                       string // how it holds the lock
 	WaiterTimeout             string
 }
 
-// waiterRow is a waiter, or several that count as dead, one after the other.
+// waiterRow is a waiter, or several consecutive ones that count as dead.
 type waiterRow struct {
 	ownerRow
 	Place string
 	Dead  string // which waiters count as dead; empty if the row is one waiter
 }
 
-// waiterRows returns the rows of the waiters, up to mostRows, and how many waiters have none.
+// waiterRows returns up to mostRows rows of waiters, and the number of waiters without a row.
 func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
 	all := l.Waiters
 	for i := 0; i < len(all); {
@@ -572,7 +572,7 @@ func waiterRows(l *admin.Lock, live bool) (rows []waiterRow, more int) {
 		case w.WaiterTimeout == 0:
 			r.WaiterTimeout = "timed out"
 		default:
-			// Rounded, as each sign of life sets it anew.
+			// Rounded, because every retry of the waiter resets it.
 			r.WaiterTimeout = w.WaiterTimeout.Round(time.Second).String()
 		}
 		rows = append(rows, r)
@@ -593,7 +593,7 @@ type keyRow struct {
 	Line             string
 }
 
-// mostRows is how many rows a table of the page has: holders, waiters, past holds.
+// mostRows is the maximum number of rows in a table of the page: holders, waiters, past holds.
 const mostRows = 100
 
 func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
@@ -669,14 +669,14 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	for _, k := range d.keys {
 		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Line: redisCLI(k)}
-		if l.Kind == admin.Bloom && k.Type == "string" { // half a gigabyte is not for a terminal
+		if l.Kind == admin.Bloom && k.Type == "string" { // too long for a terminal: up to 512 MB
 			r.Line = "redis-cli STRLEN " + quoted(k.Name)
 		}
 		if k.Left == lock.NoExpiry {
 			r.Left = "no expiry"
 		} else {
 			s := leaseOf(spanOf(k.Left, d.at, span{}), live)
-			// To the second: each look is a little off.
+			// To the second, because reads differ a little.
 			r.Until, r.Left = (s.Until+500)/1000*1000, s.Text
 			if k.Name == l.Name && !d.span.until.IsZero() {
 				r.Until = d.span.until.UnixMilli()
@@ -690,7 +690,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	return v, http.StatusOK, nil
 }
 
-// tagged is what the keys of the leases of readers begin with.
+// tagged returns the prefix of the lease keys of readers.
 func tagged(name string) string {
 	if strings.Contains(name, "{") {
 		return name
@@ -716,7 +716,7 @@ func saysOf(l admin.Lock) string {
 	return "held"
 }
 
-// personOf returns who an owner is.
+// personOf returns the row of an owner.
 func personOf(owner string, c lock.Client) ownerRow {
 	r := ownerRow{Name: clientName(c), Label: c.Label, PID: c.PID}
 	if c.Known() {
@@ -728,15 +728,15 @@ func personOf(owner string, c lock.Client) ownerRow {
 	return r
 }
 
-// digest stands for an owner string on a page, which must not show it. It has a key, as the rest of the page tells enough
-// of the string to find it by trial.
+// digest identifies an owner on a page, which must not show owner strings. It is keyed, because the rest of the page shows
+// enough of the string to find it by brute force.
 func (h *Handler) digest(owner string) string {
 	sum := hmac.New(sha256.New, h.key[:])
 	sum.Write([]byte(owner))
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// redisCLI returns the line that shows what a key holds.
+// redisCLI returns the command line that prints the content of a key.
 func redisCLI(k admin.Key) string {
 	name := quoted(k.Name)
 	switch k.Type {

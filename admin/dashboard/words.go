@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// shown returns text of an application for people to read: quoted, if it has characters that nobody sees.
+// shown returns a text of an application for display. It quotes a text that is empty or has invisible characters.
 func shown(text string) string {
 	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar }
 	if text == "" || strings.ContainsFunc(text, odd) || strings.TrimSpace(text) != text {
@@ -20,7 +20,7 @@ func shown(text string) string {
 	return text
 }
 
-// clientName returns a client in a sentence, without the uuid of one that is known.
+// clientName returns how a client is named in a sentence; the UUID is left out if the client has a name.
 func clientName(c lock.Client) string {
 	switch {
 	case c.Known():
@@ -33,10 +33,10 @@ func clientName(c lock.Client) string {
 	return "client " + shortID(c.ID)
 }
 
-// redissons reports whether a client is not of leasehold: the uuids of leasehold have version 7.
+// redissons reports whether c is a client of Redisson: the UUIDs of leasehold have version 7.
 func redissons(c lock.Client) bool { return len(c.ID) > 14 && c.ID[14] != '7' }
 
-// shortID returns the beginning and the end of a uuid, which tell clients apart.
+// shortID returns the beginning and the end of a UUID, which are enough to tell clients apart.
 func shortID(id string) string {
 	if len(id) < 20 {
 		return shown(id)
@@ -62,7 +62,7 @@ func group(n int) string {
 	return s
 }
 
-// short returns d with the two units that matter. The script of the page has the same function.
+// short formats d with its two largest units. The script of the page has the same function.
 func short(d time.Duration) string {
 	switch s := int64(max(d, 0) / time.Second); {
 	case d < 10*time.Second:
@@ -78,7 +78,7 @@ func short(d time.Duration) string {
 	}
 }
 
-// age is since when something is so. Its text is empty where the script of the page counts.
+// age is the time since which a state has lasted. Text is empty if the script of the page counts it.
 type age struct {
 	Since int64 // ms since 1970; 0 if it is not known
 	Text  string
@@ -96,7 +96,7 @@ func ageOf(t time.Time, live bool) age {
 	return a
 }
 
-// lease is the rest of a lease, with a bar. Its text is empty where the script of the page counts.
+// lease is the remaining time of a lease, with a bar. Text is empty if the script of the page counts it.
 type lease struct {
 	Until, Full int64 // ms since 1970, and ms; Until is 0 without an expiry
 	Left        int64 // ms
@@ -115,7 +115,7 @@ func leaseOf(s span, live bool) lease {
 	return l
 }
 
-// level says how a bar looks. A lease that is renewed never falls below two thirds for long.
+// level returns the style of a bar. A lease that is renewed does not stay below two thirds for long.
 func level(left, full time.Duration) string {
 	switch {
 	case left < full/4:
@@ -126,9 +126,9 @@ func level(left, full time.Duration) string {
 	return "good"
 }
 
-// quoted returns a word as a shell reads it.
+// quoted returns a word quoted for a shell.
 func quoted(word string) string {
-	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar } // which stands for bytes that are no text, too
+	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar } // which also stands for invalid UTF-8
 	if strings.ContainsFunc(word, odd) {
 		q := strconv.QuoteToASCII(word)
 		return "$'" + strings.ReplaceAll(strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`), "'", `\'`) + "'"
@@ -136,7 +136,7 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// cut returns the beginning and the end of a text that is longer than most letters.
+// cut removes the middle of a text that has more than most characters.
 func cut(text string, most int) string {
 	letters := []rune(text)
 	if len(letters) <= most {

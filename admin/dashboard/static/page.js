@@ -1,4 +1,4 @@
-// Keeps a page of leasehold up to date. The page is complete without it.
+// Keeps a page of leasehold up to date. The page also works without this script.
 "use strict";
 
 (() => {
@@ -6,14 +6,14 @@
   const fresh = document.getElementById("fresh");
   const say = document.getElementById("say");
   const pause = document.getElementById("pause");
-  let ahead = Number(document.body.dataset.now) - Date.now(); // the server's clock before this one's
+  let ahead = Number(document.body.dataset.now) - Date.now(); // how far the server's clock is ahead of this one
   let heard = performance.now(); // when the last message arrived
   let connected = false;
   let paused = false;
   let stream = null;
   const now = () => Date.now() + ahead;
 
-  // short says a time as the server does: see short in words.go.
+  // short formats a time as the server does: see short in words.go.
   function short(ms) {
     const two = (n) => String(n).padStart(2, "0");
     const s = Math.floor(Math.max(ms, 0) / 1000);
@@ -28,7 +28,7 @@
     if (el.textContent !== text) el.textContent = text;
   }
 
-  // count sets what changes with the time alone.
+  // count updates the times that count up or down.
   function count() {
     if (paused) return;
     for (const el of main.querySelectorAll("[data-since]")) setText(el, short(now() - Number(el.dataset.since)));
@@ -44,12 +44,12 @@
     }
   }
 
-  // The lists of what a person sets on an element: updates leave it alone.
+  // The attributes of each element that the user sets. Updates do not change them.
   const own = { DETAILS: ["open"] };
 
-  // patch makes the old element like the new one, and replaces as little as it can, so that the focus, a
-  // selection and what is typed stay. A form that is open stays as it was opened: it names the holders of that time, and
-  // must not come to name others just before it is sent.
+  // patch makes the old element equal to the new one. It replaces as little as possible, to keep the focus, the
+  // selection and what is typed. It does not change an open form: the form names the holders displayed when it was opened,
+  // and must not name others just before it is sent.
   function patch(old, next) {
     if (old.isEqualNode(next) || (old.hasAttribute("data-keep") && !old.closest("details:not([open])"))) return;
     const left = own[old.nodeName] || [];
@@ -80,7 +80,7 @@
     for (const n of [...next.childNodes]) {
       while (at && stays(at)) at = at.nextSibling;
       const known = keyed.get(keyOf(n));
-      while (known && at && at !== known && at.nodeType === Node.TEXT_NODE) { // what was around a row that is gone
+      while (known && at && at !== known && at.nodeType === Node.TEXT_NODE) { // text around a row that was removed
         const following = at.nextSibling;
         at.remove();
         at = following;
@@ -105,7 +105,7 @@
     }
   }
 
-  // classOf is the first class of an element: elements of another one are something else.
+  // classOf returns the first class of an element. Elements with different first classes are never patched into each other.
   const classOf = (node) => (node.nodeType === Node.ELEMENT_NODE && node.nodeName !== "PROGRESS" ? node.classList[0] || "" : "");
 
   function told(text) {
@@ -140,7 +140,7 @@
     setText(fresh, paused ? "paused" : offline ? (connected === null ? "disconnected, as of " + short(age) + " ago" : "connecting") : failing ? failing.dataset.failing : age < 5000 ? "live" : "live, as of " + short(age) + " ago");
   }
 
-  // A filter works as it is typed: the stream of the page gets the new address.
+  // A filter applies while it is typed: a new stream of the page gets the new address.
   let typing = 0;
   main.addEventListener("input", (e) => {
     const form = e.target.closest("form[role=search]");
@@ -153,14 +153,14 @@
     }, 150);
   });
 
-  // A form that was open gets the holders displayed now: a new stream begins with the whole page.
+  // A form that is closed must get the current holders: a new stream begins with the whole page.
   main.addEventListener("toggle", (e) => {
     if (e.target.open) return;
     close();
     open();
   }, true); // toggle does not bubble
 
-  // Copy buttons are there only with this script: see .copy in style.css.
+  // Copy buttons are displayed only with this script: see .copy in style.css.
   document.documentElement.classList.add("script");
   main.addEventListener("click", async (e) => {
     const button = e.target.closest(".copy");
@@ -187,7 +187,7 @@
   help.hidden = false;
   help.addEventListener("click", () => shortcuts.showModal());
 
-  // row moves the focus by so many rows.
+  // row moves the focus by this number of rows.
   function row(by) {
     const links = [...main.querySelectorAll("tr[data-key] a:first-of-type, .links a")];
     const at = links.indexOf(document.activeElement);
@@ -208,7 +208,7 @@
   addEventListener("keydown", (e) => {
     const field = e.target.closest("input, select, textarea");
     if (e.key === "Escape" && field) {
-      e.preventDefault(); // which would empty the field, and not the list
+      e.preventDefault(); // the default action would clear the field without updating the list
       field.blur();
     }
     if (field || shortcuts.open || e.ctrlKey || e.metaKey || e.altKey) return;
@@ -250,7 +250,7 @@
     else open();
     status();
   });
-  // A hidden page closes its stream: a browser has few connections to one server.
+  // A hidden page closes its stream, because a browser limits its connections to one server.
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   addEventListener("pagehide", close);
   setInterval(() => { count(); status(); }, 200);
