@@ -7,16 +7,16 @@ import (
 	"syscall"
 )
 
-// Options say how a command is started.
+// Options configures a command.
 type Options struct {
 	Env []string // the environment of the command
 
-	// Orphaned is sent to the command when this process dies without cleaning up, as by
-	// SIGKILL. With 0 nothing is sent. Only Linux can do it.
+	// Orphaned is sent to the command when this process dies without cleaning up, for
+	// example by SIGKILL. If it is 0, nothing is sent. Only Linux supports it.
 	Orphaned syscall.Signal
 
-	// Stopped is called when a signal has stopped the command. together says that this process stops next, as the shell expects of a
-	// job; otherwise Continued is called when the command runs again. Only Unix can do it.
+	// Stopped is called when a signal has stopped the command. together means that this process stops next, as the shell expects of a
+	// job. Otherwise, Continued is called when the command runs again. Only Unix supports them.
 	Stopped   func(sig syscall.Signal, together bool)
 	Continued func()
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Find returns the path of the program called name. It searches as execvp(3), and so as flock(1), env(1) and timeout(1): directories of PATH can be
-// relative, and a file that cannot be executed does not end the search. The error tells such a file from none.
+// Find returns the path of the program called name. It searches like execvp(3), and so like flock(1), env(1) and timeout(1): directories of PATH
+// can be relative, and a file that cannot be executed does not end the search. The error distinguishes such a file from a missing one.
 func Find(name string) (path string, err error) {
 	path, err = search(name)
 	if err == nil {
@@ -52,7 +52,7 @@ func search(name string) (path string, err error) {
 	return "", missing
 }
 
-// executable returns why the file cannot be executed, as far as that can be told without executing it.
+// executable returns why the file cannot be executed, as far as that can be checked without executing it.
 func executable(file string) error {
 	info, err := os.Stat(file)
 	switch {
@@ -66,7 +66,8 @@ func executable(file string) error {
 	return unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
 }
 
-// interpretable returns an error if the file is a script whose interpreter does not exist. The system would say that the script does not.
+// interpretable returns an error if the file is a script whose interpreter does not exist. The system would report that the script does
+// not exist.
 func interpretable(file string) error {
 	interpreter := interpreterOf(file)
 	if interpreter == "" {
@@ -78,7 +79,7 @@ func interpretable(file string) error {
 	return nil
 }
 
-// interpreterOf returns the program that a script names behind "#!"; "" if it names none, or cannot be read.
+// interpreterOf returns the program that a script names after "#!", or "" if it names none or cannot be read.
 func interpreterOf(file string) string {
 	f, err := os.Open(file)
 	if err != nil {

@@ -29,12 +29,12 @@ func Start(argv []string, o Options) (*Process, error) {
 	return p, nil
 }
 
-// Exited returns a channel that has the status once the command is over. The status is
-// sent once.
+// Exited returns a channel that has the status once the command has ended. The status
+// is sent once.
 func (p *Process) Exited() <-chan Status { return p.exited }
 
-// Signal ends the command: there is no other signal that all systems have. An
-// interrupt has reached it by way of the console.
+// Signal kills the command, because no other signal exists on all systems. It ignores
+// an interrupt, which the command has already received from the console.
 func (p *Process) Signal(sig os.Signal) error {
 	if sig == os.Interrupt {
 		return nil
@@ -42,5 +42,5 @@ func (p *Process) Signal(sig os.Signal) error {
 	return p.cmd.Process.Kill()
 }
 
-// Alive reports false: the other processes of the command are not known.
+// Alive reports false: the other processes of the command are unknown.
 func (p *Process) Alive() bool { return false }

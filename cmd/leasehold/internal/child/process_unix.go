@@ -24,7 +24,7 @@ type Process struct {
 }
 
 // Start starts the program called argv[0] with the standard input, output and error of this process. A script without
-// an interpreter is one of /bin/sh, as for execvp(3).
+// an interpreter runs in /bin/sh, as with execvp(3).
 func Start(argv []string, o Options) (*Process, error) {
 	path, err := Find(argv[0])
 	if err != nil {
@@ -41,8 +41,8 @@ func Start(argv []string, o Options) (*Process, error) {
 }
 
 // look starts the command and reaps all children. It locks its goroutine to its thread
-// as long as this process lives: Linux sends Options.Orphaned when the thread
-// ends that started the command.
+// until this process ends, because Linux sends Options.Orphaned when the thread that
+// started the command ends.
 func (p *Process) look(path string, argv []string, started chan<- error) {
 	runtime.LockOSThread()
 	jobs := make(chan os.Signal, 8)
@@ -97,16 +97,16 @@ func (p *Process) reap() {
 // could continue this process. The system does not stop this process then.
 const resumeAfter = time.Second
 
-// control follows the command until it is over, and passes the signals of job control on.
+// control follows the command until it ends, and forwards the signals of job control.
 //
 //	the command wants the terminal    it gets the terminal, and continues
 //	the command is stopped otherwise  this process stops, with all of the shell's job
 //	this process is continued         the command gets the terminal again if it had or wanted it, and continues
-//	this process gets Ctrl-Z          the command gets the signal: otherwise it would go on, and outlive the lease
+//	this process receives Ctrl-Z      the command receives the signal: otherwise it would continue, and outlive the lease
 func (p *Process) control(jobs chan os.Signal) {
 	defer signal.Stop(jobs)
 	var expired <-chan time.Time
-	told := false       // that the command is stopped, and is to be told when it continues
+	told := false       // Continued must be called when the command continues
 	suspending := false // the command was sent the signal of Ctrl-Z
 	for {
 		select {
@@ -120,9 +120,9 @@ func (p *Process) control(jobs chan os.Signal) {
 			case status.Stopped() && p.tty.wanted(status.StopSignal()) && !suspending && p.tty.give(p.pid):
 				_ = p.signal(syscall.SIGCONT)
 			case status.Stopped():
-				told = p.tty == nil // otherwise the user continues it, and the screen is the command's
+				told = p.tty == nil // with a terminal, the user continues it, and the screen belongs to the command
 				p.options.Stopped(status.StopSignal(), p.tty != nil)
-				if p.tty != nil { // otherwise there is no shell, and another process stopped the command and may continue it
+				if p.tty != nil { // without one, there is no shell, and another process stopped the command and may continue it
 					expired = stopJob(status.StopSignal())
 				}
 			case status.Signaled():
@@ -147,14 +147,14 @@ func (p *Process) control(jobs chan os.Signal) {
 	}
 }
 
-// stopJob stops all of the shell's job, which this process is a part of. After the time of the returned channel, if there is one, the command
-// goes on although no shell has continued the job: Ctrl-Z must not stop it for ever where there is no shell.
+// stopJob stops the whole job of the shell that this process is a part of. When the returned channel fires, the command must continue even if no
+// shell has continued the job: without a shell, Ctrl-Z must not stop it indefinitely. The channel is nil if the command must stay stopped.
 //
-// SIGTTIN does it because this process catches SIGTSTP and ignores SIGTTOU, and the runtime cannot undo that. It also tells a run above this one that
-// the command wants the terminal.
+// The signal is SIGTTIN because this process catches SIGTSTP and ignores SIGTTOU, and the runtime cannot undo that. SIGTTIN also shows an outer run
+// that the command wants the terminal.
 func stopJob(sig syscall.Signal) <-chan time.Time {
 	_ = syscall.Kill(0, syscall.SIGTTIN)
-	if sig == syscall.SIGSTOP { // by another process, which means it
+	if sig == syscall.SIGSTOP { // sent by another process on purpose
 		return nil
 	}
 	return time.After(resumeAfter)
@@ -176,12 +176,12 @@ func (p *Process) over(s Status) {
 	p.exited <- s
 }
 
-// Exited returns a channel that has the status once the command itself is over. The status
-// is sent once.
+// Exited returns a channel that has the status once the command itself has ended. The
+// status is sent once.
 func (p *Process) Exited() <-chan Status { return p.exited }
 
-// Signal sends sig to the whole group of the command. A signal that asks to end also continues
-// stopped processes, so that they get it.
+// Signal sends sig to the whole group of the command. A termination signal also continues
+// stopped processes, so that they receive it.
 func (p *Process) Signal(sig os.Signal) error {
 	number, _ := sig.(syscall.Signal) // os has no other type of signal
 	err := p.signal(number)

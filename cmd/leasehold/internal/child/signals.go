@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// Catch returns a channel with the signals for the command, from now on until this process ends: a signal
-// that comes just before it ends must not change its exit code. A SIGHUP or SIGINT that this process was started to
-// ignore, as by nohup or by a shell's &, stays ignored. Go does not tell whether another signal was ignored.
+// Catch returns a channel with the signals for the command. It catches them until this process ends, because a
+// signal just before the end must not change the exit code. A SIGHUP or SIGINT that was ignored when this process
+// started, as by nohup or by a shell's &, stays ignored. For other signals, Go does not report whether they were
+// ignored.
 func Catch() (signals <-chan os.Signal) {
-	// Without this, a message to a standard error that is closed would kill this process, and leave the command behind.
-	// Ignored instead of caught, the signal would be ignored by the command, too.
+	// Without this, a message to a closed standard error would kill this process, and leave the command behind. The
+	// signal is caught and not ignored, because the command would inherit an ignored signal.
 	for _, s := range dropped {
 		signal.Notify(make(chan os.Signal, 1), s)
 	}
@@ -24,6 +25,6 @@ func Catch() (signals <-chan os.Signal) {
 	return c
 }
 
-// Ends reports whether s asks this process to end. The others are for the command
-// alone.
+// Ends reports whether s is a termination signal. All other signals are only for the
+// command.
 func Ends(s os.Signal) bool { return slices.Contains(ending, s) }

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the controlling terminal of this process. Programs can read from it whatever their standard input is.
+// terminal is the controlling terminal of this process. Programs can read from it regardless of their standard input.
 type terminal struct {
 	fd    int
 	group int         // the group of this process
 	mode  *term.State // the earlier mode of the terminal
-	eager bool        // the command gets it at once
+	eager bool        // the command gets it immediately
 	wants bool        // the command has it, or has tried to use it
 }
 
-// openTerminal returns the controlling terminal, nil if there is none.
+// openTerminal returns the controlling terminal, or nil if there is none.
 func openTerminal() *terminal {
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -34,7 +34,7 @@ func openTerminal() *terminal {
 		_ = unix.Close(fd)
 		return nil
 	}
-	const stdin, stdout = 0, 1 // Fd of a file would make it blocking, also for other processes
+	const stdin, stdout = 0, 1 // Fd of a file would make it blocking, even for other processes
 	eager := controls(stdin) && controls(stdout)
 	return &terminal{fd: fd, group: group, mode: mode, eager: eager, wants: eager}
 }
@@ -75,8 +75,8 @@ func (t *terminal) give(group int) bool {
 	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) == nil
 }
 
-// end takes the terminal back from the group of the command, which is over, or from a group that the command has started and that is
-// gone. A command that a signal has killed had no time to restore its mode.
+// end takes the terminal back after the command has ended: from its group, or from a group that the command started and that no longer
+// exists. It restores the mode if a signal killed the command, which could not do so.
 func (t *terminal) end(group int, killed bool) {
 	has, err := t.foreground()
 	if err != nil || has == t.group || has != group && !errors.Is(unix.Kill(-has, 0), unix.ESRCH) {
