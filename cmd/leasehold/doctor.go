@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes of doctor, as monitoring plugins have them.
+// The exit codes of doctor, as for monitoring plugins.
 var doctorCodes = map[doctor.Status]int{
 	doctor.OK: exitOK, doctor.Unknown: exitOK, doctor.Warning: 1, doctor.Failure: 2,
 }
@@ -147,8 +147,8 @@ func (c *checkup) run(ctx context.Context, w, stderr io.Writer) error {
 	return nil
 }
 
-// examine connects, and examines the server. It returns an error for a mistake of the caller;
-// the report has everything else.
+// examine connects, and examines the server. It returns an error only for wrong arguments; the
+// report has all other errors.
 func examine(ctx context.Context, via *connection, o doctor.Options) (doctor.Report, error) {
 	address, err := via.address()
 	if err != nil {
@@ -178,7 +178,7 @@ var marks = map[doctor.Status]struct{ mark, colour string }{
 	doctor.Failure: {"✗", red},
 }
 
-// table writes a line for each check, and one below it that says what to do.
+// table writes a line for each check, and its advice on the line below.
 func (c chart) table(w io.Writer) error {
 	s := newScreen(w)
 	var text strings.Builder
@@ -200,7 +200,7 @@ func (c chart) table(w io.Writer) error {
 	for line := range strings.Lines(text.String()) {
 		mark, _, _ := strings.Cut(line, " ")
 		for _, m := range marks {
-			if m.mark == mark { // coloured here: a tabwriter would count the codes as text
+			if m.mark == mark { // colored here: a tabwriter would count the codes as text
 				line = s.in(m.colour, mark) + line[len(mark):]
 			}
 		}

@@ -1,5 +1,5 @@
-// Package doctor examines whether a Redis is fit for locks, and what a Redis user may
-// do. It changes only a key or two of its own, which expire at once.
+// Package doctor checks whether a Redis server is suitable for locking, and which permissions
+// a Redis user has. It writes only a key or two of its own, which it deletes or lets expire.
 package doctor
 
 import (
@@ -22,12 +22,12 @@ type Status string
 
 const (
 	OK      Status = "ok"
-	Unknown Status = "unknown" // the user may not ask; no fault is known
-	Warning Status = "warning" // locks work, but not as well as they could, or not all kinds
-	Failure Status = "failure" // locks do not work, or can be lost without a fault
+	Unknown Status = "unknown" // not checked, for example for lack of permission; no known problem
+	Warning Status = "warning" // locks work, with a limitation, or not all types
+	Failure Status = "failure" // locks do not work, or can be lost in normal operation
 )
 
-// severity is the order of the statuses.
+// severity has the statuses, from best to worst.
 var severity = []Status{OK, Unknown, Warning, Failure}
 
 // Report is the result for a deployment.
@@ -41,31 +41,31 @@ type Report struct {
 // Check is one part of the examination.
 type Check struct {
 	Name   string `json:"name"`
-	Node   string `json:"node,omitempty"` // where there are several
+	Node   string `json:"node,omitempty"` // if there are several
 	Status Status `json:"status"`
 	Found  string `json:"found"`
 	Advice string `json:"advice,omitempty"` // what to do about it
 }
 
-// Options say what to examine.
+// Options configures an examination.
 type Options struct {
 	Server string   // its address, for the report
-	User   string   // the user whose rights are examined, for the advice
-	Prefix string   // of the names of the locks, which the user has rights to
-	Kinds  []string // the user must have the rights for these; without any, a missing right is a warning
-	Role   string   // what the user is for, one of Roles; empty if that is unknown
+	User   string   // the user whose permissions are checked, for the advice
+	Prefix string   // of the names of the locks that the user may access
+	Kinds  []string // the user must have the permissions for these; if empty, a missing permission is a warning
+	Role   string   // purpose of the user, one of Roles; empty if unknown
 
-	Slow time.Duration // a script that takes longer is worth a warning; 0 is a tenth of a second
+	Slow time.Duration // maximum time of a script, above which there is a warning; 0 means 100 ms
 }
 
-// Unreachable returns the report about a deployment to which there is no connection.
+// Unreachable returns the report about a deployment that is unreachable.
 func Unreachable(o Options, why, advice string) Report {
 	r := Report{Server: o.Server}
 	r.add(Check{Name: "connection", Status: Failure, Found: why, Advice: advice})
 	return r
 }
 
-// add adds c, and updates the status of the whole.
+// add adds c, and updates the status of the report.
 func (r *Report) add(c Check) {
 	r.Checks = append(r.Checks, c)
 	if slices.Index(severity, c.Status) >= slices.Index(severity, r.Status) {
@@ -82,7 +82,7 @@ type node struct {
 	err  error                           // why there is no info
 }
 
-// lost returns why the node gave no answer, nil if it gave one.
+// lost returns why the node did not respond, or nil if it did.
 func (n *node) lost() error {
 	if _, refused := rueidis.IsRedisErr(n.err); refused {
 		return nil
@@ -90,14 +90,14 @@ func (n *node) lost() error {
 	return n.err
 }
 
-// primary reports whether the node takes writes, as far as it says.
+// primary reports whether the node is a primary. A node that does not report its role counts as one.
 func (n *node) primary() bool {
 	role := n.said["role"]
 	text, _ := role.ToString()
 	return n.info["role"] != "slave" && text != "replica" && text != "slave"
 }
 
-// patient is how long one question may take.
+// patient is the timeout of one command.
 const patient = 3 * time.Second
 
 // exam is one examination.
@@ -110,7 +110,7 @@ type exam struct {
 	lost  error      // why a check of the permissions had no reply; nil if all had one
 }
 
-// Examine examines all nodes that rdb knows. It ends with ctx at the latest.
+// Examine examines all nodes that rdb knows. It returns early if ctx is canceled.
 func Examine(ctx context.Context, rdb rueidis.Client, o Options) Report {
 	e := &exam{Options: o, rdb: rdb}
 	e.meet(ctx)
@@ -161,7 +161,7 @@ func mode(rdb rueidis.Client) string {
 	return "standalone"
 }
 
-// meet finds the nodes, and asks for their identity.
+// meet finds the nodes, and reads their replies to HELLO and INFO.
 func (e *exam) meet(ctx context.Context) {
 	clients := e.rdb.Nodes()
 	var asking sync.WaitGroup
@@ -173,7 +173,7 @@ func (e *exam) meet(ctx context.Context) {
 		e.nodes = append(e.nodes, n)
 		asking.Go(func() {
 			hello := ask(ctx, c, "HELLO")
-			n.said, _ = hello.AsMap() // an old server does not know it
+			n.said, _ = hello.AsMap() // an old server does not support it
 			info, err := ask(ctx, c, "INFO", "all").ToString()
 			n.info, n.err = parseInfo(info), err
 		})
@@ -182,8 +182,8 @@ func (e *exam) meet(ctx context.Context) {
 	slices.SortFunc(e.nodes, func(a, b *node) int { return strings.Compare(a.name, b.name) })
 }
 
-// missing returns a check for each server that gave no answer, and for each that the client does not know because the cluster counts it as
-// failed. It says which of them are primaries.
+// missing returns a check for each server that did not respond, and for each that the client does not know because the cluster marks it as
+// failed. The checks show which of them are primaries.
 func (e *exam) missing(ctx context.Context, lost map[string]error) (checks []Check) {
 	if e.rdb.Mode() == rueidis.ClientModeCluster && len(e.nodes) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, patient)
@@ -220,7 +220,7 @@ func size(ranges [][2]int64) (n int64) {
 	return n
 }
 
-// choose chooses the name of the lock that the exam uses: one that no other client has, on a server that responds, if there is one.
+// choose sets the name of the lock that the exam uses: one that no other client uses, if possible on a server that responds.
 func (e *exam) choose() {
 	for {
 		e.name = e.Prefix + "leasehold-doctor:" + strings.ToLower(rand.Text()[:12])
@@ -229,13 +229,13 @@ func (e *exam) choose() {
 		switch {
 		case !slices.ContainsFunc(e.away, away),
 			strings.Contains(e.Prefix, "{"), // braces in the prefix decide the slot
-			size(e.away) >= 16384:           // all slots are away
+			size(e.away) >= 16384:           // no primary responds
 			return
 		}
 	}
 }
 
-// connection checks whether the server answers, of a cluster any server.
+// connection checks whether the server responds, or for a cluster, any server.
 func (e *exam) connection(ctx context.Context) Check {
 	sent := time.Now()
 	err := ask(ctx, e.rdb, "PING").Error()
@@ -262,13 +262,13 @@ func ask(ctx context.Context, c rueidis.CoreClient, words ...string) rueidis.Red
 	return c.Do(ctx, c.B().Arbitrary(words...).Build())
 }
 
-// denied reports whether err says that the user may not do that.
+// denied reports whether err means that the user lacks a permission.
 func denied(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	return ok && strings.Contains(reply.Error(), "NOPERM")
 }
 
-// unasked returns a check of something that the user may not ask.
+// unasked returns a check of something that could not be read, for example because the user lacks the permission.
 func unasked(name, right string, err error) Check {
 	if !denied(err) {
 		return Check{Name: name, Status: Unknown, Found: err.Error()}
@@ -287,7 +287,7 @@ func parseInfo(text string) map[string]string {
 	return fields
 }
 
-// round makes a duration readable.
+// round rounds a duration for display.
 func round(d time.Duration) time.Duration {
 	if d > 10*time.Millisecond || d < -10*time.Millisecond {
 		return d.Round(time.Millisecond)

@@ -10,15 +10,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// hintLimit is how long the subscription and a message may take together.
+// hintLimit is the maximum time for the subscription and a notification together.
 const hintLimit = 2 * patient
 
-// pubsub checks whether a message reaches a listener. A message tells waiters that a lock
-// is free; without it they ask once a second. Rate limiters and filters send no messages.
+// pubsub checks whether a subscriber receives a notification. Notifications tell waiters that a
+// lock is released; without them, waiters poll once per second. Rate limiters and filters send none.
 func (e *exam) pubsub(ctx context.Context) []Check {
 	channel := "redisson_lock__channel:{" + e.name + "}"
 	if e.Role != "" && e.Role != "application" {
-		return nil // an operator whose watch hears of nothing looks once a second
+		return nil // without notifications, watch polls once per second
 	}
 	if !e.locks() {
 		if channel = e.channel(); channel == "" {
@@ -46,7 +46,7 @@ func (e *exam) pubsub(ctx context.Context) []Check {
 // errLost is the error for a lost message.
 var errLost = errors.New("no message received")
 
-// hint publishes a message to a channel that it listens to.
+// hint publishes a message to a channel to which it is subscribed.
 func (e *exam) hint(ctx context.Context, channel string, sharded bool) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hintLimit, errLost)
 	defer cancel()
@@ -62,7 +62,7 @@ func (e *exam) hint(ctx context.Context, channel string, sharded bool) (took tim
 		if s.Kind != "subscribe" && s.Kind != "ssubscribe" {
 			return
 		}
-		go func() { // the hook delays the reading
+		go func() { // the hook blocks reading from the connection
 			sent <- time.Now()
 			err := e.rdb.Do(ctx, e.rdb.B().Arbitrary(publish[0]).Keys(channel).Args(publish[2]).Build()).Error()
 			if err != nil {
@@ -81,7 +81,7 @@ func (e *exam) hint(ctx context.Context, channel string, sharded bool) (took tim
 	switch {
 	case arrived:
 		return took, nil
-	case ctx.Err() == nil: // the subscription was refused
+	case ctx.Err() == nil: // the subscription was rejected
 		return 0, err
 	}
 	select {
@@ -94,13 +94,13 @@ func (e *exam) hint(ctx context.Context, channel string, sharded bool) (took tim
 	return 0, context.Cause(ctx)
 }
 
-// lock takes a lock and releases it, which is the purpose of all other checks. A user that needs no locks has
-// no rights to that.
+// lock acquires and releases a lock, which is the purpose of all other checks. A user that needs no locks lacks
+// the permissions for that.
 func (e *exam) lock(ctx context.Context) []Check {
 	if !e.locks() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 4*patient) // it makes two requests, each with a second one if the server does not have the script
+	ctx, cancel := context.WithTimeout(ctx, 4*patient) // there are two requests, and each is repeated if the server does not have the script
 	defer cancel()
 	c, err := client.New(e.rdb, client.WithWatchdogTimeout(8*patient), client.WithOpTimeout(2*patient), client.WithoutRegistry())
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// need is the list of rights for one purpose, in the form of ACL SETUSER, for locks whose
+// need is the list of permissions for one purpose, in the form of ACL SETUSER, for locks whose
 // names begin with "orders:". These are the lists of docs/operate/security.md, without the patterns
-// for names that have braces of their own; a test compares them.
+// for names that contain braces; a test compares them.
 type need struct {
-	head   string // the head of the list there
-	kind   string // the name in the option; empty if it cannot be chosen
+	head   string // the heading of the list there
+	kind   string // its name in Options.Kinds; empty if it cannot be selected
 	rights string
-	alone  bool // it needs no other list; examined only if it is chosen
-	spare  bool // locks work without it, and less well
+	alone  bool // it needs no other list; checked only if it is selected
+	spare  bool // locks work without it, with a limitation
 }
 
 const plainChannel = "&redisson_lock__channel:{orders:* "
@@ -53,15 +53,15 @@ var needs = []need{
 	{head: "NewBloomFilter", kind: "bloom", alone: true, rights: "~orders:* ~{orders:*:config +evalsha +eval +bitcount +bitfield +bitfield_ro +del +exists +getrange +hmget +hset +setbit +strlen +time"},
 }
 
-// roles says which lists a user needs, by what it is for, beside the first: those of the kinds that it is examined for, and these. What leasehold prints as an
-// ACL, and what it examines for a role, is made of this.
+// roles has the lists that each role needs in addition to the first list and the lists of the selected types. The ACL that leasehold
+// prints for a role, and the checks for a role, are built from it.
 var roles = []struct {
 	name  string
-	kinds []string // unless the caller names others
+	kinds []string // the types, unless the caller names others
 	heads []string
-	spare []string // heads of lists without which the user works, and less well
-	reads bool     // it changes nothing, and listens to nothing
-	less  string   // what of the lists it does not need
+	spare []string // heads of lists without which the user works with a limitation
+	reads bool     // it changes nothing, and does not subscribe
+	less  string   // permissions in the lists that it does not need
 	more  string
 }{
 	{name: "application", kinds: []string{"plain"}, spare: []string{"Registry", "Forced"}},
@@ -70,10 +70,10 @@ var roles = []struct {
 	{name: "exporter", kinds: listed, heads: []string{"admin"}, more: "+info", reads: true, less: "+hgetall +hexists ~leasehold_forced:{orders:* ~redisson_lock_token:{orders:*"},
 }
 
-// listed are the kinds that leasehold ls lists unless it is told a kind.
+// listed has the types that leasehold ls lists without --kind.
 var listed = []string{"plain", "fair", "rw", "election", "semaphore", "latch", "waitgroup"}
 
-// changing are the commands that change something, or listen.
+// changing has the commands that change data, and those of Pub/Sub.
 var changing = strings.Fields("subscribe unsubscribe publish ssubscribe sunsubscribe spublish hset hdel pexpire del lrem ltrim rpush persist zadd zrem " +
 	"set wait incrby zremrangebyrank zremrangebyscore bitfield setbit")
 
@@ -85,7 +85,7 @@ func Roles() (names []string) {
 	return names
 }
 
-// lists returns the lists of rights that a user in the role of o needs, with nothing in two of them.
+// lists returns the lists of permissions that a user in the role of o needs, without duplicates.
 func (o Options) lists() (all []need) {
 	role := roles[slices.Index(Roles(), o.Role)]
 	if !slices.ContainsFunc(o.Kinds, func(kind string) bool { return kind != "cluster" }) {
@@ -107,7 +107,7 @@ func (o Options) lists() (all []need) {
 		n.rights = strings.Join(rights, " ")
 		all = append(all, n)
 	}
-	for _, spare := range []bool{false, true} { // so that what is needed anyway is in no spare list
+	for _, spare := range []bool{false, true} { // so that no spare list has a permission that is required anyway
 		for i, n := range needs {
 			n.spare = slices.Contains(role.spare, n.head) && !o.chosen(n)
 			if n.spare == spare && (i == 0 || n.spare || o.chosen(n) || slices.Contains(role.heads, n.head)) {
@@ -121,13 +121,13 @@ func (o Options) lists() (all []need) {
 	return all
 }
 
-// ACL returns the command that gives a user the rights that its role needs, and no others. The user keeps its passwords.
+// ACL returns the command that grants a user the permissions that its role needs, and no others. The user keeps its passwords.
 func (o Options) ACL() string {
 	words := []string{"ACL", "SETUSER", "leasehold-" + o.Role, "on", "resetkeys", "resetchannels", "-@all"}
 	for _, n := range o.lists() {
 		for right := range strings.FieldsSeq(n.rights) {
 			words = append(words, o.named(right))
-			// Of a name that has braces, the key has no others.
+			// If a name has braces, its keys get no additional ones.
 			if bare := strings.Replace(right, "{orders:", "orders:", 1); bare != right && right[1] != '{' {
 				words = append(words, o.named(bare))
 			}
@@ -136,16 +136,16 @@ func (o Options) ACL() string {
 	return strings.Join(words, " ")
 }
 
-// named returns a right for names that begin with the prefix of o.
+// named returns a permission for names that begin with the prefix of o.
 func (o Options) named(right string) string {
 	literal := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(o.Prefix)
 	return strings.ReplaceAll(right, "orders:", literal)
 }
 
-// chosen reports whether n is among the kinds that the user must have the rights for.
+// chosen reports whether n is selected in Options.Kinds.
 func (o Options) chosen(n need) bool { return n.kind != "" && slices.Contains(o.Kinds, n.kind) }
 
-// channel returns where the waiters of a kind that needs no locks listen; empty if none of the kinds has waiters that do.
+// channel returns the channel to which waiters of a selected type other than a lock subscribe, or "" if there is none.
 func (e *exam) channel() string {
 	for kind, prefix := range map[string]string{"semaphore": "redisson_sc:{", "latch": "redisson_countdownlatch__channel__{", "waitgroup": "leasehold_crew:{"} {
 		if slices.Contains(e.Kinds, kind) {
@@ -155,7 +155,7 @@ func (e *exam) channel() string {
 	return ""
 }
 
-// locks reports whether the user needs locks, as far as that is known.
+// locks reports whether the user needs locks, as far as the options show.
 func (o Options) locks() bool {
 	if o.Role != "" && o.Role != "application" {
 		return false
@@ -173,12 +173,12 @@ func Kinds() (kinds []string) {
 	return kinds
 }
 
-// questions are commands that need a right, in a form that changes nothing: either they
-// only read, or their arguments are wrong, and Redis checks the right first. Some of them
-// write. KEY and CHANNEL are those of a lock that no client has.
+// questions has a command that tests each permission. Most of them change nothing: they only
+// read, or their arguments are wrong, and Redis checks the permission first. The rest, in
+// writing, write. KEY and CHANNEL stand for those of a lock that no client uses.
 //
-// The other rights are not tested: an unsubscription cannot be tested by itself, and goes
-// with the subscription.
+// The other permissions are not tested: an unsubscription cannot be tested by itself, and is
+// granted together with the subscription.
 var questions = map[string]string{
 	"evalsha": "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0", "eval": "EVAL return 0", "ping": "PING",
 	"cluster|slots": "CLUSTER SLOTS", "cluster|shards": "CLUSTER SHARDS", "publish": "PUBLISH CHANNEL doctor",
@@ -195,10 +195,10 @@ var questions = map[string]string{
 	"setbit": "SETBIT KEY odd 1", "getrange": "GETRANGE KEY 0 0", "zcount": "ZCOUNT KEY 0 0", "strlen": "STRLEN KEY",
 }
 
-// writing are the rights whose questions write. They are tested if the key can be deleted, or can be made to expire.
+// writing has the permissions whose questions write. They are tested only if the key can be deleted or made to expire.
 var writing = []string{"+rpush", "+hsetnx"}
 
-// rights checks which rights the user lacks for each kind of lock and option.
+// rights checks which permissions the user lacks for each type of lock and each option.
 func (e *exam) rights(ctx context.Context) (checks []Check) {
 	lists := needs
 	if e.Role != "" {
@@ -233,16 +233,16 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 				continue
 			}
 			if !e.locks() && e.channel() == "" {
-				n.rights = "+cluster|slots +cluster|shards +asking" // nobody listens
+				n.rights = "+cluster|slots +cluster|shards +asking" // no client subscribes
 			}
 		}
 		wanted := n.kind == "" || n.head == "Cluster" || e.chosen(n) || e.Role != "" && !n.spare
-		if e.Role == "" && (len(e.Kinds) > 0 || n.head == "admin" || n.alone) && !wanted { // an application with locks needs nothing of these
+		if e.Role == "" && (len(e.Kinds) > 0 || n.head == "admin" || n.alone) && !wanted { // an application with locks does not need these
 			continue
 		}
 		c := Check{Name: "permissions " + strings.ToLower(cmp.Or(n.kind, n.head)), Status: OK, Found: "none missing"}
 		lacks := missing(n.rights)
-		if e.Role == "" && strings.HasPrefix(n.head, "New") && n.kind != "quorum" && !n.alone { // a kind of lock
+		if e.Role == "" && strings.HasPrefix(n.head, "New") && n.kind != "quorum" && !n.alone { // a type of lock
 			lacks = append(missing(needs[0].rights), lacks...)
 		}
 		if len(lacks) > 0 {
@@ -261,7 +261,7 @@ func (e *exam) rights(ctx context.Context) (checks []Check) {
 	return checks
 }
 
-// ask returns which rights of these lists the user lacks on the node.
+// ask returns the permissions of these lists that the user lacks on the node.
 func (e *exam) ask(ctx context.Context, n *node, lists []need) (lacks []string) {
 	asked := map[string]bool{}
 	for _, need := range lists {
@@ -288,8 +288,8 @@ func (e *exam) ask(ctx context.Context, n *node, lists []need) (lacks []string) 
 	return lacks
 }
 
-// changes reports whether a user with the role of o needs a right to keys for more than commands that read. Redis cannot tell what a
-// script does, so one that only reads needs as much.
+// changes reports whether a user with the role of o needs more than read access to keys. Redis does not check what a script does, so a
+// script that only reads needs the same access as one that writes.
 func (o Options) changes(n need, right string) bool {
 	at := slices.Index(Roles(), o.Role)
 	switch {
@@ -301,7 +301,7 @@ func (o Options) changes(n need, right string) bool {
 	return true
 }
 
-// lacks reports whether the user lacks a right on the node. For a right to keys, changes says that reading them is not enough.
+// lacks reports whether the user lacks a permission on the node. For keys, changes means that read access is not enough.
 func (e *exam) lacks(ctx context.Context, n *node, right string, changes bool) bool {
 	command, object := right[1:], "command"
 	var words []string
@@ -314,7 +314,7 @@ func (e *exam) lacks(ctx context.Context, n *node, right string, changes bool) b
 			words = append(words, strings.NewReplacer("KEY", e.name, "CHANNEL", "redisson_lock__channel:{"+e.name+"}").Replace(word))
 		}
 	case '~':
-		// A command that the user may call: not every list has each of them.
+		// The first command that the user is allowed to run decides: not every list has all of them.
 		denies := false
 		for _, verb := range []string{"PTTL", "GET", "EXISTS"} {
 			if err := e.reply(ctx, n, verb, e.like(command)); !deniedFor(err, "command") {
@@ -332,7 +332,7 @@ func (e *exam) lacks(ctx context.Context, n *node, right string, changes bool) b
 	return deniedFor(e.reply(ctx, n, words...), object)
 }
 
-// reply returns the error reply to a command, and takes note if there is no reply.
+// reply returns the error reply to a command, and records in lost if there is no reply.
 func (e *exam) reply(ctx context.Context, n *node, words ...string) error {
 	err := ask(ctx, n, words...).Error()
 	if _, replied := rueidis.IsRedisErr(err); err != nil && !replied && !rueidis.IsRedisNil(err) {
@@ -350,15 +350,15 @@ func (e *exam) like(pattern string) string {
 	return strings.ReplaceAll(name, "*", "0")
 }
 
-// deniedFor reports whether err says that the user may not use an object of that sort: a
-// command, a key, or a channel. Redis checks them in this order.
+// deniedFor reports whether err denies access to an object of this sort: a command, a key, or
+// a channel. Redis checks them in this order.
 func deniedFor(err error, object string) bool {
 	if !denied(err) {
 		return false
 	}
 	text, sort := err.Error(), "command"
 	switch {
-	case strings.Contains(text, " to run "): // the name of the user can have the words below
+	case strings.Contains(text, " to run "): // the name of the user can contain the words below
 	case strings.Contains(text, "channel"):
 		sort = "channel"
 	case strings.Contains(text, "a key") || strings.Contains(text, "the keys"):
@@ -367,7 +367,7 @@ func deniedFor(err error, object string) bool {
 	return sort == object
 }
 
-// mayNotSubscribe reports whether the user lacks the right to subscribe.
+// mayNotSubscribe reports whether the user lacks the permission to subscribe.
 func (e *exam) mayNotSubscribe(ctx context.Context, n *node, sharded bool) (lacks bool) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// version checks which server it is. Redis before 6.2 was never tested.
+// version checks the product and version of the server. Redis before 6.2 is not tested.
 func (e *exam) version(_ context.Context, n *node) Check {
 	said := func(key string) string {
 		m := n.said[key]
@@ -44,7 +44,7 @@ func older(version string, major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
-// role checks whether the server takes writes. The replicas of a cluster do not.
+// role checks whether the server accepts writes. The replicas of a cluster need not.
 func (e *exam) role(_ context.Context, n *node) Check {
 	said := n.said["role"]
 	text, _ := said.ToString()
@@ -60,8 +60,8 @@ func (e *exam) role(_ context.Context, n *node) Check {
 		Advice: "connect to the primary, or via Sentinel (?master_set=NAME)"}
 }
 
-// nearlyFull is the part of maxmemory from which it is a matter of time until
-// locks are refused.
+// nearlyFull is the share of maxmemory above which the server will soon reject
+// locks.
 const nearlyFull = 0.9
 
 // memory checks what the server does when its memory is full.
@@ -96,11 +96,11 @@ func number(text string) int64 {
 	return n
 }
 
-// skew is how much a clock may be off without a warning.
+// skew is the maximum clock skew without a warning.
 const skew = time.Second
 
-// clock compares the server's clock with this machine's. No lease depends on it; tokens
-// do, when another server with another clock takes over.
+// clock compares the server's clock with this machine's. Leases do not depend on it, but
+// tokens do, after a failover to a server with a different clock.
 func (e *exam) clock(ctx context.Context, n *node) Check {
 	var off, trip time.Duration
 	for i := range 3 {
@@ -122,7 +122,7 @@ func (e *exam) clock(ctx context.Context, n *node) Check {
 	return c
 }
 
-// beside returns in words how far a clock is off.
+// beside returns the words for the direction in which a clock is off.
 func beside(off time.Duration) string {
 	if off < 0 {
 		return "behind"
@@ -171,7 +171,7 @@ func (e *exam) replicas(ctx context.Context, n *node) Check {
 	return c
 }
 
-// elsewhere reports whether err says that another node of the cluster has the key.
+// elsewhere reports whether err means that another node of the cluster has the key.
 func elsewhere(err error) bool {
 	reply, ok := rueidis.IsRedisErr(err)
 	if ok {
@@ -180,10 +180,10 @@ func elsewhere(err error) bool {
 	return ok
 }
 
-// waitLimit is how long to wait for replicas.
+// waitLimit is the maximum time to wait for replicas.
 const waitLimit = time.Second
 
-// wait writes something, and waits until count replicas have it. Without a write, WAIT returns at once.
+// wait writes a key, and waits until count replicas have it. Without a write, WAIT returns immediately.
 func (e *exam) wait(ctx context.Context, n *node, count int) (confirmed int, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
@@ -201,10 +201,10 @@ func (e *exam) wait(ctx context.Context, n *node, count int) (confirmed int, too
 
 const (
 	runs = 20                     // of the script, for its latency
-	slow = 100 * time.Millisecond // for one of them, unless the options say it
+	slow = 100 * time.Millisecond // the default of Options.Slow
 )
 
-// latency runs a script some times. Locks need scripts.
+// latency runs a script repeatedly, because locks require scripts.
 func (e *exam) latency(ctx context.Context, n *node) Check {
 	if !n.primary() {
 		return Check{}
