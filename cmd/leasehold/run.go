@@ -16,7 +16,7 @@ type runner struct {
 
 	name  string
 	argv  []string
-	above []ancestor // the holds under which the command runs
+	above []ancestor // the holds of outer runs
 
 	onLost       choice
 	killAfter    time.Duration
@@ -134,8 +134,8 @@ func (r *runner) addFlags(cmd *cobra.Command) {
 	r.connection.addFlags(cmd)
 }
 
-// completeRun completes the words of the command as a shell does, and the name of the lock with those
-// that are held.
+// completeRun completes the name of the lock with the names of held locks, and leaves the command to
+// the shell.
 func (r *runner) completeRun(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return r.completeNames(cmd, args, begin)

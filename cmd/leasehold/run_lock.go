@@ -19,7 +19,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// locking has the flags of run that select the lock and how to take it.
+// locking has the flags of run that select the lock and how to acquire it.
 type locking struct {
 	shared, exclusive, fair, quorum bool
 
@@ -37,10 +37,10 @@ type locking struct {
 	reenters    bool // the --reenter flag was given
 }
 
-// leastLease is the least timeout that a client accepts for its watchdog.
+// leastLease is the minimum watchdog timeout of a client.
 const leastLease = 10 * lock.MinLease
 
-// check returns an error if the flags do not fit each other or the number of servers.
+// check returns an error if the flags conflict with each other or with the number of servers.
 func (l *locking) check(servers int) error {
 	switch {
 	case l.waits && l.noWait:
@@ -71,7 +71,7 @@ func (l *locking) check(servers int) error {
 	return nil
 }
 
-// tries reports whether run asks for the lock only once.
+// tries reports whether run makes only one attempt to acquire the lock.
 func (l *locking) tries() bool { return l.noWait || l.waits && l.wait == 0 }
 
 // lockOptions returns the options of a lock, for a call of Lock that waits until deadline.
@@ -88,7 +88,7 @@ func (l *locking) lockOptions(deadline time.Time) (opts []lock.Option) {
 	return opts
 }
 
-// lockOf returns the lock called name on c, for a call of Lock that waits until deadline, and what reads its state.
+// lockOf returns the lock called name on c, for a call of Lock that waits until deadline, and its inspector.
 func (l *locking) lockOf(c *client.Client, name string, deadline time.Time) (lockimpl.Witness, inspector) {
 	opts := l.lockOptions(deadline)
 	switch {
@@ -117,7 +117,7 @@ func (l *locking) lockOf(c *client.Client, name string, deadline time.Time) (loc
 	return plain, inspectorOf(plain)
 }
 
-// untilThen returns the time until t, and at least the shortest wait.
+// untilThen returns the time until t, but at least the minimum wait.
 func untilThen(t time.Time) time.Duration { return max(time.Until(t), time.Millisecond) }
 
 // inspector reads the state of a lock.
@@ -132,7 +132,7 @@ func inspectorOf(l interface {
 	}
 }
 
-// quorumOf returns the quorum lock made of locks, for a call of Lock that waits until deadline.
+// quorumOf returns the quorum lock of these locks, for a call of Lock that waits until deadline.
 func (l *locking) quorumOf(locks []lock.Locker, deadline time.Time) lock.Locker {
 	opts := []multilock.Option{
 		multilock.WithMaxLease(max(l.lease, multilock.DefaultMaxLease)),
@@ -161,8 +161,8 @@ const (
 	mostPause  = time.Second
 )
 
-// open connects to the servers at addresses, and returns the lock called name on them. A majority of the servers is enough. With --wait it tries
-// again until deadline, as a server may be starting.
+// open connects to the servers at addresses, and returns the lock on them. A majority of the servers is enough. With --wait, it retries until
+// deadline, because a server may be starting.
 func (w *wait) open(ctx context.Context, addresses []string, deadline time.Time) (*opened, error) {
 	o := &opened{voters: make([]*voter, len(addresses))}
 	dialing := ctx
@@ -174,7 +174,7 @@ func (w *wait) open(ctx context.Context, addresses []string, deadline time.Time)
 	var errs []error
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		w.connect(dialing, addresses, deadline, o)
-		var final int // errors that another attempt does not change
+		var final int // number of errors that a retry cannot fix
 		errs, final = o.absent()
 		if len(errs) <= len(addresses)/2 {
 			break
@@ -220,7 +220,7 @@ func (w *wait) connect(ctx context.Context, addresses []string, deadline time.Ti
 		}
 		connecting.Go(func() {
 			v := w.openVoter(ctx, address, deadline, o)
-			if o.voters[i] == nil || v.absent == nil || ctx.Err() == nil { // of an attempt that was cut short, the one before says more
+			if o.voters[i] == nil || v.absent == nil || ctx.Err() == nil { // the previous error says more than that of an attempt that was cut short
 				o.voters[i] = v
 			}
 		})
@@ -228,7 +228,7 @@ func (w *wait) connect(ctx context.Context, addresses []string, deadline time.Ti
 	connecting.Wait()
 }
 
-// absent returns why servers have no connection, and how many of the errors another attempt does not change.
+// absent returns the errors of the servers without a connection, and the number of errors that a retry cannot fix.
 func (o *opened) absent() (errs []error, final int) {
 	for _, v := range o.voters {
 		if v.absent == nil {
@@ -258,20 +258,20 @@ func (w *wait) openVoter(ctx context.Context, address string, deadline time.Time
 	l, inspect := w.lockOf(c, w.name, deadline)
 	others := func(ctx context.Context) (situation, error) {
 		s, err := inspect(ctx)
-		s.Holders = slices.DeleteFunc(s.Holders, func(h lock.Holder) bool { return clientOf(h.Owner) == c.ID() }) // a vote that is not enough
+		s.Holders = slices.DeleteFunc(s.Holders, func(h lock.Holder) bool { return clientOf(h.Owner) == c.ID() }) // a vote without a majority
 		return s, err
 	}
 	return &voter{Witness: l, inspect: others, name: w.name, client: c.ID()}
 }
 
-// observer returns an observer of when the wait for another owner begins.
+// observer returns an observer that is called when the wait for another owner begins.
 func (w *wait) observer() lock.Observer {
 	return lock.Observer{Waiting: func(context.Context, lock.Event) { w.begins() }}
 }
 
 // closeClient closes c and then its connection. Closing c removes what a canceled call has
-// left in Redis. A server that does not respond keeps the connection open, and the end of the
-// process does not wait for it.
+// left in Redis. If the server does not respond, the connection stays open until the process
+// ends, because the end must not wait for the server.
 func (r *runner) closeClient(ctx context.Context, c *client.Client, rdb rueidis.Client) {
 	if err := c.Close(ctx); err != nil {
 		r.happens("%v; keys left in Redis expire within %v", err, r.lease)
@@ -280,7 +280,7 @@ func (r *runner) closeClient(ctx context.Context, c *client.Client, rdb rueidis.
 	rdb.Close()
 }
 
-// close closes the clients, and waits for that until the end of ctx at the most.
+// close closes the clients, and waits for them at most until ctx is canceled.
 func (o *opened) close(ctx context.Context) {
 	var closing sync.WaitGroup
 	for _, closeClient := range o.closers {
@@ -329,8 +329,8 @@ func (v *voter) Server(ctx context.Context) (lockimpl.Server, error) {
 	return v.Witness.Server(ctx)
 }
 
-// label returns the name of the command, which operators see. It leaves out the arguments, which may have
-// secrets in them.
+// label returns the name of the command for operators. It omits the arguments, which may contain
+// secrets.
 func (r *runner) label() string {
 	name := strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) {

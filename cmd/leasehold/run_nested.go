@@ -14,15 +14,15 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// heldVariable is the variable of the environment with the holds under which the command runs, the outermost first: "OWNER,…=TOKEN", separated by
-// spaces, with an owner for each server. For a server of a quorum that has not granted the lock yet, it has the client instead, the first part of the
-// owner. The names of the locks are not needed, because an owner has one lock.
+// heldVariable is the environment variable with the holds under which the command runs, the outermost first. The entries are separated by spaces,
+// and have the form "OWNER,…=TOKEN" with an owner for each server. For a server of a quorum that has not granted the lock yet, an entry has the
+// client ID, which is the first part of the owner. The names of the locks are not needed, because an owner has one lock.
 const heldVariable = "LEASEHOLD_HELD"
 
-// ancestor is the hold of a run whose command has started this run.
+// ancestor is the hold of an outer run, whose command has started this run.
 type ancestor struct {
-	owners  []string // more than one only of a quorum
-	clients []string // of a quorum: the clients on the other servers, which may grant the lock later
+	owners  []string // more than one only for a quorum
+	clients []string // for a quorum: the clients on the other servers, which may grant the lock later
 	token   uint64
 }
 
@@ -49,22 +49,22 @@ func (a ancestor) String() string {
 	return strings.Join(slices.Concat(a.owners, a.clients), ",") + "=" + strconv.FormatUint(a.token, 10)
 }
 
-// holds reports whether h is one of the ancestor's. It compares clients: a run has one for each server, and the owners of a semaphore are written
-// in several ways.
+// holds reports whether h belongs to the ancestor. It compares clients: a run has one for each server, and there are several forms of the owner
+// strings of a semaphore.
 func (a ancestor) holds(h lock.Holder) bool { return a.has(clientOf(h.Owner)) }
 
-// has reports whether client is one of the ancestor's.
+// has reports whether client belongs to the ancestor.
 func (a ancestor) has(client string) bool {
 	return slices.Contains(a.clients, client) || slices.ContainsFunc(a.owners, func(owner string) bool { return clientOf(owner) == client })
 }
 
-// clientOf returns the uuid of an owner's client.
+// clientOf returns the UUID of an owner's client.
 func clientOf(owner string) string {
 	id, _, _ := strings.Cut(owner, ":")
 	return id
 }
 
-// holderAbove returns the hold of a run above this one among the holders of the lock, and its modes.
+// holderAbove returns the hold of an outer run that is among the holders of the lock, and its modes.
 func (r *runner) holderAbove(s situation) (a ancestor, modes []lock.Mode) {
 	for _, candidate := range r.above {
 		for _, h := range s.Holders {
@@ -79,8 +79,8 @@ func (r *runner) holderAbove(s situation) (a ancestor, modes []lock.Mode) {
 	return a, modes
 }
 
-// blockedByItself reports whether a wait for the lock would be one for a run above this one, which waits for this one. In a semaphore, other holders
-// may release a permit.
+// blockedByItself reports whether this run would wait for an outer run, which waits for this run. For a semaphore, another holder may release a
+// permit.
 func (r *runner) blockedByItself(s situation) bool {
 	if _, modes := r.holderAbove(s); modes == nil {
 		return false
@@ -97,13 +97,14 @@ func (r *runner) blockedByItself(s situation) bool {
 	return others < 1
 }
 
-// nested is the error of such a wait.
+// nested returns the error of a run that would wait for itself.
 func (r *runner) nested() error {
 	return fmt.Errorf("%q is held by an outer leasehold run, so this run would wait for itself; use --reenter to run under the outer hold", r.name)
 }
 
-// reentered is the hold of a run above this one. Redis does not count it again, and its end changes nothing there: the
-// run above releases the lock when its command is over. Until then this run checks the hold as often as it would renew one.
+// reentered is the hold of an outer run, under which this run runs its command. Redis does not count it again, and its end
+// changes nothing in Redis: the outer run releases the lock when its command ends. Until then, this run checks the hold as
+// often as it would renew one.
 type reentered struct {
 	ancestor
 	name  string
@@ -118,7 +119,7 @@ type reentered struct {
 	until time.Time
 }
 
-// reenter returns the hold of a run above this one; nil if none of them holds the lock.
+// reenter returns the hold of an outer run, or nil if no outer run holds the lock.
 func (r *runner) reenter(ctx context.Context, o *opened) (*reentered, error) {
 	s, err := r.inspect(ctx, o)
 	if err != nil {
@@ -165,7 +166,7 @@ func (h *reentered) watch() {
 	}
 }
 
-// check returns until when a majority of the servers has the hold. The error matches lock.ErrNotHeld if too many servers have it no longer.
+// check returns the time until which a majority of the servers has the hold. The error matches lock.ErrNotHeld if a majority no longer has it.
 func (h *reentered) check(ctx context.Context) (until time.Time, err error) {
 	ends, errs := make([]time.Time, len(h.locks.voters)), make([]error, len(h.locks.voters))
 	var asking sync.WaitGroup
@@ -174,7 +175,7 @@ func (h *reentered) check(ctx context.Context) (until time.Time, err error) {
 	}
 	asking.Wait()
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
-	until = ends[len(ends)/2] // as many as a majority end then or later
+	until = ends[len(ends)/2] // a majority ends then or later
 	if !until.IsZero() {
 		return until, nil
 	}
@@ -190,7 +191,7 @@ func (h *reentered) check(ctx context.Context) (until time.Time, err error) {
 	return until, errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, lock.ErrNotHeld) })...)
 }
 
-// checkOn returns until when a server has the hold.
+// checkOn returns the time until which a server has the hold.
 func (h *reentered) checkOn(ctx context.Context, v *voter) (until time.Time, err error) {
 	if v.absent != nil {
 		return until, v.absent
@@ -221,14 +222,14 @@ func (h *reentered) Context() context.Context { return h.ctx }
 // Err returns why the hold was lost.
 func (h *reentered) Err() error { return context.Cause(h.ctx) }
 
-// Until returns until when the hold is certain.
+// Until returns the time until which the hold is guaranteed.
 func (h *reentered) Until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.until
 }
 
-// Unlock ends the checks with a last one, and leaves the hold to the run above. If Redis does not reply to that, the hold is still certain.
+// Unlock ends the checks with a last one, and leaves the hold to the outer run. If Redis does not reply to that check, the hold counts as held.
 func (h *reentered) Unlock(ctx context.Context) error {
 	err := h.Err()
 	if _, gone := h.check(ctx); err == nil && errors.Is(gone, lock.ErrNotHeld) {

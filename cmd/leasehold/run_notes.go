@@ -22,7 +22,7 @@ type notes struct {
 	queue chan func() // for that goroutine
 }
 
-// begin has the messages written to w, as long as this process lives.
+// begin starts the goroutine that writes the messages to w until this process ends.
 func (n *notes) begin(w io.Writer) {
 	n.w, n.queue = w, make(chan func(), 100)
 	go func() {
@@ -98,5 +98,5 @@ func (h warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h
 }
 
-// WithGroup returns h, as a line has no groups.
+// WithGroup returns h, because a line has no groups.
 func (h warnings) WithGroup(string) slog.Handler { return h }

@@ -18,8 +18,8 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// closeLimit limits the time of the clean-up in Redis. A shorter lease limits it further, as nothing of
-// this process is left in Redis when the lease is over.
+// closeLimit is the maximum time of the clean-up in Redis. A shorter lease limits it further, because
+// the keys of this process expire with the lease.
 const closeLimit = 5 * time.Second
 
 // closing returns the context of the clean-up.
@@ -27,7 +27,7 @@ func (r *runner) closing(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, min(r.lease, closeLimit))
 }
 
-// keepRunning is the value of --on-lost that leaves the command alone when the lock is lost.
+// keepRunning is the value of --on-lost that lets the command continue when the lock is lost.
 const keepRunning = "ignore"
 
 // onLostWords returns the values of --on-lost.
@@ -35,12 +35,12 @@ func onLostWords() []string {
 	return append(slices.Sorted(maps.Keys(child.ByName)), keepRunning)
 }
 
-// run goes through the phases: wait for the lock, run the command, give the lock back.
-// A signal has another meaning in each phase. Each phase ends by a return below.
+// run goes through the phases: wait for the lock, run the command, release the lock.
+// A signal has a different meaning in each phase. A phase ends when its function returns.
 func (r *runner) run(ctx context.Context) error {
 	signals := child.Catch()
 	if ctx.Err() != nil {
-		return r.failed(context.Cause(ctx)) // a signal has come before
+		return r.failed(context.Cause(ctx)) // a signal arrived earlier
 	}
 	ctx = context.WithoutCancel(ctx)
 
@@ -82,7 +82,7 @@ func (r *runner) run(ctx context.Context) error {
 	return &exitError{code: status.ExitCode()}
 }
 
-// checkOwn returns an error if the flags that are about the command are not valid.
+// checkOwn returns an error if the flags about the command are not valid.
 func (r *runner) checkOwn() error {
 	switch {
 	case r.killAfter < 0:
@@ -118,7 +118,7 @@ func (r *runner) failed(err error) error {
 	return e
 }
 
-// hold is what the command runs under: a [lock.Hold], or the hold of a run above this one.
+// hold is what the command runs under: a [lock.Hold], or the hold of an outer run.
 type hold interface {
 	Context() context.Context
 	Err() error
@@ -126,17 +126,17 @@ type hold interface {
 	Unlock(ctx context.Context) error
 }
 
-// under is a hold with what the environment of the command says of it.
+// under is a hold with its description for the environment of the command.
 type under struct {
 	hold
 	ancestor
 }
 
-// acquire waits for the lock. A signal that asks to end ends the wait. acquire ignores other signals:
-// they are for the command, which does not run yet.
+// acquire waits for the lock. A termination signal ends the wait. acquire ignores other signals,
+// because they are for the command, which does not run yet.
 func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresses []string) (o *opened, h *under, err error) {
 	waiting, listened := r.untilSignal(ctx, signals)
-	waiting, end := context.WithCancelCause(waiting) // not canceled after the grant: the hold is under it
+	waiting, end := context.WithCancelCause(waiting) // not canceled after the grant: the hold derives from it
 	w := &wait{runner: r, end: end, began: make(chan struct{})}
 	wanted, granted := context.WithCancel(waiting)
 	var reporting sync.WaitGroup
@@ -150,7 +150,7 @@ func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresse
 	listened()
 	cause := context.Cause(waiting)
 	switch {
-	case cause != nil: // perhaps just after the grant: Close gives the lock back
+	case cause != nil: // perhaps just after the grant: Close releases the lock
 		err = cause
 	case errors.Is(err, lock.ErrNotAcquired):
 		err = r.refused(ctx, o, err)
@@ -166,7 +166,7 @@ func (r *runner) acquire(ctx context.Context, signals <-chan os.Signal, addresse
 	return nil, nil, err
 }
 
-// take takes the lock as the flags say.
+// take acquires the lock, as set by the flags.
 func (r *runner) take(ctx context.Context, o *opened) (*under, error) {
 	if r.reenters && len(r.above) > 0 {
 		h, err := r.reenter(ctx, o)
@@ -230,17 +230,17 @@ func (r *runner) untilSignal(ctx context.Context, signals <-chan os.Signal) (_ c
 }
 
 const (
-	groupPoll = 10 * time.Millisecond // the time between two looks whether the command's process group is empty
-	killLimit = 2 * time.Second       // the longest wait for an empty process group after SIGKILL
+	groupPoll = 10 * time.Millisecond // interval of checks whether the command's process group is empty
+	killLimit = 2 * time.Second       // maximum wait for an empty process group after SIGKILL
 )
 
 // attend runs the command, and returns when its process group is empty. It returns an
 // error if the command did not start, and ended if it was stopped because of --max-hold.
 //
-//	a signal                  the command gets it
-//	the lock is lost          the command gets the signal of --on-lost, and later SIGKILL
-//	--max-hold is over        the same
-//	the command is over       the rest of its group gets SIGTERM, and later SIGKILL
+//	a signal                  the command receives it
+//	the lock is lost          the command receives the signal of --on-lost, and later SIGKILL
+//	--max-hold is reached     the same
+//	the command ends          the rest of its group receives SIGTERM, and later SIGKILL
 //	the group is empty        attend returns
 func (r *runner) attend(h *under, signals <-chan os.Signal) (status child.Status, ended bool, err error) {
 	sayLost := child.ByName[r.onLost.value] // 0 for keepRunning
@@ -320,7 +320,7 @@ func (r *runner) stopped(h *under, sig syscall.Signal, together bool, latest tim
 	}
 }
 
-// send writes a message if a signal could not be sent. An empty process group is no trouble.
+// send writes a message if a signal could not be sent, unless the process group is empty.
 func (r *runner) send(err error) {
 	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, os.ErrProcessDone) {
 		r.trouble("cannot send a signal to the command: %v", err)
@@ -337,11 +337,11 @@ func (r *runner) environment(h *under) []string {
 	for _, a := range r.above {
 		held = append(held, a.String())
 	}
-	if _, again := h.hold.(*reentered); !again { // otherwise it is one of those
+	if _, again := h.hold.(*reentered); !again { // the hold of an outer run is already in held
 		held = append(held, h.ancestor.String())
 	}
 	owner := strings.Join(h.owners, " ")
-	return append(os.Environ(), // the last variable of a name counts
+	return append(os.Environ(), // the last variable with a name counts
 		"LEASEHOLD_LOCK_NAME="+r.name,
 		"LEASEHOLD_OWNER="+owner,
 		"LEASEHOLD_LOCK_ID="+owner, // its name before v1, for one release
@@ -350,8 +350,8 @@ func (r *runner) environment(h *under) []string {
 		heldVariable+"="+strings.Join(held, " "))
 }
 
-// keep keeps the lock until the given time. A signal that asks to end makes keep return early, and
-// so does the loss of the lock.
+// keep keeps the lock until the given time. It returns early after a termination signal or the loss
+// of the lock.
 func (r *runner) keep(h *under, signals <-chan os.Signal, until time.Time) {
 	left := time.Until(until)
 	if left <= 0 {

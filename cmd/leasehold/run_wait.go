@@ -14,16 +14,16 @@ import (
 
 const (
 	tellAfter   = 2 * time.Second // how long run waits before it reports what it waits for
-	inspectTime = 2 * time.Second // how long it waits for the reply to that question
+	inspectTime = 2 * time.Second // timeout of the inspection for that report
 )
 
-// situation is what Redis has of the lock.
+// situation is the state of the lock in Redis.
 type situation struct {
 	lock.State
-	free int64 // permits of a semaphore that can be taken
+	free int64 // free permits of a semaphore
 }
 
-// wait is the wait for the lock: it reports what run waits for, and ends if that could not come.
+// wait is the wait for the lock. It reports what run waits for, and ends if run waits for itself.
 type wait struct {
 	*runner
 	end   context.CancelCauseFunc
@@ -46,7 +46,7 @@ func (w *wait) begins() {
 	}
 }
 
-// reached says to which servers there is a connection, or why there is none.
+// reached records the lock once the servers are connected, or why they are not.
 func (w *wait) reached(o *opened, absent error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *wait) report(ctx context.Context) {
 	}
 }
 
-// refused returns err, the error of a lock that was not acquired, with who holds it.
+// refused adds the holder to err, the error of a lock that was not acquired.
 func (r *runner) refused(ctx context.Context, o *opened, err error) error {
 	words := "another owner holds it"
 	if !r.quiet || len(r.above) > 0 {
@@ -116,7 +116,7 @@ func (r *runner) refused(ctx context.Context, o *opened, err error) error {
 	return &exitError{r.conflictCode, fmt.Errorf("%w; %s", err, words)}
 }
 
-// heldBy names the holder that asked first, when it asked, and where it is.
+// heldBy describes the holder with the oldest request: its client, and when it sent the request.
 func heldBy(s situation) string {
 	first := slices.MinFunc(s.Holders, func(a, b lock.Holder) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Owner, b.Owner))
@@ -132,7 +132,8 @@ func heldBy(s situation) string {
 	}
 }
 
-// inspect returns what Redis has of the lock. Of a quorum it is what one of its servers has: one where a run above this one holds the lock, or else any holder.
+// inspect returns the state of the lock in Redis. For a quorum, it is the state on one server: one on which an outer run holds the lock, or
+// else one with any holder.
 func (r *runner) inspect(ctx context.Context, o *opened) (s situation, err error) {
 	ctx, cancel := context.WithTimeout(ctx, inspectTime)
 	defer cancel()
