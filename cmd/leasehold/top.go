@@ -16,13 +16,13 @@ import (
 	"golang.org/x/term"
 )
 
-// byWhat has the orders in which top can sort.
+// byWhat has the sort orders of top.
 var byWhat = map[string]func(a, b admin.Lock) int{
-	"since": func(a, b admin.Lock) int { // of limiters and filters, what is nearest to its end
+	"since": func(a, b admin.Lock) int { // limiters and filters: the one closest to its limit first
 		return cmp.Or(cmp.Compare(age(b), age(a)), cmp.Compare(pressing(b), pressing(a)))
 	},
 	"waiting": func(a, b admin.Lock) int { return b.Waiting - a.Waiting },
-	"lease": func(a, b admin.Lock) int { // those that nobody holds have none, and come last
+	"lease": func(a, b admin.Lock) int { // locks without holders have no lease, and come last
 		if a.Locked() != b.Locked() {
 			return cmp.Compare(b.Holding, a.Holding)
 		}
@@ -145,7 +145,7 @@ func (t *tops) show(ctx context.Context, a *admin.Admin, q admin.Query, stdin io
 	}
 }
 
-// A survey looks at the locks again and again. One goroutine at a time uses it.
+// A survey reads the locks repeatedly. One goroutine at a time uses it.
 type survey struct {
 	*admin.Survey
 	every time.Duration
@@ -156,8 +156,8 @@ func newSurvey(a *admin.Admin, q admin.Query, every time.Duration) *survey {
 	return &survey{Survey: a.Survey(q), every: every, limit: every / 4}
 }
 
-// look returns what there is now, and how long to wait before the next look. It scans for a quarter of the time until it has seen all keys, and then
-// for a twentieth, so that it takes little of the server; a server that is slow is left alone for longer.
+// look returns the current locks, and the pause before the next look. It scans for a quarter of the interval until all keys have been scanned, and
+// then for a twentieth, to put little load on the server. The pause is longer if the server is slow.
 func (s *survey) look(ctx context.Context) (seen admin.Surveyed, rest time.Duration, err error) {
 	began := time.Now()
 	seen, err = s.Look(ctx, s.limit)
@@ -180,7 +180,7 @@ func lacksOf(missing []admin.Missing) error {
 	return &admin.IncompleteError{Missing: missing}
 }
 
-// age returns the time since the first of the holders asked for the lock, or 0 if it is unknown.
+// age returns the time since the oldest request of a current holder, or 0 if it is unknown.
 func age(l admin.Lock) (oldest time.Duration) {
 	for _, h := range l.Holders {
 		if !h.Since.IsZero() {
@@ -190,7 +190,7 @@ func age(l admin.Lock) (oldest time.Duration) {
 	return oldest
 }
 
-// pressing tells how near to its end a limiter or a filter is, compared with others of its kind.
+// pressing returns how close a limiter or a filter is to its limit, for comparison with others of its type.
 func pressing(l admin.Lock) float64 {
 	switch {
 	case l.Limit != nil:
@@ -203,7 +203,7 @@ func pressing(l admin.Lock) float64 {
 	return 0
 }
 
-// sum says how many locks there are, or limiters or filters.
+// sum describes the number of locks, limiters or filters.
 func sum(k admin.Kind, seen admin.Surveyed) string {
 	held, waiting, oldest := sums(seen.Locks)
 	text := fmt.Sprintf("%d held, %d waiting, oldest request %s ago", held, waiting, short(oldest))
@@ -216,8 +216,8 @@ func sum(k admin.Kind, seen admin.Surveyed) string {
 	return text
 }
 
-// sums returns how many of the locks are held, how many callers wait for them, and how long ago the first of the holders asked. A
-// latch is listed, and nobody holds it.
+// sums returns the number of held locks, the number of waiters, and the time since the oldest request of a current holder. A latch is
+// listed, but is never held.
 func sums(locks []admin.Lock) (held, waiting int, oldest time.Duration) {
 	for _, l := range locks {
 		if l.Locked() {
@@ -235,7 +235,7 @@ type topScreen struct {
 	kind  admin.Kind // empty for all that can be held
 }
 
-// The codes for a second screen. The screen of the shell comes back at the end.
+// The codes for the alternate screen. The screen of the shell is restored at the end.
 const (
 	otherScreen = "\x1b[?1049h\x1b[?25l"
 	shellScreen = "\x1b[?25h\x1b[?1049l"
@@ -256,7 +256,7 @@ func (t *topScreen) end() {
 	}
 }
 
-// show writes one lock for each line of the screen. It makes one write, so that nothing flickers.
+// show writes one lock for each line of the screen. It makes one write, to avoid flicker.
 func (t *topScreen) show(seen admin.Surveyed, wide bool, err error) {
 	width, height, failed := term.GetSize(int(t.f.Fd()))
 	if failed != nil || width == 0 || height == 0 {

@@ -20,8 +20,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// topView is top on a terminal with a keyboard. The program calls its methods one at a time. The commands that they return run beside
-// them, so these read only what never changes.
+// topView is top on a terminal with a keyboard. The program calls its methods one at a time. The commands that they return run
+// concurrently, so they read only fields that never change.
 type topView struct {
 	ctx    context.Context // set once, as the next four
 	admin  *admin.Admin
@@ -32,7 +32,7 @@ type topView struct {
 	width, height int
 	sort          string
 	filter        string
-	typing        bool // the filter
+	typing        bool // the user is typing the filter
 	paused        bool
 	chosen        string // the name of the lock that the cursor is on
 	first         int    // the row at the top
@@ -40,26 +40,26 @@ type topView struct {
 	seen     looked       // the latest look
 	found    []admin.Lock // the rows of the list
 	foundFor order
-	full     map[string]time.Duration // the longest lease that was seen, by name
+	full     map[string]time.Duration // the longest lease observed, by name
 	open     string                   // the lock whose details are shown; empty if there is none
 	text     string                   // its details
 	line     int                      // the line of the details at the top
-	below    int                      // how many lines of them are below the screen
-	unlock   *unlocking               // the question that is open; nil if there is none
-	says     string                   // what an unlock came to, until the next key
+	below    int                      // number of its lines below the screen
+	unlock   *unlocking               // the open confirmation; nil if there is none
+	says     string                   // result of a force-unlock, until the next key
 	stop     error                    // why the program ends
 }
 
-// unlocking is the question whether to unlock a lock by force.
+// unlocking is the confirmation of a force-unlock.
 type unlocking struct {
 	name   string
-	owners []string // when u was pressed; no other loses the lock. nil until the server has told
-	noun   string   // what they are
+	owners []string // when u was pressed; no other owner loses the lock. nil until the server has replied
+	noun   string   // the noun for them
 	reason string
-	sure   bool // the reason is there, and the next key says yes or no
+	sure   bool // the reason is complete, and the next key confirms or cancels
 }
 
-// looked is the outcome of a look.
+// looked is the result of a look.
 type looked struct {
 	admin.Surveyed
 	at   time.Time
@@ -69,16 +69,16 @@ type looked struct {
 	text string
 }
 
-// tick is when the times on the screen are counted on.
+// tick is the message to update the times on the screen.
 type tick time.Time
 
-// due is when the next look is to be made.
+// due is the message to make the next look.
 type due time.Time
 
-// topOrder has the orders, in which s leads from one to the next.
+// topOrder has the sort orders, in the sequence in which the s key selects them.
 var topOrder = []string{"since", "waiting", "lease", "name"}
 
-// follow shows the locks until the user quits, or ctx ends.
+// follow shows the locks until the user quits, or ctx is canceled.
 func (t *topView) follow(in, out *os.File) error {
 	t.full = make(map[string]time.Duration)
 	t.width, t.height = 80, 24
@@ -99,7 +99,7 @@ func beat() tea.Cmd {
 	return tea.Tick(250*time.Millisecond, func(now time.Time) tea.Msg { return tick(now) })
 }
 
-// look asks Redis for the locks, and for the details of the one that is open now.
+// look reads the locks, and the details of the one that is open now.
 func (t *topView) look() tea.Cmd {
 	open := t.open
 	return func() tea.Msg {
@@ -113,7 +113,7 @@ func (t *topView) look() tea.Cmd {
 	}
 }
 
-// detail asks Redis for the details of a lock.
+// detail reads the details of a lock.
 func (t *topView) detail(name string) string {
 	found, err := t.admin.Inspect(t.ctx, name)
 	var b bytes.Buffer
@@ -126,12 +126,12 @@ func (t *topView) detail(name string) string {
 	return b.String()
 }
 
-// again makes the next look in a while.
+// again schedules the next look after rest.
 func (t *topView) again(rest time.Duration) tea.Cmd {
 	return tea.Tick(rest, func(now time.Time) tea.Msg { return due(now) })
 }
 
-// Update takes what happened: a key, a look, another size.
+// Update handles a message, such as a key, the result of a look, or a new size.
 func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := m.(type) {
 	case tea.WindowSizeMsg:
@@ -164,7 +164,7 @@ func (t *topView) Update(m tea.Msg) (tea.Model, tea.Cmd) {
 	return t, nil
 }
 
-// insert adds text to what is being typed. What was pasted can have codes for the terminal.
+// insert adds text to what is being typed, without control characters, which pasted text can contain.
 func (t *topView) insert(text string) {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
@@ -180,13 +180,13 @@ func (t *topView) insert(text string) {
 	}
 }
 
-// erase removes the last letter of a text.
+// erase removes the last character of a text.
 func erase(text string) string {
 	letters := []rune(text)
 	return string(letters[:max(len(letters)-1, 0)])
 }
 
-// take shows a look from now on.
+// take makes l the displayed look.
 func (t *topView) take(l looked) {
 	if l.err != nil && !incomplete(l.err) {
 		t.seen.err = l.err
@@ -203,10 +203,10 @@ func (t *topView) take(l looked) {
 	}
 }
 
-// inspected is what is known of the lock whose details are shown.
+// inspected is the result of reading the lock whose details are shown.
 type inspected struct{ open, text string }
 
-// key does what a key says.
+// key handles a key.
 func (t *topView) key(m tea.KeyPressMsg) tea.Cmd {
 	name := m.String()
 	t.says = ""
@@ -266,13 +266,13 @@ func (t *topView) key(m tea.KeyPressMsg) tea.Cmd {
 		if by := t.step(name); t.open == "" {
 			t.move(by)
 		} else {
-			t.line = max(t.line+by, 0) // View knows the last one
+			t.line = max(t.line+by, 0) // View limits it to the last line
 		}
 	}
 	return nil
 }
 
-// step is by how many lines a key leads on.
+// step returns the number of lines by which a key moves.
 func (t *topView) step(name string) int {
 	switch name {
 	case "up", "k":
@@ -294,8 +294,8 @@ func (t *topView) step(name string) int {
 // show opens the details of a lock.
 func (t *topView) show(name string) { t.open, t.text, t.line = name, "…", 0 }
 
-// found has the owners that would lose a lock, and the details that show them. The details stay the same while the question is open, so
-// that the user agrees to what is displayed.
+// found has the owners that would lose a lock, and the details that show them. The details do not change while the confirmation is open,
+// so that the user agrees to what is displayed.
 type found struct {
 	name   string
 	owners []string
@@ -303,7 +303,7 @@ type found struct {
 	text   string
 }
 
-// find finds out who would lose a lock.
+// find reads which owners would lose a lock.
 func (t *topView) find(name string) tea.Cmd {
 	return func() tea.Msg {
 		l, err := t.admin.Inspect(t.ctx, name)
@@ -320,14 +320,14 @@ func (t *topView) find(name string) tea.Cmd {
 	}
 }
 
-// unlocked says what an unlock came to.
+// unlocked is the result of a force-unlock.
 type unlocked string
 
-// decide takes a key while the question is open: the reason, and then y or any other.
+// decide handles a key while the confirmation is open: first the reason, and then y or any other key.
 func (t *topView) decide(m tea.KeyPressMsg) tea.Cmd {
 	u := t.unlock
 	switch name := m.String(); {
-	case u.sure && u.owners == nil && name == "y": // to what is not known yet
+	case u.sure && u.owners == nil && name == "y": // the owners are not known yet
 	case u.sure && name == "y":
 		t.unlock = nil
 		return func() tea.Msg {
@@ -350,22 +350,22 @@ func (t *topView) decide(m tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// stopped is what runs while the terminal is the shell's: nothing, until the shell continues this job.
+// stopped is what runs while the shell has the terminal: this process is stopped until the shell continues its job.
 type stopped struct{}
 
 // Run stops this process.
 func (stopped) Run() error { return suspend() }
 
-// SetStdin changes nothing: what is stopped reads nothing.
+// SetStdin does nothing: a stopped process does not read.
 func (stopped) SetStdin(io.Reader) {}
 
-// SetStdout changes nothing.
+// SetStdout does nothing.
 func (stopped) SetStdout(io.Writer) {}
 
-// SetStderr changes nothing.
+// SetStderr does nothing.
 func (stopped) SetStderr(io.Writer) {}
 
-// inspect asks for the details of a lock at once.
+// inspect reads the details of a lock immediately.
 func (t *topView) inspect(name string) tea.Cmd {
 	return func() tea.Msg { return inspected{name, t.detail(name)} }
 }
@@ -390,7 +390,7 @@ type order struct {
 	filter, sort string
 }
 
-// matches reports whether the name of a lock has this text, or the application, the host or the label of one of its holders.
+// matches reports whether text occurs in the name of a lock, or in the name, host, label or ID of the client of a holder.
 func matches(l admin.Lock, text string) bool {
 	text = strings.ToLower(text)
 	has := func(part string) bool { return strings.Contains(strings.ToLower(part), text) }
@@ -399,7 +399,7 @@ func matches(l admin.Lock, text string) bool {
 	})
 }
 
-// move moves the cursor by so many rows.
+// move moves the cursor by this number of rows.
 func (t *topView) move(by int) {
 	found := t.rows()
 	if len(found) == 0 {
@@ -409,7 +409,7 @@ func (t *topView) move(by int) {
 	t.chosen = found[min(max(at+by, 0), len(found)-1)].Name
 }
 
-// room is how many rows of the list, or lines of the details, there is room for.
+// room returns the number of rows of the list, or lines of the details, that fit on the screen.
 func (t *topView) room() int {
 	if t.open != "" {
 		return max(t.height-2-len(t.foot()), 1)
@@ -417,7 +417,7 @@ func (t *topView) room() int {
 	return max(t.height-3-len(t.foot()), 1)
 }
 
-// The colours of the view, of 256.
+// The colors of the view, from a palette of 256.
 const (
 	topHead   = "\x1b[1m"
 	topQuiet  = "\x1b[38;5;245m"
@@ -451,11 +451,11 @@ func (t *topView) View() tea.View {
 	return v
 }
 
-// firstCell is what stands before the second column of the details.
+// firstCell matches the first column of the details.
 var firstCell = regexp.MustCompile(`^\S* {2,}`)
 
-// wrapped returns the lines of a text on the terminal. What does not fit goes on below, in the same column. It breaks between words only, unless
-// a word is wider than the terminal: so a host can be copied.
+// wrapped returns the lines of a text on the terminal. A long line continues on the next one, in the same column. It is broken only between words,
+// so that a host can be copied, unless a word is wider than the terminal.
 func (t *topView) wrapped(text string) (lines []string) {
 	width := max(t.width, 8)
 	for line := range strings.Lines(text) {
@@ -480,7 +480,7 @@ func (t *topView) wrapped(text string) (lines []string) {
 	return lines
 }
 
-// details returns the lines of the details that there is room for.
+// details returns the lines of the details that fit on the screen.
 func (t *topView) details() []string {
 	lines := t.wrapped(t.text)
 	t.line = min(t.line, max(len(lines)-t.room(), 0))
@@ -489,7 +489,7 @@ func (t *topView) details() []string {
 	return lines[t.line:end]
 }
 
-// foot returns the lines at the bottom: what an unlock came to, the question that is open, and the keys.
+// foot returns the lines at the bottom: the result of a force-unlock, the open confirmation, and the keys.
 func (t *topView) foot() (lines []string) {
 	for _, line := range t.wrapped(t.says) {
 		lines = append(lines, topHead+line+plain)
@@ -526,7 +526,7 @@ func (t *topView) keys() string {
 	return "↑↓ select · Enter details · / filter · s sort · u force-unlock · p pause · q quit"
 }
 
-// head says how many locks there are, or what is wrong.
+// head describes the number of locks, or the error.
 func (t *topView) head() string {
 	if t.seen.err != nil {
 		return topLow + time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(t.seen.err)) + plain
@@ -545,7 +545,7 @@ func (t *topView) head() string {
 	return text + plain
 }
 
-// list returns a line for each lock that there is room for.
+// list returns a line for each lock that fits on the screen.
 func (t *topView) list() []string {
 	found := t.rows()
 	at := slices.IndexFunc(found, func(l admin.Lock) bool { return l.Name == t.chosen })
@@ -588,7 +588,7 @@ func (t *topView) list() []string {
 	return lines
 }
 
-// bar shows what is left of a lease, and in which colour.
+// bar returns the remaining lease as a bar, and its color.
 func (t *topView) bar(l admin.Lock) (text, colour string) {
 	switch {
 	case !l.Locked():
