@@ -37,10 +37,10 @@ type bencher struct {
 const (
 	benchLeast = 100 * time.Millisecond
 	benchMost  = 15 * time.Second // for each cell, so that all four stay within a minute
-	benchHot   = 8                // goroutines that want one lock
-	busyOps    = 1000             // commands a second: the server is at work for others
-	mostTaken  = 1 << 20          // measurements of a cell
-	replyLimit = 10 * time.Second // for a call at the end of its cell: Lock waits for an unavailable Redis without a limit
+	benchHot   = 8                // goroutines that compete for one lock
+	busyOps    = 1000             // commands per second above which the server counts as busy
+	mostTaken  = 1 << 20          // maximum number of measurements kept for a cell
+	replyLimit = 10 * time.Second // for a call at the end of its cell: if Redis is unavailable, Lock waits without a limit
 )
 
 func benchCommand() *cobra.Command {
@@ -121,7 +121,7 @@ func (r benchReport) table(w io.Writer) error {
 	return t.write(w, 0)
 }
 
-// us returns a number of microseconds in three digits or so.
+// us formats a number of microseconds with about three digits.
 func us(n float64) string {
 	d := time.Duration(n * float64(time.Microsecond))
 	switch {
@@ -142,14 +142,14 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		clients []*client.Client
 		rdb     rueidis.Client
 		notes   notes
-		said    bytes.Buffer // until the progress is over, which has the line of the terminal
+		said    bytes.Buffer // until the progress, which uses the line of the terminal, has ended
 	)
 	notes.begin(&said)
 	defer func() {
 		notes.flush()
 		_, _ = said.WriteTo(stderr)
 	}()
-	for logger := notes.logger(); len(clients) < 2; logger = slog.New(slog.DiscardHandler) { // the second client has the same trouble
+	for logger := notes.logger(); len(clients) < 2; logger = slog.New(slog.DiscardHandler) { // the second client would log the same
 		if rdb, err = b.dial(ctx, address); err != nil {
 			return benchReport{}, err
 		}
@@ -202,7 +202,7 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 	return report, nil
 }
 
-// cycle locks and unlocks, and returns the time of both.
+// cycle returns a function that acquires and releases l, and returns the time of both.
 func cycle(l lock.Locker) func(ctx context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
@@ -215,8 +215,8 @@ func cycle(l lock.Locker) func(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// handOver returns the time from the release of one client's lock until another client that waits has it. The
-// two take turns.
+// handOver returns a function that measures the time from the release by one client until the other client, which
+// waits, has the lock. The two take turns.
 func handOver(a, b *reentrant.Lock) func(ctx context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		defer func() { a, b = b, a }()
@@ -234,7 +234,7 @@ func handOver(a, b *reentrant.Lock) func(ctx context.Context) (time.Duration, er
 			h, err := b.Lock(ctx)
 			waits <- granted{h, time.Now(), err}
 		}()
-		for { // until it waits
+		for { // until b waits
 			s, err := a.Inspect(ctx)
 			if err != nil {
 				err = errors.Join(err, h.Unlock(ctx))
@@ -303,13 +303,13 @@ func measure(ctx context.Context, long time.Duration, workers int, call func(con
 	return benchCell{Calls: taken.calls, PerSecond: float64(taken.calls) / took.Seconds(), P50US: at(.5), P99US: at(.99), MaxUS: at(1)}, nil
 }
 
-// sample has the durations of calls: of all of them, or of a random choice.
+// sample has the durations of all calls, or of a random choice of them.
 type sample struct {
 	of    []time.Duration
 	calls int
 }
 
-// add adds a call to a sample of at most that many.
+// add adds a call to a sample that keeps at most this number of durations.
 func (s *sample) add(d time.Duration, most int) {
 	if s.calls++; len(s.of) < most {
 		s.of = append(s.of, d)
@@ -318,7 +318,7 @@ func (s *sample) add(d time.Duration, most int) {
 	}
 }
 
-// mayLoad returns an error if the server works for others, and nobody has said that this does not matter.
+// mayLoad returns an error if the server is busy with other clients and the user has not agreed.
 func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader, stderr io.Writer) error {
 	ops, err := opsPerSecond(ctx, rdb)
 	if ops > busyOps && !b.yes { // the server counts the last 1.6 s, which may be those of another bench
@@ -344,7 +344,7 @@ func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader,
 	return agreed(ctx, in, stderr, question, errors.New("nothing was measured"))
 }
 
-// opsPerSecond returns the commands that the busiest node carries out a second.
+// opsPerSecond returns the number of commands that the busiest node executes per second.
 func opsPerSecond(ctx context.Context, rdb rueidis.Client) (most int, err error) {
 	nodes := map[string]rueidis.Client{"": rdb}
 	if rdb.Mode() == rueidis.ClientModeCluster {

@@ -45,7 +45,7 @@ Exit codes:
 				var clients []lock.Client
 				var lacks error
 				done := func() {}
-				if out.format.value != "jsonl" && out.format.value != "name" { // whose lines come at once
+				if out.format.value != "jsonl" && out.format.value != "name" { // which print each line as it arrives
 					began := time.Now()
 					done = newProgress(cmd.ErrOrStderr()).follow(func() string {
 						return fmt.Sprintf("listing clients for %s", time.Since(began).Round(time.Second))

@@ -38,7 +38,7 @@ func (c *connection) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&c.insecure, "insecure", false, "no verification of the server certificate")
 }
 
-// connectionHelp is what the help of each command says about connecting.
+// connectionHelp is the section about the connection in the help of each command.
 const connectionHelp = `Connection:
   The URL comes from --url, LEASEHOLD_REDIS_URL or REDIS_URL, in that order.
       redis://[user:password@]host[:port][/db]       one server, or a cluster
@@ -61,7 +61,7 @@ func (c *connection) addresses() ([]string, error) {
 	return urls, nil
 }
 
-// address returns the URL of the server, of a command that takes only one.
+// address returns the URL of the server for a command that accepts only one.
 func (c *connection) address() (string, error) {
 	urls, err := c.addresses()
 	if err == nil && len(urls) > 1 {
@@ -82,7 +82,7 @@ func (c *connection) server() string {
 	return redacted(address)
 }
 
-// dial connects to the server at address. It gives up when ctx ends.
+// dial connects to the server at address. It stops trying when ctx is canceled.
 func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, error) {
 	option, err := c.options(address)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *connection) dial(ctx context.Context, address string) (rueidis.Client, 
 	return nil, &connectError{address, err}
 }
 
-// connectError is the error of a server with which there was no connection.
+// connectError is the error of a failed connection to a server.
 type connectError struct {
 	address string
 	err     error
@@ -109,10 +109,10 @@ func (e *connectError) Error() string {
 	return fmt.Sprintf("cannot connect to %s: %v", redacted(e.address), e.err)
 }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the cause.
 func (e *connectError) Unwrap() error { return e.err }
 
-// options returns the options to connect to the server at address with.
+// options returns the options of a connection to the server at address.
 func (c *connection) options(address string) (rueidis.ClientOption, error) {
 	option, err := client.ParseURL(address)
 	if err != nil {
@@ -121,14 +121,14 @@ func (c *connection) options(address string) (rueidis.ClientOption, error) {
 	option.Password = cmp.Or(option.Password, os.Getenv("REDISCLI_AUTH"))
 	option.Sentinel.Username = os.Getenv("LEASEHOLD_SENTINEL_USERNAME")
 	option.Sentinel.Password = os.Getenv("LEASEHOLD_SENTINEL_PASSWORD")
-	// A command-line tool sends little, and should start at once. By default, rueidis
-	// takes two buffers of half a megabyte for each connection.
+	// A command-line tool sends little, and should start fast. By default, rueidis
+	// allocates two buffers of half a megabyte for each connection.
 	option.ReadBufferEachConn, option.WriteBufferEachConn = 16<<10, 16<<10
 	option.RingScaleEachConn = 8
 	return option, c.secure(option.TLSConfig)
 }
 
-// secure adds to config what the flags say about TLS.
+// secure applies the TLS flags to config.
 func (c *connection) secure(config *tls.Config) error {
 	if config == nil {
 		if c.authority != "" || c.cert != "" || c.key != "" || c.insecure {
@@ -161,8 +161,8 @@ func (c *connection) secure(config *tls.Config) error {
 	return nil
 }
 
-// redacted returns address without user and password, and without what else of its query is not needed to tell servers apart: a password
-// may have been written there by mistake.
+// redacted returns address without user and password. Of the query, it keeps only the parameters that identify the server, because a user
+// may have put a password there by mistake.
 func redacted(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Opaque != "" {
@@ -170,7 +170,7 @@ func redacted(address string) string {
 	}
 	u.User, u.Fragment = nil, ""
 	if u.Host == "" && u.Scheme != "unix" {
-		u.Host = "localhost:6379" // to which rueidis connects then
+		u.Host = "localhost:6379" // the default of rueidis
 	}
 	q := u.Query()
 	maps.DeleteFunc(q, func(name string, _ []string) bool {

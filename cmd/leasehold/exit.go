@@ -19,8 +19,8 @@ const (
 	exitUsage       = 2
 	exitInterrupted = 130 // as a shell reports a command that SIGINT ended
 
-	// Of run alone. All others of run are the command's own.
-	exitNotObtained = 75 // EX_TEMPFAIL of sysexits.h: somebody else has the lock
+	// Only for run. All other exit codes of run are the command's own.
+	exitNotObtained = 75 // EX_TEMPFAIL of sysexits.h: another owner has the lock
 	exitLost        = 123
 	exitMaxHold     = 124 // as timeout(1)
 	exitBroken      = 125 // leasehold itself failed, as with timeout(1) and env(1)
@@ -28,14 +28,14 @@ const (
 	exitNotFound    = 127
 )
 
-// exitError is an error that knows the exit code. One without err has been told
-// already, or is none.
+// exitError is an error with an exit code. Without err, it was reported already, or
+// there is nothing to report.
 type exitError struct {
 	code int
 	err  error
 }
 
-// Error returns what err says.
+// Error returns the text of err.
 func (e *exitError) Error() string {
 	if e.err == nil {
 		return fmt.Sprintf("exit code %d", e.code)
@@ -46,13 +46,13 @@ func (e *exitError) Error() string {
 // Unwrap returns err.
 func (e *exitError) Unwrap() error { return e.err }
 
-// usage marks err as a mistake of the caller.
+// usage marks err as a usage error.
 func usage(err error) error { return &exitError{exitUsage, err} }
 
-// usagef is a mistake of the caller.
+// usagef returns a usage error.
 func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
 
-// report says on stderr what went wrong, in one line, and returns the exit code.
+// report writes err to stderr in one line, and returns the exit code.
 func report(ctx context.Context, stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitOK
@@ -74,7 +74,7 @@ func report(ctx context.Context, stderr io.Writer, cmd *cobra.Command, err error
 	return e.code
 }
 
-// codeOf returns the exit code of a command whose context ended with this cause.
+// codeOf returns the exit code of a command whose context was canceled with this cause.
 func codeOf(cause error) int {
 	if i := (interrupted{}); errors.As(cause, &i) {
 		return i.code()
@@ -82,12 +82,12 @@ func codeOf(cause error) int {
 	return exitInterrupted
 }
 
-// credentials matches what stands before the host of a URL.
+// credentials matches the user and password of a URL.
 var credentials = regexp.MustCompile(`://[^\s"]*@`)
 
-// oneLine makes one line of text, and takes out what could be a password, and what moves a cursor. Errors of
-// the library repeat none; but a URL can stand where something else was expected. What stays are the words that
-// advice has in their place.
+// oneLine joins text into one line, and removes possible passwords and control characters. Errors of the library
+// have no passwords, but a user can pass a URL where something else is expected. The placeholders that advice
+// contains remain.
 func oneLine(text string) string {
 	text = strings.TrimPrefix(text, "leasehold: ")
 	text = credentials.ReplaceAllStringFunc(text, func(part string) string {

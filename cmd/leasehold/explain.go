@@ -14,7 +14,7 @@ import (
 // explain returns the text of err, with advice if there is any. The library may have added the same advice.
 func explain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "leasehold: ")
-	text = strings.Replace(text, " ("+dial.ErrSentinelUser.Error()+")", "", 1) // that is for programs
+	text = strings.Replace(text, " ("+dial.ErrSentinelUser.Error()+")", "", 1) // only for programs
 	text = strings.Replace(text, "new admin: WithOperator(", "--operator (", 1)
 	if do := advice(err); do != "" && !strings.Contains(text, do) {
 		text += "; " + do
@@ -22,7 +22,7 @@ func explain(err error) string {
 	return text
 }
 
-// advice returns what to do about err; "" if that is not known.
+// advice returns what to do about err, or "" if that is unknown.
 func advice(err error) string {
 	switch {
 	case errors.Is(err, lock.ErrWrongType):
@@ -65,7 +65,7 @@ func adviceOnReply(reply string) string {
 	return ""
 }
 
-// redisError returns the error of Redis in the tree of err, nil if there is none.
+// redisError returns the error reply of Redis in the tree of err, or nil if there is none.
 func redisError(err error) error {
 	for leaf := range leaves(err) {
 		if _, ok := rueidis.IsRedisErr(leaf); ok {

@@ -34,7 +34,7 @@ type holdJSON struct {
 	Client clientJSON `json:"client"`
 }
 
-// defaultPage is where serve listens.
+// defaultPage is the default address of serve.
 const defaultPage = "http://127.0.0.1:8126/"
 
 func historyCommand() *cobra.Command {
@@ -93,7 +93,7 @@ Exit codes:
 	return cmd
 }
 
-// recorded returns what the serve at page has recorded of a lock.
+// recorded returns what the leasehold serve at page has recorded about a lock.
 func recorded(ctx context.Context, page, name string) (h historyJSON, err error) {
 	u, err := url.Parse(page)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {

@@ -13,7 +13,7 @@ const (
 )
 
 // uniqueIDs lets several clients draw numbers from one counter as fast as they
-// can. They read it and write it back, which takes two commands and so a lock.
+// can. They read it and write it back. These are two commands, so they need a lock.
 func uniqueIDs(ctx context.Context, s *stage) error {
 	s.out.line("%d clients each take %d IDs from one counter, as fast as they can.", drawers, draws)
 	s.out.line("To take an ID: read the counter, then write the counter plus one.")
@@ -43,7 +43,7 @@ func uniqueIDs(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// drawID returns the next id. It is right only if nobody else draws meanwhile.
+// drawID returns the next ID. It is unique only if no other client draws at the same time.
 func drawID(ctx context.Context, s *stage) (int, error) {
 	last, err := s.data.number(ctx, "ids")
 	if err != nil {
@@ -54,7 +54,7 @@ func drawID(ctx context.Context, s *stage) (int, error) {
 	return id, s.data.setNumber(ctx, "ids", id)
 }
 
-// checkIDs looks at what each client drew, in the order it drew them.
+// checkIDs checks the IDs of each client, in the order in which it drew them.
 func checkIDs(drawn [][]int, want int) []claim {
 	growing := true
 	for _, ids := range drawn {

@@ -115,8 +115,9 @@ func (i *inspection) show(l admin.Lock, w, stderr io.Writer) error {
 	return nil
 }
 
-// besides returns a warning if both x and {x} are names of locks, limiters or filters. By the rule of Redisson's names the two share
-// one queue, one register of tokens, one set of permits or one configuration. It returns "" if there is no second one, or if the user may not look.
+// besides returns a warning if both x and {x} are names of locks, limiters or filters. In Redisson's scheme, the two share one queue,
+// one token counter, one set of permits or one configuration. It returns "" if there is no second one, or if the user is not allowed
+// to read it.
 func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name string) string {
 	twin := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}")
 	if strings.ContainsAny(twin, "{}") {
@@ -135,7 +136,7 @@ func besides(ctx context.Context, a *admin.Admin, rdb rueidis.Client, name strin
 	return fmt.Sprintf("%s also exists (%s): x and {x} share their auxiliary keys, so some of this output may belong to it", shown(twin), kindOf(l))
 }
 
-// nothing says that a name without a trace on the server may be the wrong one.
+// nothing returns a warning that a name without a key on the server may be wrong.
 func (c *connection) nothing(name string) string {
 	text := fmt.Sprintf("no key for %s on %s: free, or the name, its key prefix, the server or the database is wrong; leasehold ls lists the held locks", shown(name), c.server())
 	if strings.ContainsAny(name, "*?[") {
@@ -144,7 +145,7 @@ func (c *connection) nothing(name string) string {
 	return text
 }
 
-// noLock returns err, about the lock called name, in words for operators.
+// noLock rewords err, which is about the lock called name, for operators.
 func noLock(name string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrWrongType):
@@ -237,7 +238,7 @@ func (d detail) table(w io.Writer) error {
 	return s.failed()
 }
 
-// waitersOf returns a line for each waiter, in their order. Those that count as dead, one after the other, have one line.
+// waitersOf returns a line for each waiter, in their order. Consecutive waiters that count as dead share a line.
 func waitersOf(l *admin.Lock) (lines []string) {
 	all := l.Waiters
 	soonest, keep := time.Duration(math.MaxInt64), 0 // of the waiters that keep their place by a heartbeat
@@ -286,7 +287,7 @@ func waitersOf(l *admin.Lock) (lines []string) {
 	return lines
 }
 
-// ahead tells by how much the token of a holder can be larger.
+// ahead describes by how much the token of a holder can be larger.
 func ahead(l admin.Lock) string {
 	if l.Mode != lock.Exclusive || l.HighestToken == l.Token {
 		return ""
@@ -294,7 +295,7 @@ func ahead(l admin.Lock) string {
 	return fmt.Sprintf(", or up to %d larger after hand-offs within the process", l.HighestToken-l.Token)
 }
 
-// saidBy tells how long the leader has led, and when its value expires.
+// saidBy describes how long the leader has led, and when its value expires.
 func saidBy(l admin.Lock) string {
 	text := fmt.Sprintf("leader for %s, token %d", ago(l.Leader.Since), l.Leader.Token)
 	switch {
@@ -306,12 +307,12 @@ func saidBy(l admin.Lock) string {
 	return fmt.Sprintf("%s; expires in %s unless published again", text, short(l.Leader.Left))
 }
 
-// waitGroupOf returns words for the workers of a wait group.
+// waitGroupOf describes the workers of a wait group.
 func waitGroupOf(l admin.Lock) string {
 	return fmt.Sprintf("a wait group, %d active, %d done, %d lost", len(l.Holders), l.Done, len(l.Lost))
 }
 
-// heldAs returns words for the way in which a lock is held.
+// heldAs describes how a lock is held.
 func heldAs(l admin.Lock) string {
 	switch l.Mode {
 	case lock.Read:
@@ -327,7 +328,7 @@ func heldAs(l admin.Lock) string {
 	return fmt.Sprintf("a %s lock, held", l.Kind)
 }
 
-// plural returns n of what word names.
+// plural formats n with its noun.
 func plural(n int64, word string) string {
 	if n == 1 {
 		return "1 " + word
@@ -335,7 +336,7 @@ func plural(n int64, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// role returns the word for the way in which a holder holds the lock.
+// role returns the noun for a holder.
 func role(h lock.Holder) string {
 	switch h.Mode {
 	case lock.Read:
@@ -348,7 +349,7 @@ func role(h lock.Holder) string {
 	return "holder"
 }
 
-// since returns words for the time at which h requested the lock.
+// since describes when h requested the lock.
 func since(h lock.Holder) string {
 	if h.Since.IsZero() {
 		return "request time unknown"

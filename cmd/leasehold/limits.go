@@ -14,9 +14,9 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Rate limiters, windows and filters, which nobody holds.
+// Rate limiters and filters, which have no holders.
 
-// unheld reports whether nobody ever holds what is of this kind.
+// unheld reports whether nothing of this kind has holders.
 func unheld(k admin.Kind) bool {
 	return k == admin.RateLimit || k == admin.RedissonRateLimit || k == admin.Bloom
 }
@@ -65,7 +65,7 @@ func stateOf(l admin.Lock) (text string) {
 	return text
 }
 
-// owedOf returns the used quota of a limit in words.
+// owedOf describes the used quota of a limit.
 func owedOf(o admin.Usage) string {
 	switch {
 	case !o.Aligned && o.Full == 0, o.Aligned && o.End == 0:
@@ -76,7 +76,7 @@ func owedOf(o admin.Usage) string {
 	return "refills in " + short(o.Full)
 }
 
-// elementsOf returns about how many elements a filter has.
+// elementsOf returns the approximate number of elements of a filter.
 func elementsOf(f *admin.FilterState) string {
 	n := f.Elements()
 	switch {
@@ -97,7 +97,7 @@ func number[T int64 | uint64 | int](n T) string {
 	return text
 }
 
-// percent returns a share with two digits that matter.
+// percent formats a share with about two significant digits.
 func percent(share float64) string {
 	switch p := 100 * share; {
 	case p == 0:
@@ -109,7 +109,7 @@ func percent(share float64) string {
 	}
 }
 
-// wrong says how often a filter takes for its own what was never added. Below 0.1 % the estimate is no good.
+// wrong returns the rate of false positives of a filter. Below 0.1 %, the estimate is unreliable.
 func wrong(f *admin.FilterState) string {
 	if p := f.FalsePositives(); p >= .001 {
 		return percent(p)
@@ -117,7 +117,7 @@ func wrong(f *admin.FilterState) string {
 	return "under 0.1 %"
 }
 
-// size returns a number of bytes.
+// size formats a number of bytes.
 func size(n int64) string {
 	for _, unit := range []string{"bytes", "KB"} {
 		if n < 10_000 {
@@ -128,7 +128,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%d MB", n)
 }
 
-// stateTable writes the state of a limiter or a filter. limits are those of the limiter, as far as the caller knows them.
+// stateTable writes the state of a limiter or a filter. limits are the limits of the limiter, or nil if they are unknown.
 func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	s := newScreen(w)
 	var text strings.Builder
@@ -160,7 +160,7 @@ func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	return s.failed()
 }
 
-// when says when something is so.
+// when formats the time until an event.
 func when(d time.Duration) string {
 	if d == 0 {
 		return "now"
@@ -205,7 +205,7 @@ func filterLines(f *admin.FilterState, line func(head, format string, args ...an
 	return what
 }
 
-// fits reports whether these can be the limits of a key, in their order. The application can have added some since the key was used.
+// fits reports whether these can be the limits of a key, in their order. The application may have added limits since it used the key.
 func fits(s *admin.LimitState, limits []ratelimit.Limit) bool {
 	for i, o := range s.Usage {
 		if i == len(limits) || limits[i].Aligned != o.Aligned {
@@ -215,7 +215,7 @@ func fits(s *admin.LimitState, limits []ratelimit.Limit) bool {
 	return true
 }
 
-// standing returns the units that are left under these limits, and the time until there is one. It counts as the limiter does.
+// standing returns the remaining permits under these limits, and the time until one is available. It computes them as the limiter does.
 func standing(s *admin.LimitState, limits []ratelimit.Limit) (left int64, next time.Duration) {
 	left, next = math.MaxInt64, s.Ahead
 	for i, l := range limits {
@@ -251,10 +251,10 @@ func standing(s *admin.LimitState, limits []ratelimit.Limit) (left int64, next t
 // limitFlag is the flag --limit: limits of a rate limiter, in their order.
 type limitFlag []ratelimit.Limit
 
-// String returns nothing, as there are no limits at the start.
+// String returns "", because there are no limits by default.
 func (f *limitFlag) String() string { return "" }
 
-// Type is what the help calls a value.
+// Type returns the name of a value in the help.
 func (f *limitFlag) Type() string { return "rate/time" }
 
 // Set adds a limit: 10/1m, 10/1m/20 with a burst of 20, or 10/24h/aligned.

@@ -39,7 +39,7 @@ func lockCells(l admin.Lock, lease string, wide bool) []string {
 	return cells
 }
 
-// waitingOf returns how many wait for a lock, and how many of them are gone.
+// waitingOf returns the number of waiters of a lock, and how many of them are gone.
 func waitingOf(l admin.Lock) string {
 	if l.Gone > 0 {
 		return fmt.Sprintf("%d, %d gone", l.Waiting, l.Gone)
@@ -56,7 +56,7 @@ func listLocks(w io.Writer, columns int, locks []admin.Lock, wide bool) error {
 	return t.write(w, columns)
 }
 
-// kindOf returns what a list calls the kind of a lock.
+// kindOf returns the type of a lock for a list.
 func kindOf(l admin.Lock) string {
 	if leads(l) {
 		return string(admin.Election)
@@ -64,14 +64,14 @@ func kindOf(l admin.Lock) string {
 	return string(l.Kind)
 }
 
-// leads reports whether somebody holds the lock and says something as a leader.
+// leads reports whether the lock is held and has a leader value.
 func leads(l admin.Lock) bool { return l.Locked() && l.Leader != nil }
 
-// mostSaid is the number of letters of the word of a leader in a list.
+// mostSaid is the maximum length of a leader value in a list.
 const mostSaid = 40
 
-// holderOf returns the first holder of a lock, and what a list says of its holders. A latch has none, and neither has a
-// wait group of which only lost workers are left.
+// holderOf returns the first holder of a lock, and a description of its holders for a list. A latch has no holder, and
+// neither does a wait group that has only lost workers.
 func holderOf(l admin.Lock) (first lock.Holder, says string) {
 	if len(l.Holders) > 0 {
 		first = l.Holders[0]
@@ -93,7 +93,7 @@ func holderOf(l admin.Lock) (first lock.Holder, says string) {
 	return first, brief(first.Client)
 }
 
-// leaseOf returns what is left of the lease of a lock, if anybody holds it.
+// leaseOf returns the remaining lease of a lock, or "-" if it is not held.
 func leaseOf(l admin.Lock) string {
 	if !l.Locked() {
 		return "-"

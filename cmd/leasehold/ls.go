@@ -90,7 +90,7 @@ Exit codes:
 
 // list writes what matches q to w, line by line or as a whole.
 func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) error {
-	var scanned atomic.Uint64 // the bits of the share of the keys
+	var scanned atomic.Uint64 // the bits of the share of the keys, a float64
 	each := map[string]func(admin.Lock) error{
 		"jsonl": func(one admin.Lock) error { return jsonLine(w, toJSON(one)) },
 		"name": func(one admin.Lock) error {
@@ -100,7 +100,7 @@ func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) 
 	}[l.out.format.value]
 	return l.via.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error {
 		locks := a.Locks(ctx, q)
-		if each != nil { // whose lines come at once
+		if each != nil { // which prints each line as it arrives
 			return forEach(locks, each)
 		}
 		done := newProgress(stderr).follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
@@ -132,7 +132,7 @@ func (l *listing) write(w io.Writer, kind admin.Kind, all []admin.Lock) error {
 	return listLocks(w, columnsOf(w, wide), all, wide)
 }
 
-// incomplete reports whether err only says that some servers of a cluster do not respond: a list has what the others store.
+// incomplete reports whether err only means that some servers of a cluster do not respond. The list then has what the others store.
 func incomplete(err error) bool { return errors.As(err, new(*admin.IncompleteError)) }
 
 // forEach calls f for each lock, until there is an error.
@@ -148,7 +148,7 @@ func forEach(locks iter.Seq2[admin.Lock, error], f func(admin.Lock) error) error
 	return nil
 }
 
-// sorted returns the locks in the order of their names. A wait group can have the name of a lock.
+// sorted returns the locks sorted by name. A wait group can have the same name as a lock.
 func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
 	err = forEach(locks, func(l admin.Lock) error {
 		all = append(all, l)
@@ -158,7 +158,7 @@ func sorted(locks iter.Seq2[admin.Lock, error]) (all []admin.Lock, err error) {
 	return all, err
 }
 
-// noMatch says that there is nothing that matches a query.
+// noMatch returns the message that nothing matches a query.
 func (c *connection) noMatch(q admin.Query) string {
 	switch pattern := q.Match; {
 	case unheld(q.Kind) || q.Kind == admin.Latch:
@@ -169,17 +169,17 @@ func (c *connection) noMatch(q admin.Query) string {
 		return "no lock is held on " + c.server()
 	case strings.ContainsAny(pattern, `*?[\`):
 		return fmt.Sprintf("no held lock matches %s on %s", shown(pattern), c.server())
-	case shown(pattern) != pattern || strings.Contains(pattern, "'"): // a shell would not read it as it is shown
+	case shown(pattern) != pattern || strings.Contains(pattern, "'"): // a shell would not interpret the displayed form as this name
 		return fmt.Sprintf("lock %s is not held on %s", shown(pattern), c.server())
 	default:
 		return fmt.Sprintf("lock %s is not held on %s; for all names with this prefix: leasehold ls '%s*'", shown(pattern), c.server(), pattern)
 	}
 }
 
-// anyKind is the kind of all locks.
+// anyKind is the value of --kind for all locks.
 const anyKind = "any"
 
-// initKinds makes c the choice of a kind.
+// initKinds makes c a flag whose value is a kind.
 func (c *choice) initKinds() {
 	values := []string{anyKind}
 	for _, k := range admin.Kinds() {

@@ -40,12 +40,12 @@ func main() {
 	os.Exit(code)
 }
 
-// run is main without the process around it.
+// run runs the tool with args, and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	return execute(ctx, leasehold(), args, stdout, stderr)
 }
 
-// execute runs root, and turns its error into words and an exit code.
+// execute runs root, reports its error, and returns the exit code.
 func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) (code int) {
 	started := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
@@ -54,7 +54,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetErr(stderr)
 
 	cmd, err := root.ExecuteContextC(ctx)
-	if err != nil && !started { // then all that can be wrong is how it was called
+	if err != nil && !started { // then the command line is wrong
 		if text, names, ok := strings.Cut(err.Error(), "\n\nDid you mean this?\n"); ok {
 			err = fmt.Errorf("%s: did you mean %s?", text, strings.Join(strings.Fields(names), " or "))
 		}
@@ -63,13 +63,13 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return report(ctx, stderr, cmd, err)
 }
 
-// releaseCommands are commands that only the release builds: see man.go.
+// releaseCommands has the commands that only the release process builds: see man.go.
 var releaseCommands []*cobra.Command
 
-// renamed has the flags that were renamed before v1, for one release.
+// renamed maps the flags that were renamed before v1 to their new names. It stays for one release.
 var renamed = map[string]string{"as": "operator", "every": "interval", "time": "duration", "durable": "durable-servers", "vote-timeout": "server-timeout"}
 
-// leasehold returns the command leasehold, with all that are below it.
+// leasehold returns the root command with all subcommands.
 func leasehold() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "leasehold",
@@ -94,7 +94,7 @@ func leasehold() *cobra.Command {
 		if check := cmd.Args; check != nil {
 			cmd.Args = func(cmd *cobra.Command, args []string) error {
 				err := check(cmd, args)
-				if err != nil && !errors.As(err, new(*exitError)) { // cobra says how many it accepts, and not of what
+				if err != nil && !errors.As(err, new(*exitError)) { // the error of cobra has the number of arguments, but not their meaning
 					return usagef("%s: use leasehold %s", plural(int64(len(args)), "argument"), cmd.Use)
 				}
 				return err

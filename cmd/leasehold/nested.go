@@ -10,16 +10,16 @@ import (
 	"github.com/leasehold-go/leasehold/reentrant"
 )
 
-// nestedReport is what was seen of the nested call.
+// nestedReport is the result of the nested call.
 type nestedReport struct {
-	counts   []int // how often the owner holds the lock, after each step
-	stranger error // what TryLock said under a context without the owner
+	counts   []int // hold count of the owner after each step
+	stranger error // error of TryLock under a context without the owner
 	tokens   [2]uint64
 }
 
-// nestedCall locks, and calls something that takes the same lock again. The
-// context of the hold carries the owner, so the second Lock does not wait for
-// the first one. Redis counts.
+// nestedCall acquires a lock, and makes a call that acquires the same lock again.
+// The context of the hold carries the owner, so the second Lock does not wait for
+// the first one. Redis counts the holds.
 func nestedCall(ctx context.Context, s *stage) error {
 	s.out.line("A call holds a lock, and makes another call that acquires the same lock (reentry).")
 	c, err := s.open(ctx)
@@ -37,7 +37,7 @@ func nestedCall(ctx context.Context, s *stage) error {
 		return err
 	}
 
-	inner, err := shelf.Lock(outer.Context()) // with ctx it would wait for ever
+	inner, err := shelf.Lock(outer.Context()) // with ctx it would wait indefinitely
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func nestedCall(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// count asks Redis how often the owner of hold holds l.
+// count records the hold count in Redis of the owner of hold.
 func (r *nestedReport) count(ctx context.Context, l *reentrant.Lock, hold lock.Hold) error {
 	state, err := l.Inspect(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What the commands for operators share: ls, inspect, clients, unlock, watch.
+// The code that the commands for operators share: ls, inspect, clients, unlock, watch.
 
 // operate connects, and calls f with an admin.
 func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.Client) error, opts ...admin.Option) error {
@@ -37,12 +37,12 @@ func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.C
 	return f(a, rdb)
 }
 
-// completeNames completes the name of a lock with those that there are, or of what is of these kinds: "" stands for all locks.
+// completeNames completes a name with the names in Redis: of all locks, or of these kinds, in which "" stands for all locks.
 func (c *connection) completeNames(cmd *cobra.Command, args []string, begin string, kinds ...admin.Kind) (names []string, _ cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() != "watch" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second) // somebody waits for it
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second) // the user is waiting
 	defer cancel()
 	if kinds == nil {
 		kinds = []admin.Kind{""}
@@ -53,7 +53,7 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 				if err != nil || len(names) == 1000 {
 					return err
 				}
-				if shown(l.Name) != l.Name { // a shell would take it for another name, or for what moves its cursor
+				if shown(l.Name) != l.Name { // a shell would change the name, or its cursor would move
 					continue
 				}
 				stands := stateOf(l)
@@ -68,23 +68,23 @@ func (c *connection) completeNames(cmd *cobra.Command, args []string, begin stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// The JSON of these commands is made of these. Page docs/operate/tool.md describes it.
+// The JSON of these commands. docs/operate/tool.md describes it.
 type (
 	lockJSON struct {
 		Name          string                   `json:"name"`
-		NameBytes     []byte                   `json:"name_base64,omitempty"` // as bytesOf says
+		NameBytes     []byte                   `json:"name_base64,omitempty"` // see bytesOf
 		Kind          string                   `json:"kind,omitempty"`        // empty if it is free
 		Mode          string                   `json:"mode,omitempty"`
 		LeaseMS       *int64                   `json:"lease_ms"` // null without an expiry, and if it is free
 		Holding       int                      `json:"holding"`
 		Waiting       int                      `json:"waiting"`
-		Gone          int                      `json:"gone,omitempty"` // the waiters of a plain lock whose clients have no entry
+		Gone          int                      `json:"gone,omitempty"` // number of waiters of a plain lock whose clients have no entry
 		Holders       []ownerJSON              `json:"holders"`
 		Waiters       []ownerJSON              `json:"waiters,omitempty"`
 		Left          int64                    `json:"left,omitempty"`   // the count of a latch
-		Done          int                      `json:"done,omitempty"`   // the workers of a wait group that are done
-		Lost          []ownerJSON              `json:"lost,omitempty"`   // the workers of a wait group that were lost
-		Leader        *leaderJSON              `json:"leader,omitempty"` // what the leader says
+		Done          int                      `json:"done,omitempty"`   // number of workers of a wait group that are done
+		Lost          []ownerJSON              `json:"lost,omitempty"`   // the lost workers of a wait group
+		Leader        *leaderJSON              `json:"leader,omitempty"` // the leader value
 		Limit         *limitJSON               `json:"limit,omitempty"`
 		RedissonLimit *redissonLimitJSON       `json:"redisson_limit,omitempty"`
 		Filter        *filterJSON              `json:"filter,omitempty"`
@@ -99,8 +99,8 @@ type (
 		Owner           string     `json:"owner"`
 		Mode            string     `json:"mode,omitempty"`
 		Count           int        `json:"count,omitempty"`
-		Since           *time.Time `json:"since"`                       // when it asked; null if nobody says
-		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter whose place ends if it is not heard from
+		Since           *time.Time `json:"since"`                       // time of the request; null if unknown
+		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter that must retry to keep its place
 		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
 		Lingers         bool       `json:"lingers,omitempty"`           // of a holder whose client may keep the lock idle
 		Client          clientJSON `json:"client"`
@@ -109,13 +109,13 @@ type (
 		Value  string    `json:"value"`
 		Since  time.Time `json:"since"`
 		Token  uint64    `json:"token,omitempty"`
-		LeftMS int64     `json:"left_ms,omitempty"` // only inspect tells it
+		LeftMS int64     `json:"left_ms,omitempty"` // only from inspect
 	}
 	limitJSON struct {
 		Usage   []usageJSON `json:"usage"`
-		AheadMS int64       `json:"ahead_ms"` // the turn of the last in line
+		AheadMS int64       `json:"ahead_ms"` // time until the turn of the last waiter
 		ResetMS int64       `json:"reset_ms"`
-		Left    *int64      `json:"left,omitempty"` // these two only if the caller knows the limits
+		Left    *int64      `json:"left,omitempty"` // Left and NextMS are set only with --limit
 		NextMS  *int64      `json:"next_ms,omitempty"`
 	}
 	usageJSON struct {
@@ -127,7 +127,7 @@ type (
 		Rate      int64  `json:"rate"`
 		PerMS     int64  `json:"per_ms"`
 		PerClient bool   `json:"per_client,omitempty"`
-		Left      *int64 `json:"left,omitempty"` // these are missing if each client has the rate for itself
+		Left      *int64 `json:"left,omitempty"` // Left, NextMS and ResetMS are omitted if PerClient is set
 		NextMS    *int64 `json:"next_ms,omitempty"`
 		ResetMS   *int64 `json:"reset_ms,omitempty"`
 	}
@@ -140,7 +140,7 @@ type (
 		FalsePositives float64 `json:"false_positives"`
 		Fill           float64 `json:"fill"`
 		Exact          bool    `json:"exact"`
-		Bytes          int64   `json:"bytes,omitempty"` // only inspect tells it
+		Bytes          int64   `json:"bytes,omitempty"` // only from inspect
 		Shards         int     `json:"shards,omitempty"`
 		Missing        int     `json:"missing,omitempty"`
 		OneOf          int     `json:"one_of,omitempty"`
@@ -216,7 +216,7 @@ func bytesOf(name string) []byte {
 	return []byte(name)
 }
 
-// instant returns t; nil if t is not known.
+// instant returns t in UTC, or nil if t is zero.
 func instant(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -230,11 +230,11 @@ func milliseconds(d time.Duration) *int64 {
 	return &ms
 }
 
-// jsonLine writes v in one line.
+// jsonLine writes v as one line of JSON.
 func jsonLine(w io.Writer, v any) error { return encode(w, v, "") }
 
-// shown returns text from Redis in a form that is safe for a terminal. It quotes characters
-// that would move the cursor, or that a reader would take for others.
+// shown returns text from Redis in a form that is safe for a terminal. It quotes text with
+// characters that could move the cursor or mislead a reader.
 func shown(text string) string {
 	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar }
 	if text == "" || strings.ContainsFunc(text, odd) || strings.TrimSpace(text) != text || strings.HasPrefix(text, `"`) {
@@ -243,7 +243,7 @@ func shown(text string) string {
 	return text
 }
 
-// brief returns the words for a client in a cell of a table.
+// brief describes a client in a cell of a table.
 func brief(c lock.Client) string {
 	if !c.Known() {
 		return cmp.Or(maker(c.ID), "?") + " " + shown(c.ID)
@@ -251,8 +251,8 @@ func brief(c lock.Client) string {
 	return shown(c.Name) + " on " + shown(c.Host)
 }
 
-// maker returns the name of the library whose clients have such a uuid. Those of leasehold have
-// version 7.
+// maker returns "Redisson" for the UUID of a Redisson client, and otherwise "client". The UUIDs of
+// leasehold have version 7.
 func maker(id string) string {
 	if len(id) > 14 && id[14] != '7' {
 		return "Redisson"
@@ -260,7 +260,7 @@ func maker(id string) string {
 	return "client"
 }
 
-// whole returns the words for a client in a sentence.
+// whole describes a client in a sentence.
 func whole(c lock.Client) string {
 	if !c.Known() {
 		return brief(c)
@@ -272,7 +272,7 @@ func whole(c lock.Client) string {
 	return text
 }
 
-// who returns the words for an owner in a sentence, with the thread if the owner is Redisson's.
+// who describes an owner in a sentence, with the thread of a Redisson owner.
 func who(owner string, c lock.Client) string {
 	if _, thread, ok := strings.Cut(owner, ":"); ok && maker(c.ID) == "Redisson" {
 		return whole(c) + ", thread " + shown(thread)
@@ -280,7 +280,7 @@ func who(owner string, c lock.Client) string {
 	return whole(c)
 }
 
-// ago returns how long ago t was; "-" if t is not known.
+// ago returns how long ago t was, or "-" if t is zero.
 func ago(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -288,7 +288,7 @@ func ago(t time.Time) string {
 	return short(max(time.Since(t), 0))
 }
 
-// left returns the words for what is left of a lease.
+// left formats the remaining time of a lease.
 func left(d time.Duration) string {
 	if d < 0 {
 		return "no expiry"

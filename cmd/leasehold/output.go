@@ -15,19 +15,19 @@ import (
 // output is how a command prints what it found: the flag -o.
 type output struct{ format choice }
 
-// addFlag gives cmd the flag. Every command knows table and json; more are the further
-// formats that cmd knows.
+// addFlag gives cmd the flag. Every command supports table and json; more are the additional
+// formats of cmd.
 func (o *output) addFlag(cmd *cobra.Command, more ...string) {
 	o.format.init("table", append([]string{"table", "json"}, more...)...)
 	o.format.addFlag(cmd, "output", "o", "output format")
 }
 
-// tabular has a table for people. Its JSON is for programs.
+// tabular is a result that can be printed as a table for people. Its JSON is for programs.
 type tabular interface {
 	table(w io.Writer) error
 }
 
-// write prints v as the flag says.
+// write prints v in the selected format.
 func (o *output) write(w io.Writer, v tabular) error {
 	if o.format.value != "json" {
 		return v.table(w)
@@ -35,10 +35,10 @@ func (o *output) write(w io.Writer, v tabular) error {
 	return writeJSON(w, v)
 }
 
-// writeJSON writes v for programs, and for people who read along.
+// writeJSON writes v as indented JSON.
 func writeJSON(w io.Writer, v any) error { return encode(w, v, "  ") }
 
-// unescaped matches the control characters that JSON does not escape. A terminal obeys them.
+// unescaped matches the control characters that JSON does not escape, but a terminal executes.
 var unescaped = regexp.MustCompile("[\u007f-\u009f]")
 
 // encode writes v as JSON that is safe for a terminal.
@@ -54,7 +54,7 @@ func encode(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// choice is a flag with a few values.
+// choice is a flag with a fixed set of values.
 type choice struct {
 	value  string
 	values []string
@@ -74,7 +74,7 @@ func (c *choice) addFlag(cmd *cobra.Command, name, letter, what string) {
 // String returns the value.
 func (c *choice) String() string { return c.value }
 
-// Set takes one of the values.
+// Set sets the value, which must be one of values.
 func (c *choice) Set(value string) error {
 	if !slices.Contains(c.values, value) {
 		return fmt.Errorf("must be one of %s", strings.Join(c.values, ", "))
@@ -83,5 +83,5 @@ func (c *choice) Set(value string) error {
 	return nil
 }
 
-// Type is what the help calls a value.
+// Type returns the name of a value in the help.
 func (c *choice) Type() string { return "word" }

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// progress shows on a terminal what takes long, and how far it is.
+// progress shows the progress of a long operation on a terminal.
 type progress struct {
 	w     io.Writer // nil if there is no terminal
 	began time.Time
 	said  time.Time
 }
 
-// What takes less than quietFor shows no progress.
+// An operation that takes less than quietFor shows no progress.
 const (
 	quietFor = 2 * time.Second
 	sayEvery = 200 * time.Millisecond
@@ -28,7 +28,7 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// show shows how far it is.
+// show shows text, unless it is too early.
 func (p *progress) show(text string) {
 	if now := time.Now(); p.w != nil && now.Sub(p.began) >= quietFor && now.Sub(p.said) >= sayEvery {
 		fmt.Fprintf(p.w, "\r%s%s", text, eraseRight)
@@ -36,7 +36,7 @@ func (p *progress) show(text string) {
 	}
 }
 
-// follow shows text until end is called, also while nothing happens. end removes it.
+// follow shows the current text repeatedly until end is called. end removes it.
 func (p *progress) follow(text func() string) (end func()) {
 	if p.w == nil {
 		return func() {}
@@ -62,7 +62,7 @@ func (p *progress) follow(text func() string) (end func()) {
 	}
 }
 
-// erase removes what is shown.
+// erase removes the text.
 func (p *progress) erase() {
 	if !p.said.IsZero() {
 		fmt.Fprint(p.w, "\r"+eraseRight)
@@ -70,7 +70,7 @@ func (p *progress) erase() {
 	}
 }
 
-// scannedText says how much of a list has been read.
+// scannedText describes how much of a list has been read.
 func scannedText(scanned float64) string {
 	return fmt.Sprintf("%.0f %% of the keys scanned", 100*scanned)
 }

@@ -82,7 +82,7 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 	case l.Kind != admin.Semaphore:
 		return fmt.Errorf("%s is not a semaphore, but a key of type %s; nothing was changed", shown(r.name), kindOf(l))
 	}
-	if err := detail(l).table(out); err != nil && !r.yes { // nobody would see what to say yes to
+	if err := detail(l).table(out); err != nil && !r.yes { // the user would confirm what was not displayed
 		return err
 	}
 	if !r.yes {
@@ -113,7 +113,7 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 	return nil
 }
 
-// agreed asks a question, and returns no if the answer is not yes.
+// agreed asks the user a question, and returns no unless the answer is yes.
 func agreed(ctx context.Context, in io.Reader, out io.Writer, question string, no error) error {
 	fmt.Fprintf(out, "%s? [y/N] ", question)
 	answer := make(chan string, 1)

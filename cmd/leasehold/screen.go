@@ -20,19 +20,18 @@ const (
 	eraseLine = "\r\x1b[K"
 )
 
-// screen is where the demo writes: lines for everyone, and on a terminal also
-// colours and a line at the bottom that changes in place. It is safe for
-// concurrent use.
+// screen is the output of the demo: lines, and on a terminal also colors and a
+// line at the bottom that changes in place. It is safe for concurrent use.
 type screen struct {
 	terminal bool
-	colours  bool      // the terminal wants them
-	away     *progress // shows the bottom line elsewhere, if w is no terminal; nil if it is not shown
+	colours  bool      // a terminal, and NO_COLOR is not set
+	away     *progress // shows the bottom line elsewhere if w is not a terminal; nil if it is not shown
 
 	mu     sync.Mutex
 	w      io.Writer
-	held   *bytes.Buffer // what is written before reveal; nil if the screen shows everything at once
+	held   *bytes.Buffer // what is written before reveal; nil if everything is shown immediately
 	status string        // the bottom line
-	err    error         // the first of writing lines
+	err    error         // the first error of writing lines
 }
 
 func newScreen(w io.Writer) *screen {
@@ -46,7 +45,7 @@ func (s *screen) behind() *screen {
 	return &screen{w: s.w, terminal: s.terminal, colours: s.colours, away: s.away, held: &bytes.Buffer{}}
 }
 
-// reveal shows what was written so far, and from now on everything at once.
+// reveal shows what was written so far. From then on, everything is shown immediately.
 func (s *screen) reveal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +69,7 @@ func (s *screen) claim(c claim) {
 	}
 }
 
-// progress changes the bottom line of a terminal. The next line takes its place.
+// progress changes the bottom line of a terminal. The next line replaces it.
 func (s *screen) progress(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -106,7 +106,7 @@ Exit codes:
 	return cmd
 }
 
-// gate returns who may open the page; nil stands for everyone.
+// gate returns the check of who is allowed to open the page, or nil for everyone.
 func (s *server) gate(stderr io.Writer) (gate, error) {
 	switch {
 	case s.passwords != "":
@@ -182,11 +182,11 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stder
 		return err
 	case <-ctx.Done():
 	}
-	cancel() // of the pages that browsers follow
+	cancel() // ends the streams of the pages that browsers follow
 	limit, stop := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer stop()
 	if err := web.Shutdown(limit); err != nil {
-		_ = web.Close() // a browser that reads nothing must not keep it here
+		_ = web.Close() // a browser that does not read must not delay the end
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -202,8 +202,8 @@ func reachable(addr *net.TCPAddr) string {
 	return addr.String()
 }
 
-// onlyFor refuses requests for names that are not ours. Another site can give its own name the address of this
-// machine, and its script could then read the page.
+// onlyFor rejects requests for other host names. Another site could give its own name the address of this machine,
+// and its script could then read the page (DNS rebinding).
 func (s *server) onlyFor(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host

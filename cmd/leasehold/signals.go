@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// interrupted is why a context ended that a signal ended.
+// interrupted is the cause of a context that a signal canceled.
 type interrupted struct{ signal os.Signal }
 
 // Error names the signal.
 func (i interrupted) Error() string { return fmt.Sprintf("interrupted by a signal (%v)", i.signal) }
 
-// code is the exit code of a program that the signal ended, as a shell reports it.
+// code returns the exit code of a program that the signal ended, as a shell reports it.
 func (i interrupted) code() int {
 	if s, ok := i.signal.(syscall.Signal); ok {
 		return 128 + int(s)
@@ -22,10 +22,10 @@ func (i interrupted) code() int {
 	return exitInterrupted
 }
 
-// interruptible returns a context that SIGINT and SIGTERM end, with an
-// [interrupted] as its cause. The second of them ends the process. It is for every
-// command but run, which has its own way with signals. A signal that this process was
-// started to ignore stays ignored, also for run and its command.
+// interruptible returns a context that SIGINT and SIGTERM cancel, with an
+// [interrupted] as its cause. A second signal ends the process. It is for every
+// command except run, which handles signals itself. A signal that was ignored when
+// this process started stays ignored, even for run and its command.
 func interruptible(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)

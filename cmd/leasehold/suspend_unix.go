@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// suspend stops the job of this process, as Ctrl-Z does, until the shell continues it. It returns at once where no shell could do that:
-// there the signal has no effect, and no SIGCONT follows.
+// suspend stops the job of this process, as Ctrl-Z does, until the shell continues it. Without a shell that could do so, the signal has
+// no effect and no SIGCONT follows, so suspend returns after 200 ms.
 func suspend() error {
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, syscall.SIGCONT)
@@ -20,7 +20,7 @@ func suspend() error {
 	}
 	select {
 	case <-continued:
-	case <-time.After(200 * time.Millisecond): // which do not pass while the process is stopped
+	case <-time.After(200 * time.Millisecond): // this time does not pass while the process is stopped
 	}
 	return nil
 }

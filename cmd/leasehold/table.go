@@ -10,11 +10,11 @@ import (
 	"golang.org/x/term"
 )
 
-// table is a list for people. The first row has the heads; every row has as many cells.
+// table is a list for people. The first row has the heads. All rows have the same number of cells.
 type table [][]string
 
-// The columns that give way on a narrow terminal, by their heads. Cells of the columns in soft are shortened. Where that is not enough,
-// the columns in spare are omitted, in this order: the details of a lock show what they have.
+// The columns that make room on a narrow terminal, by their heads. Cells of the columns in soft are shortened. If that is not enough,
+// the columns in spare are omitted, in this order, because the details of a lock have their content.
 var (
 	soft  = []string{"NAME", "HOLDER", "HOST", "LABEL", "STATE"}
 	spare = []string{"OWNER", "KIND", "REQUESTED"}
@@ -26,17 +26,17 @@ const leastCell = 12
 // gap is the space between two columns.
 const gap = 2
 
-// columnsOf returns the width of a list on w, 0 for no limit: a program that reads the list needs all of it.
+// columnsOf returns the maximum width of a list on w. It is 0, for no limit, off a terminal: a program that reads the list needs all of it.
 func columnsOf(w io.Writer, wide bool) int {
 	if f, ok := w.(*os.File); ok && !wide {
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil { // which fails off a terminal
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil { // fails if f is not a terminal
 			return width
 		}
 	}
 	return 0
 }
 
-// fit returns the table with at most so many columns of a terminal, and the width of each of its columns. 0 is no limit.
+// fit fits the table to this number of terminal columns (0 for no limit). It returns the table and the width of each of its columns.
 func (t table) fit(columns int) (table, []int) {
 	widths, fits := t.widths(columns)
 	for _, head := range spare {
@@ -60,7 +60,7 @@ func (t table) fit(columns int) (table, []int) {
 	return short, widths
 }
 
-// widths returns the width of each column in at most so many columns of a terminal, and whether each has room for what matters.
+// widths returns the width of each column of the table for this number of terminal columns, and whether each has its minimum width.
 func (t table) widths(columns int) (widths []int, fits bool) {
 	widths = make([]int, len(t[0]))
 	for _, row := range t {
@@ -80,7 +80,7 @@ func (t table) widths(columns int) (widths []int, fits bool) {
 			room -= widths[i]
 		}
 	}
-	slices.SortFunc(yield, func(a, b int) int { return widths[a] - widths[b] }) // what the narrow leave goes to the wide
+	slices.SortFunc(yield, func(a, b int) int { return widths[a] - widths[b] }) // wide columns get the room that narrow ones leave
 	fits = true
 	for n, i := range yield {
 		share := max(room/(len(yield)-n), 1)
@@ -100,7 +100,7 @@ func (t table) without(column int) table {
 	return rest
 }
 
-// write writes the table, with at most so many columns.
+// write writes the table, fitted to this number of terminal columns.
 func (t table) write(w io.Writer, columns int) error {
 	t, widths := t.fit(columns)
 	var b strings.Builder
@@ -124,7 +124,7 @@ func padded(text string, width int) string {
 	return text + strings.Repeat(" ", max(width-ansi.StringWidth(text), 0))
 }
 
-// middle returns the beginning and the end of a text that is wider than so many columns. The names of a Kubernetes pod differ at their end.
+// middle removes the middle of a text that is wider than this number of columns. The end stays: the names of Kubernetes pods differ there.
 func middle(text string, columns int) string {
 	whole := ansi.StringWidth(text)
 	if whole <= columns {

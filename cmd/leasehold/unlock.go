@@ -103,13 +103,13 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	if text != "" {
 		fmt.Fprintln(out, text)
 	}
-	if ctx.Err() != nil && err != nil { // what is known now matters more than that a signal came
+	if ctx.Err() != nil && err != nil { // the outcome matters more than the signal
 		return &exitError{codeOf(context.Cause(ctx)), err}
 	}
 	return err
 }
 
-// outcomeOf returns the outcome of a force-unlock of these owners: words if a holder was removed, and the error.
+// outcomeOf returns the outcome of a force-unlock of these owners: a text if a holder was removed, and the error.
 func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err error) (text string, _ error) {
 	if from := r.Holders; len(from) > 0 {
 		lost := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool {
@@ -132,7 +132,7 @@ func outcomeOf(name string, owners []string, r admin.ForceUnlockResult, err erro
 	return text, nil
 }
 
-// nounOf returns the word for one of these holders: those of a wait group are its workers.
+// nounOf returns the noun for one of these holders, which is worker for a wait group.
 func nounOf(holders []lock.Holder) string {
 	if len(holders) > 0 && holders[0].Mode == lock.Worker {
 		return "worker"
@@ -140,7 +140,7 @@ func nounOf(holders []lock.Holder) string {
 	return "holder"
 }
 
-// unlockedOf returns words for a force-unlock that removed n holders, of those that were meant.
+// unlockedOf describes a force-unlock that removed n holders and was to remove meant.
 func unlockedOf(n, meant int, noun string, err error) string {
 	switch {
 	case err != nil:
@@ -153,10 +153,10 @@ func unlockedOf(n, meant int, noun string, err error) string {
 	return "unlocked"
 }
 
-// ownersOf returns the owners from which to take the lock: all, or only one.
+// ownersOf returns the owners to remove: all, or only one.
 func ownersOf(l admin.Lock, only string) (owners []string, err error) {
 	for _, h := range l.Holders {
-		if (only == "" || only == h.Owner) && !slices.Contains(owners, h.Owner) { // a writer that also reads comes twice
+		if (only == "" || only == h.Owner) && !slices.Contains(owners, h.Owner) { // a writer that also reads is listed twice
 			owners = append(owners, h.Owner)
 		}
 	}
@@ -171,8 +171,8 @@ func ownersOf(l admin.Lock, only string) (owners []string, err error) {
 	return nil, fmt.Errorf("%s is not held; nothing was changed", shown(l.Name))
 }
 
-// toldOf returns words for which of the holders in from were notified: told of them have a subscribed client. Redis sends
-// a message to a paused process as well, so whether it was received is unknown.
+// toldOf describes which of the holders in from were notified: told of them have a subscribed client. Redis also sends the
+// notification to a paused process, so it is unknown whether the process has received it.
 func toldOf(told int, from []lock.Holder, noun string) string {
 	const learns = "dead, or detect the force-unlock at their next renewal or release"
 	of, first := len(from), who(from[0].Owner, from[0].Client)
@@ -189,14 +189,14 @@ func toldOf(told int, from []lock.Holder, noun string) string {
 	return fmt.Sprintf("notification sent to %d of %d %ss; the others are not subscribed: they are %s", told, of, noun, learns)
 }
 
-// worksOn is what no notification can prevent.
+// worksOn warns about what a notification cannot prevent.
 const worksOn = "A paused process, or one that ignores its context, keeps running alongside the next holder. Stop it before you trust the data."
 
-// workersLost is what a force-unlock of a wait group comes to, which has no next holder.
+// workersLost is the text after a force-unlock of a wait group, which has no next holder.
 const workersLost = "The removed workers count as lost, and waiters of the wait group receive an error that names them. " +
 	"A paused process, or one that ignores its context, keeps running. Stop it before you trust the data."
 
-// takeOf is the question before a force-unlock of a lock with that many holders, which noun names.
+// takeOf returns the question before a force-unlock of a lock with this number of holders. noun is the noun for a holder.
 func takeOf(name string, holders int, noun string) string {
 	from := "its " + noun
 	if holders > 1 {
@@ -205,7 +205,7 @@ func takeOf(name string, holders int, noun string) string {
 	return fmt.Sprintf("Force-unlock %s and remove %s", shown(name), from)
 }
 
-// confirm asks whether to go on.
+// confirm asks the user for confirmation.
 func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, question string) error {
 	if !isTerminal(in) {
 		return usagef("%s: not a terminal, nothing was changed; use --yes", shown(u.name))

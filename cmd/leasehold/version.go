@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is what is known of this binary.
+// version describes this binary.
 type version struct {
 	Version  string `json:"version"`            // of the module; "(devel)" if it was built from a clone
 	Revision string `json:"revision,omitempty"` // of the clone

@@ -19,7 +19,7 @@ type eventJSON struct {
 	At          time.Time                `json:"at"`
 	Event       admin.EventType          `json:"event"`
 	Name        string                   `json:"name"`
-	NameBytes   []byte                   `json:"name_base64,omitempty"` // as bytesOf says
+	NameBytes   []byte                   `json:"name_base64,omitempty"` // see bytesOf
 	Owner       string                   `json:"owner,omitempty"`
 	Client      *clientJSON              `json:"client,omitempty"`
 	LeaseMS     *int64                   `json:"lease_ms"`
@@ -76,7 +76,7 @@ Exit codes:
 	return cmd
 }
 
-// printEvents writes a line for each event to w, and each error to stderr unless it is that of the time before.
+// printEvents writes a line for each event to w, and each error to stderr unless it is the same as the previous one.
 func printEvents(ctx context.Context, events iter.Seq2[admin.Event, error], w, stderr io.Writer) error {
 	said := ""
 	for e, err := range events {
