@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	perWindow = 100         // calls that may pass
-	window    = time.Second // in so much time
+	perWindow = 100 // calls allowed per window
+	window    = time.Second
 	attack    = 2500 * time.Millisecond
 )
 
-// algorithm says whether a call passes at a time. The time is that of a clock of the scene's own, so that every
-// call comes exactly when it would do most harm.
+// algorithm reports whether a call is admitted at a time. The time is that of a simulated clock, so that every call
+// comes exactly when it does most harm.
 type algorithm func(now time.Duration) bool
 
-// The five usual algorithms, each right in itself.
+// The five usual algorithms, each implemented correctly.
 
 func fixedWindow() algorithm {
 	at, n := time.Duration(-1), 0
@@ -86,9 +86,9 @@ func leakyQueue() algorithm {
 	}
 }
 
-// Three of them, as they are often written.
+// Three of them, with bugs that are common.
 
-// loggingFirst adds a call to the log before it looks whether the call may pass.
+// loggingFirst adds a call to the log before it checks whether the call is admitted.
 func loggingFirst() algorithm {
 	var log []time.Duration
 	return func(now time.Duration) bool {
@@ -98,11 +98,11 @@ func loggingFirst() algorithm {
 	}
 }
 
-// forgetfulBucket does not note when it was filled.
+// forgetfulBucket does not record when it was last filled.
 func forgetfulBucket() algorithm {
 	tokens := float64(perWindow)
 	return func(now time.Duration) bool {
-		tokens = min(perWindow, tokens+float64(perWindow)*float64(now)/float64(window)) // since it was made, again and again
+		tokens = min(perWindow, tokens+float64(perWindow)*float64(now)/float64(window)) // the time since its creation, in every call
 		if tokens < 1 {
 			return false
 		}
@@ -111,17 +111,17 @@ func forgetfulBucket() algorithm {
 	}
 }
 
-// incrThenExpire counts with INCR, and sets the expiry when it finds no key. The key expires in between once.
+// incrThenExpire counts with INCR, and sets the expiry only if it found no key. Once, the key expires between check and INCR.
 func incrThenExpire() algorithm {
 	n, until, raced := 0, time.Duration(0), false
 	return func(now time.Duration) bool {
 		exists := n > 0
 		if exists && until > 0 && now >= until-time.Millisecond && !raced {
-			raced, n, until = true, 0, 0 // it looked, and the key was there; now it is gone
+			raced, n, until = true, 0, 0 // the key existed when it was checked, and has expired since
 		} else if until > 0 && now >= until {
 			n, until, exists = 0, 0, false
 		}
-		n++ // INCR makes a key without an expiry, if there is none
+		n++ // INCR creates a missing key, without an expiry
 		if !exists {
 			until = now + window
 		}
@@ -129,8 +129,8 @@ func incrThenExpire() algorithm {
 	}
 }
 
-// burst plays calls without a pause against an algorithm, from just before the border of a window on, and
-// returns the most that passed in any window.
+// burst sends calls to an algorithm without a pause, starting just before a window boundary. It returns the
+// maximum number admitted in any window.
 func burst(a algorithm) (most int) {
 	var passed []time.Duration
 	for now := 2*window - time.Millisecond; now < 5*window; now += time.Millisecond {
@@ -153,7 +153,7 @@ func burst(a algorithm) (most int) {
 	return most
 }
 
-// hammered returns how many calls of twice the rate pass in ten windows.
+// hammered returns the number of calls admitted in ten windows at twice the rate.
 func hammered(a algorithm) (passed int) {
 	for now := time.Duration(0); now < 10*window; now += window / perWindow / 2 {
 		if a(now) {
@@ -163,16 +163,16 @@ func hammered(a algorithm) (passed int) {
 	return passed
 }
 
-// burstReport is what the scene saw.
+// burstReport is the result of the scene.
 type burstReport struct {
 	most     map[string]int // by algorithm
 	hammered map[string]int
-	limiter  int // the most that certainly passed a limiter of ours in a window, and a window
-	window   int
-	took     int // the calls that passed, of the one of them that let fewer pass
+	limiter  int // calls that the rate limiter certainly admitted in its busiest window
+	window   int // the same for the Redisson-compatible rate limiter
+	took     int // total number of admitted calls, of the limiter that admitted fewer
 }
 
-// borderBurst shows what the usual algorithms let pass at worst, and what ours do, on a real clock.
+// borderBurst shows what the usual algorithms admit at worst, and what leasehold's admit on a real clock.
 func borderBurst(ctx context.Context, s *stage) error {
 	s.out.line("%d calls per second are allowed. Callers start just before a second boundary, and call without a pause.", perWindow)
 	r := burstReport{most: map[string]int{}, hammered: map[string]int{}}
@@ -221,10 +221,10 @@ func borderBurst(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// pass is a call that passed at an instant between two.
+// pass is a call that was admitted at a time between sent and heard.
 type pass struct{ sent, heard time.Time }
 
-// attackers makes n callers call for a while, and returns the calls that passed.
+// attackers lets n callers call for the time of the attack, and returns the admitted calls.
 func attackers(ctx context.Context, n int, take func(i int) (bool, error)) (passed []pass, err error) {
 	end := time.Now().Add(attack)
 	var mu sync.Mutex
@@ -248,8 +248,8 @@ func attackers(ctx context.Context, n int, take func(i int) (bool, error)) (pass
 	return passed, err
 }
 
-// certainly returns the most calls that certainly passed within a window: by the clock of the wall, which the server has,
-// and which may be set, and by the monotonic one.
+// certainly returns the maximum number of calls that were certainly admitted within a window, by both the wall clock, which
+// the server uses and which may be changed, and the monotonic clock.
 func certainly(passed []pass) (most int) {
 	for _, from := range passed {
 		n := 0

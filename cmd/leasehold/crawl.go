@@ -11,20 +11,20 @@ import (
 const (
 	pages    = 2000
 	crawlers = 2
-	falsely  = 0.03 // of the pages that nobody has seen
-	unknown  = 6000 // pages that nobody has seen, to ask for
+	falsely  = 0.03 // configured rate of false positives
+	unknown  = 6000 // number of pages to check that were not added
 )
 
-// crawlReport is what the scene saw of the filter.
+// crawlReport is the result of the scene.
 type crawlReport struct {
-	added, again int     // pages that were new, and that were not
-	forgotten    int     // pages that the filter does not know
-	falsely      float64 // of the pages that nobody has seen
+	added, again int     // pages that were new, and pages that were not
+	forgotten    int     // added pages that the filter does not contain
+	falsely      float64 // measured rate of false positives
 	bits         uint64
-	other, lost  error // what a crawler is told that has other parameters, or finds none
+	other, lost  error // errors of a crawler with different parameters, and of one whose filter was deleted
 }
 
-// crawl has crawlers share what they have seen: a Bloom filter.
+// crawl lets crawlers share the set of visited pages in a Bloom filter.
 func crawl(ctx context.Context, s *stage) error {
 	s.out.line("%d crawlers share a Bloom filter of visited pages: %d pages, %.0f %% false positives.", crawlers, pages, 100*falsely)
 	report, err := playCrawl(ctx, s)

@@ -10,11 +10,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// dataLife is how long the data lives if the demo is killed.
+// dataLife is the time after which the data expires if the demo is killed.
 const dataLife = 10 * time.Minute
 
 // data is what the locks of the demo protect: some numbers and lists in Redis,
-// read and written by single commands that know nothing of locks.
+// read and written by single commands that do not check locks.
 type data struct {
 	rdb    rueidis.Client
 	prefix string // of all keys of the demo
@@ -34,10 +34,10 @@ func openData(address, prefix string) (*data, error) {
 
 func (d *data) close() { d.rdb.Close() }
 
-// key keeps the data apart from the locks.
+// key returns the key of data, which is different from that of any lock.
 func (d *data) key(name string) string { return d.prefix + "data:" + name }
 
-// number returns a number, 0 if there is none of that name.
+// number returns the number called name, or 0 if there is none.
 func (d *data) number(ctx context.Context, name string) (int, error) {
 	n, err := d.rdb.Do(ctx, d.rdb.B().Get().Key(d.key(name)).Build()).AsInt64()
 	if rueidis.IsRedisNil(err) {
@@ -51,8 +51,8 @@ func (d *data) setNumber(ctx context.Context, name string, n int) error {
 	return d.rdb.Do(ctx, cmd).Error()
 }
 
-// setGuarded sets a number, unless a larger token than that has done so before. Look
-// and write are one step.
+// setGuarded sets a number, unless a larger token has already set it. The check and the
+// write are atomic.
 func (d *data) setGuarded(ctx context.Context, token uint64, name string, n int) error {
 	guard, err := fence.NewRedis(d.rdb, fence.WithHighestTokenExpiry(dataLife))
 	if err != nil {
@@ -81,13 +81,13 @@ func (d *data) add(ctx context.Context, name, line string) error {
 	return nil
 }
 
-// steal deletes the key of a lock, as somebody might by hand.
+// steal deletes the key of a lock, as an operator might by hand.
 func (d *data) steal(ctx context.Context, lock string) error {
 	return d.rdb.Do(ctx, d.rdb.B().Del().Key(d.prefix+lock).Build()).Error()
 }
 
-// removeAll removes all numbers and lists, with the registers of their guards, and no
-// locks; and the settings of the semaphore, the limiters, the filter, the latch and the wait group, which stay until somebody deletes them.
+// removeAll removes all numbers and lists with the token counters of their guards, but no locks. It also removes the settings
+// of the semaphore, the limiters, the filter, the latch and the wait group, which never expire.
 func (d *data) removeAll(ctx context.Context) error {
 	patterns := []string{d.key("*"), "leasehold_fence:{" + d.key("*") + "}"}
 	for _, name := range []string{"gpus", "calls", "seen", "parts", "never made", "team", "election"} {
@@ -107,8 +107,7 @@ func (d *data) removeAll(ctx context.Context) error {
 	return nil
 }
 
-// left returns all keys that have to do with the demo, whatever stands before
-// its prefix.
+// left returns all keys of the demo, with any text before its prefix.
 func (d *data) left(ctx context.Context) ([]string, error) {
 	return d.find(ctx, "*"+d.prefix+"*")
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scene is one thing that the demo shows. Each scene has a file of its own; begin to read
-// at the function that is named here.
+// scene is one part of the demo. Each scene has its own file; start reading at the function
+// that is named here.
 type scene struct {
 	name  string // for --only
 	title string
@@ -43,7 +43,7 @@ func sceneNames() (names []string) {
 	return names
 }
 
-// chosen returns the scenes with these names, in the order of the demo, and all scenes without a name.
+// chosen returns the scenes with these names, in the order of the demo. Without names, it returns all scenes.
 func chosen(names []string) ([]scene, error) {
 	for _, name := range names {
 		if !slices.Contains(sceneNames(), name) {
@@ -85,7 +85,7 @@ Exit codes:
 				return err
 			}
 			out := newScreen(cmd.OutOrStdout())
-			if !out.terminal { // which has a line at the bottom of its own
+			if !out.terminal { // a terminal shows the progress in its bottom line
 				out.away = newProgress(cmd.ErrOrStderr())
 			}
 			return demo(cmd.Context(), out, address, scenes)
@@ -97,7 +97,7 @@ Exit codes:
 	return cmd
 }
 
-// demo plays scenes on the server at address, or on a server of its own if address is
+// demo plays scenes on the server at address, or on a new server in memory if address is
 // empty.
 func demo(ctx context.Context, out *screen, address string, scenes []scene) error {
 	place := "the server at " + redacted(address)

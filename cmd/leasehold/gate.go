@@ -19,12 +19,12 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// A gate decides who may open the page of serve. It returns the user of a request, or it has answered the request and returns "".
+// A gate decides who is allowed to open the page of serve. It returns the user of a request, or rejects the request and returns "".
 type gate interface {
 	admit(w http.ResponseWriter, r *http.Request) (user string)
 }
 
-type userKey struct{} // of a context: the user that a gate has admitted
+type userKey struct{} // context key of the user that a gate has admitted
 
 // userOf returns the user that a gate has admitted.
 func userOf(r *http.Request) string {
@@ -32,7 +32,7 @@ func userOf(r *http.Request) string {
 	return user
 }
 
-// behind serves h to those that the gate admits.
+// behind serves h to the users that the gate admits.
 func behind(g gate, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user := g.admit(w, r); user != "" {
@@ -41,7 +41,7 @@ func behind(g gate, h http.Handler) http.Handler {
 	})
 }
 
-// proxies is the gate behind a proxy that names the user in a header. Anybody can send that header, so it counts only if the
+// proxies is the gate behind a proxy that names the user in a header. Any client can send that header, so it counts only if the
 // request comes from the proxy.
 type proxies struct {
 	header  string
@@ -75,7 +75,7 @@ func (p *proxies) admit(w http.ResponseWriter, r *http.Request) string {
 		http.Error(w, "request not from a trusted proxy: open the page through the proxy, or set leasehold serve --trusted-proxy", http.StatusForbidden)
 		return ""
 	}
-	// With two, one can be what a browser has sent.
+	// If there are two, the browser may have sent one of them.
 	if users := r.Header.Values(p.header); len(users) == 1 && users[0] != "" {
 		return users[0]
 	}
@@ -83,17 +83,17 @@ func (p *proxies) admit(w http.ResponseWriter, r *http.Request) string {
 	return ""
 }
 
-// passwords is the gate of a password file. Each request has a password, and a bcrypt hash takes long to compare with on purpose. So the
-// gate remembers which passwords were right, and compares one at a time.
+// passwords is the gate of a password file. Each request has a password, and bcrypt is slow on purpose. The gate therefore caches the
+// passwords that were right, and compares one at a time.
 type passwords struct {
 	hashes    map[string][]byte // set once, as the next three
-	decoy     []byte            // the hash to compare with for a user that there is not: the time must not tell
+	decoy     []byte            // the hash to compare with for an unknown user: the time must not show that
 	key       []byte            // of the sums
 	logger    *slog.Logger
-	comparing chan struct{} // has room for the one that compares
+	comparing chan struct{} // a semaphore of one
 
 	mu    sync.Mutex
-	right map[string][]byte // the sum of the password of each user that was here
+	right map[string][]byte // the sum of the password of each user that was admitted
 }
 
 func readPasswords(path string, logger *slog.Logger) (*passwords, error) {

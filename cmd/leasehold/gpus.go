@@ -20,16 +20,16 @@ const (
 
 var deadWithin = shortLease + 2*time.Second
 
-// gpuReport is what the scene saw of the GPUs.
+// gpuReport is the result of the scene.
 type gpuReport struct {
-	ran, most int           // trainings, and how many at once
+	ran, most int           // number of trainings, and maximum number of busy GPUs
 	before    int           // small trainings that came after the big one, and overtook it
-	died      time.Duration // from the end of a holder until somebody had its GPU
+	died      time.Duration // from the death of a holder until another client had its GPUs
 	free      int64         // at the end
-	wrong     error         // what a client is told that believes in another number of GPUs
+	wrong     error         // of a client with a different permit count
 }
 
-// shareGPUs has trainings share a few GPUs: a semaphore. One training needs all of them, and one holder dies.
+// shareGPUs lets trainings share a few GPUs, a semaphore. One training needs all of them, and one holder dies.
 func shareGPUs(ctx context.Context, s *stage) error {
 	s.out.line("%d GPUs as a semaphore, and %d trainings by %d clients. One training needs all GPUs. At the end, a process dies with all GPUs.", gpus, trainings, trainers)
 	report, err := playGPUs(ctx, s)
@@ -74,7 +74,7 @@ func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
 		})
 	}
 	all := clients[0].NewSemaphore("gpus", gpus)
-	waits := func(ctx context.Context, n int) error { // until so many wait
+	waits := func(ctx context.Context, n int) error { // until at least n wait
 		for {
 			state, err := all.Inspect(ctx)
 			if err != nil || len(state.Waiters) >= n {
@@ -94,7 +94,7 @@ func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
 		case i == 0:
 			return train(ctx, clients[0], gpus, false)
 		case i == trainings:
-			if err := waits(ctx, trainings); err != nil { // the others are in line behind it
+			if err := waits(ctx, trainings); err != nil { // the others are queued behind it
 				return err
 			}
 			return first.Unlock(ctx)
@@ -117,7 +117,7 @@ func playGPUs(ctx context.Context, s *stage) (r gpuReport, err error) {
 	return r, err
 }
 
-// dieWithGPUs kills a process that has all GPUs, and returns the time until heir got them.
+// dieWithGPUs kills a process that holds all GPUs, and returns the time until heir acquires them.
 func dieWithGPUs(ctx context.Context, s *stage, heir *client.Client) (time.Duration, error) {
 	mortal, kill, err := s.openMortal(s.address, client.WithWatchdogTimeout(shortLease))
 	if err != nil {
@@ -126,7 +126,7 @@ func dieWithGPUs(ctx context.Context, s *stage, heir *client.Client) (time.Durat
 	if _, err := take(mortal, gpus).Lock(ctx); err != nil {
 		return 0, err
 	}
-	_ = kill(ctx) // it cannot release its GPUs any more, and reports that
+	_ = kill(ctx) // it can no longer release its GPUs, and returns that error
 	died := time.Now()
 	s.out.progress("a process died while it held all GPUs")
 	hold, err := take(heir, gpus).Lock(ctx)

@@ -16,18 +16,18 @@ var (
 	jobTime    = 3 * shortLease
 )
 
-// jobReport is what was seen of the long job.
+// jobReport is the result of the long job.
 type jobReport struct {
 	took     time.Duration
 	err      error // why its hold ended; nil if it lasted
 	renewals int64
-	tries    int   // of the rival while the job ran
-	granted  int   // of those
-	next     error // why the rival did not get the lock after the job
+	tries    int   // attempts of the rival while the job ran
+	granted  int   // successful attempts of the rival
+	next     error // why the rival did not acquire the lock after the job
 }
 
-// longJob works under a lock for much longer than its lease lasts, and a rival
-// wants the lock all the time. The watchdog renews the lease.
+// longJob works under a lock for much longer than its lease lasts, while a rival
+// keeps trying to acquire the lock. The watchdog renews the lease.
 func longJob(ctx context.Context, s *stage) error {
 	s.out.line("A job of %v under a lease of %v, and a rival that keeps trying to acquire the lock.", jobTime, shortLease)
 	var report jobReport
@@ -79,17 +79,17 @@ func longJob(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// work takes its time, and ends early if ctx does: the lock is lost then, and
-// working on would be wrong.
+// work takes jobTime. It ends early if ctx is canceled: the lock is then lost, and
+// the work must not continue.
 func work(ctx context.Context) error {
 	if err := sleep(ctx, jobTime); err != nil {
 		return err
 	}
-	return context.Cause(ctx) // a last look before the result counts
+	return context.Cause(ctx) // a last check before the result counts
 }
 
-// keepTrying tries to lock until ctx ends. The last try runs to its end: one that is
-// broken off can take the lock for a moment yet, before it is taken back.
+// keepTrying tries to acquire l until ctx is canceled. It does not cancel the last attempt:
+// a canceled attempt can still acquire the lock for a moment, before it is released again.
 func keepTrying(ctx context.Context, l lock.Locker, progress func(tries int)) (tries, granted int, err error) {
 	for ; sleep(ctx, 100*time.Millisecond) == nil; tries++ {
 		progress(tries)

@@ -15,21 +15,21 @@ import (
 
 const (
 	readers  = 12
-	branches = 3 // clients by which they come
+	branches = 3 // number of clients that they use
 	editions = 3
 
 	betweenTime = 300 * time.Millisecond // before each edition
 )
 
 var (
-	pageTime       = 40 * time.Millisecond  // at least, from one page to the other
-	joinTime       = 500 * time.Millisecond // at most, for readers to join it; nobody told, they would ask within a second
-	tieTime        = 30 * time.Millisecond  // readers of a process let each other in for 10 ms, and hear of the librarian by a message
-	librarianWaits = 5 * time.Second        // at most, at the door
+	pageTime       = 40 * time.Millisecond  // minimum time between the two pages
+	joinTime       = 500 * time.Millisecond // maximum time for readers to join; without a notification, they would retry within a second
+	tieTime        = 30 * time.Millisecond  // readers of a process admit each other for 10 ms, and a message notifies them of the librarian
+	librarianWaits = 5 * time.Second        // maximum wait for the write lock
 )
 
-// library has a catalog of two pages, which must be of the same edition. The
-// readers come in together. The librarian, which revises the catalog, comes in alone.
+// library has a catalog of two pages, which must be of the same edition. The readers
+// share the lock. The librarian, which revises the catalog, holds it alone.
 func library(ctx context.Context, s *stage) error {
 	s.out.line("A catalog of two pages that must match, %d readers that keep arriving, and a librarian: a read/write lock.", readers)
 	s.out.line("To read: page 1, pause, page 2. To revise: write page 1, pause, write page 2, downgrade to a read lock, and read.")
@@ -47,12 +47,12 @@ func library(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// libraryReport is what the scene saw in the library.
+// libraryReport is the result of the scene.
 type libraryReport struct {
 	readings  []reading
 	revisions []revision
-	most      int // readers at once
-	met       int // readers that the librarian met while it wrote
+	most      int // maximum number of concurrent readers
+	met       int // number of readers that read while the librarian wrote
 }
 
 // reading is one visit of a reader.
@@ -63,26 +63,26 @@ type reading struct {
 
 // revision is one visit of the librarian.
 type revision struct {
-	waits   time.Time // since when Redis knows that it waits; zero if it need not
+	waits   time.Time // since when Redis has its writer intent; zero if it did not wait
 	entered time.Time
-	joined  int // readers that came in while it read on
+	joined  int // number of readers that joined after the downgrade
 }
 
-// catalog is the data that the lock guards, and how many are inside.
+// catalog is the data that the lock protects, and the number of its holders.
 type catalog struct {
 	s      *stage
 	lock   *rwlock.Lock   // of the librarian
-	waits  chan time.Time // when the librarian is told to wait
-	closed atomic.Bool    // no more readers come
+	waits  chan time.Time // when the librarian begins to wait
+	closed atomic.Bool    // no more readers arrive
 
 	mu      sync.Mutex
 	report  libraryReport
-	inside  int  // readers
-	writing bool // the librarian is inside as well
+	inside  int  // number of readers
+	writing bool // the librarian writes
 }
 
-// visitLibrary has the readers come until the librarian has done its work. A reader
-// locks what lockOf returns.
+// visitLibrary lets the readers arrive until the librarian has finished. A reader acquires
+// the lock that lockOf returns.
 func visitLibrary(ctx context.Context, s *stage, lockOf func(reader int) lock.Locker) (libraryReport, error) {
 	c := &catalog{s: s, waits: make(chan time.Time, 1)}
 	librarian, err := s.open(ctx, client.WithObserver(lock.Observer{
@@ -121,7 +121,7 @@ func (c *catalog) read(ctx context.Context, l lock.Locker) error {
 	return err
 }
 
-// pages reads the catalog. The result is right only if there is no write meanwhile.
+// pages reads the catalog. The result is consistent only if there is no write at the same time.
 func (c *catalog) pages(ctx context.Context) (pages [2]int, err error) {
 	defer c.enter(false)()
 	if pages[0], err = c.s.data.number(ctx, "page 1"); err != nil {
@@ -134,7 +134,7 @@ func (c *catalog) pages(ctx context.Context) (pages [2]int, err error) {
 	return pages, err
 }
 
-// reviseAll is the work of the librarian. After it the library closes.
+// reviseAll is the work of the librarian. The library closes when it returns.
 func (c *catalog) reviseAll(ctx context.Context) error {
 	defer c.closed.Store(true)
 	for edition := 1; edition <= editions; edition++ {
@@ -156,9 +156,9 @@ func (c *catalog) reviseAll(ctx context.Context) error {
 	return nil
 }
 
-// revise writes an edition, and then reads on, so that no other write comes between.
+// revise writes an edition, and then downgrades to a read lock, so that there is no other write in between.
 func (c *catalog) revise(ctx context.Context, edition int) (r revision, err error) {
-	ctx = lock.ContextWithNewOwner(ctx) // the two holds are of one owner, and the first of them ends first
+	ctx = lock.ContextWithNewOwner(ctx) // the two holds have one owner, and the first is released first
 	writing, err := c.lock.Write().Lock(ctx)
 	if err != nil {
 		return r, err
@@ -184,7 +184,7 @@ func (c *catalog) revise(ctx context.Context, edition int) (r revision, err erro
 	return r, reading.Unlock(ctx)
 }
 
-// write writes the catalog. That is right only if all others are outside.
+// write writes the catalog. That is safe only if there is no other holder.
 func (c *catalog) write(ctx context.Context, edition int) error {
 	defer c.enter(true)()
 	if err := c.s.data.setNumber(ctx, "page 1", edition); err != nil {
@@ -196,11 +196,11 @@ func (c *catalog) write(ctx context.Context, edition int) error {
 	return c.s.data.setNumber(ctx, "page 2", edition)
 }
 
-// joined returns how many others come in to read while owner reads. It waits some time
-// for them.
+// joined returns the maximum number of readers that join while owner reads. It waits some
+// time for them.
 func (c *catalog) joined(ctx context.Context, owner string) (most int, err error) {
 	for start := time.Now(); ; {
-		state, err := c.lock.Inspect(ctx) // a snapshot: all of them are inside at once
+		state, err := c.lock.Inspect(ctx) // a snapshot: all of them hold the lock at the same time
 		if err != nil {
 			return most, err
 		}
@@ -217,7 +217,7 @@ func (c *catalog) joined(ctx context.Context, owner string) (most int, err error
 	}
 }
 
-// enter notes that one more is inside.
+// enter records another holder.
 func (c *catalog) enter(writes bool) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (c *catalog) enter(writes bool) (leave func()) {
 	}
 }
 
-// waited returns for how long the librarian stood at the door.
+// waited returns for how long the librarian waited.
 func (r revision) waited() time.Duration {
 	if r.waits.IsZero() {
 		return 0
@@ -252,8 +252,8 @@ func (r revision) waited() time.Duration {
 	return r.entered.Sub(r.waits)
 }
 
-// behind returns how many readers came while the librarian waited, and how many of
-// those went in before it.
+// behind returns the number of readers that arrived while the librarian waited, and how
+// many of them were admitted before it.
 func (r libraryReport) behind() (came, past int) {
 	for _, revision := range r.revisions {
 		for _, reading := range r.readings {

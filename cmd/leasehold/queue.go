@@ -13,33 +13,33 @@ import (
 )
 
 const (
-	customers = "ABCDEFGH" // in the order in which they come
-	living    = "ABDEGH"   // and are still there when their turn comes
-	doors     = 3          // clients by which they come
+	customers = "ABCDEFGH" // in the order of arrival
+	living    = "ABDEGH"   // customers that are still waiting when their turn comes
+	doors     = 3          // number of clients that they use
 )
 
 var (
-	serviceTime = 400 * time.Millisecond // of each of them, at the counter
-	patience    = 2 * time.Second        // the default of 5 s would be long to watch
+	serviceTime = 400 * time.Millisecond // of each customer, at the counter
+	patience    = 2 * time.Second        // the default of 5 s would take too long in a demo
 )
 
-// queueReport is what the scene saw of the queue.
+// queueReport is the result of the scene.
 type queueReport struct {
-	line      string        // in Redis, when all had come
-	leftAfter time.Duration // F, after it gave up
-	died      time.Time     // C
-	deadStays bool          // C was in line after that
-	served    string        // in this order
-	deadCost  time.Duration // from the end of C until D, behind it, was served
-	changes   time.Duration // from one to the next of the others, together
-	overlaps  int           // how often one was served before the other had left
+	line      string        // queue in Redis, when all customers had arrived
+	leftAfter time.Duration // time until F left the queue, after it canceled
+	died      time.Time     // when C died
+	deadStays bool          // C was in the queue after that
+	served    string        // customers, in the order in which they were served
+	deadCost  time.Duration // from the death of C until D, behind it, was served
+	changes   time.Duration // total of all other hand-offs
+	overlaps  int           // how often a customer was served before the previous one had left
 	lastWait  time.Duration // of H
-	atEnd     int           // still in line
+	atEnd     int           // waiters left in the queue
 }
 
-// fairQueue has customers come, one after the other, to a counter that serves one
-// at a time. The counter is a fair lock, so it serves them in the order in which they came,
-// also where they come by several clients. One of them gives up waiting, and one dies.
+// fairQueue lets customers arrive, one by one, at a counter that serves one at a time.
+// The counter is a fair lock, so it serves them in the order of arrival, even if they use
+// different clients. One of them cancels its wait, and one dies.
 func fairQueue(ctx context.Context, s *stage) (err error) {
 	s.out.line("Customers A to H arrive one by one, through several clients, at a counter that serves one at a time: a fair lock.")
 	s.out.line("In the queue, F cancels and C dies. A customer without a heartbeat for %v counts as dead (waiter timeout).", patience)
@@ -69,28 +69,28 @@ func fairQueue(ctx context.Context, s *stage) (err error) {
 	return nil
 }
 
-// queue is the line before the counter.
+// queue is the queue at the counter.
 type queue struct {
 	out       *screen
-	counter   *fairlock.Lock // as the shop itself sees it
+	counter   *fairlock.Lock // with the client of the shop
 	customers []*customer
-	standing  chan string       // owners of customers, as they come to stand in line
-	served    chan *customer    // as their turn comes
+	standing  chan string       // owners of customers, when they enter the queue
+	served    chan *customer    // when their turn comes
 	names     map[string]string // of owners
 }
 
 // customer is one visitor to the counter.
 type customer struct {
 	name    string
-	counter *fairlock.Lock              // by the client that the customer comes by
-	comes   chan struct{}               // closed when it is to come
+	counter *fairlock.Lock              // with the client of the customer
+	comes   chan struct{}               // closed when the customer is to arrive
 	kill    func(context.Context) error // nil if its client cannot die
-	giveUp  context.CancelFunc          // set when it comes
+	giveUp  context.CancelFunc          // set when the customer arrives
 
-	came, called, left time.Time // the last two: at the counter
+	came, called, left time.Time // called and left: at the counter
 }
 
-// openQueue opens the clients. No customer comes yet.
+// openQueue opens the clients. No customer arrives yet.
 func openQueue(ctx context.Context, s *stage) (*queue, error) {
 	q := &queue{
 		out:      s.out,
@@ -125,7 +125,7 @@ func openQueue(ctx context.Context, s *stage) (*queue, error) {
 	return q, nil
 }
 
-// visit waits for the customer to come, and for its turn, and is served.
+// visit waits until the customer is to arrive, waits for its turn, and is served.
 func (c *customer) visit(ctx context.Context, served chan<- *customer) error {
 	select {
 	case <-c.comes:
@@ -147,12 +147,12 @@ func (c *customer) visit(ctx context.Context, served chan<- *customer) error {
 	return nil
 }
 
-// lives reports whether c will be there when its turn comes.
+// lives reports whether c will still wait when its turn comes.
 func (c *customer) lives() bool { return strings.Contains(living, c.name) }
 
-// tell plays the story: all customers come, F gives up, C dies, and the counter opens.
+// tell plays the scene: all customers arrive, F cancels, C dies, and the counter opens.
 func (q *queue) tell(ctx context.Context, r *queueReport) error {
-	err := lock.Do(ctx, q.counter, func(ctx context.Context) error { // nobody is served as long as the shop has it
+	err := lock.Do(ctx, q.counter, func(ctx context.Context) error { // no customer is served while the shop holds it
 		for _, c := range q.customers {
 			if err := q.come(ctx, c); err != nil {
 				return err
@@ -189,7 +189,7 @@ func (q *queue) customer(name string) *customer {
 	return q.customers[strings.Index(customers, name)]
 }
 
-// come has c come, and returns when it stands in line.
+// come lets c arrive, and returns when it is in the queue.
 func (q *queue) come(ctx context.Context, c *customer) error {
 	close(c.comes)
 	select {
@@ -201,8 +201,8 @@ func (q *queue) come(ctx context.Context, c *customer) error {
 	}
 }
 
-// giveUp ends the wait of c. It returns when c has left the line, or when the time for
-// that is over.
+// giveUp cancels the wait of c. It returns when c has left the queue, or has not done so
+// in time.
 func (q *queue) giveUp(ctx context.Context, r *queueReport, c *customer) error {
 	start := time.Now()
 	c.giveUp()
@@ -217,7 +217,7 @@ func (q *queue) giveUp(ctx context.Context, r *queueReport, c *customer) error {
 	return err
 }
 
-// die ends the client by which c came. The client says nothing to Redis.
+// die kills the client of c. The client sends nothing to Redis.
 func (q *queue) die(ctx context.Context, r *queueReport, c *customer) error {
 	if err := c.kill(ctx); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (q *queue) die(ctx context.Context, r *queueReport, c *customer) error {
 	return err
 }
 
-// next watches the line until the counter has served the next customer.
+// next watches the queue until the counter serves the next customer.
 func (q *queue) next(ctx context.Context) (c *customer, err error) {
 	err = q.watch(ctx, func(lock.State) bool {
 		select {
@@ -240,7 +240,7 @@ func (q *queue) next(ctx context.Context) (c *customer, err error) {
 	return c, err
 }
 
-// watch looks at the line again and again, until done reports true for it.
+// watch reads the queue repeatedly, until done reports true for it.
 func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
 	for {
 		line, err := q.counter.Inspect(ctx)
@@ -257,7 +257,7 @@ func (q *queue) watch(ctx context.Context, done func(lock.State) bool) error {
 	}
 }
 
-// show prints what happened, and the line as it is now.
+// show prints an event, and the current queue.
 func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
 	line, err := q.counter.Inspect(ctx)
 	if err == nil {
@@ -266,7 +266,7 @@ func (q *queue) show(ctx context.Context, event string) (lock.State, error) {
 	return line, err
 }
 
-// text returns the customers in line, and for how long each counts as alive without a
+// text returns the customers in the queue, and for how long each counts as alive without a
 // heartbeat.
 func (q *queue) text(line lock.State) string {
 	if len(line.Waiters) == 0 {
@@ -279,7 +279,7 @@ func (q *queue) text(line lock.State) string {
 	return strings.Join(all, ", ")
 }
 
-// order returns the customers in line.
+// order returns the customers in the queue.
 func (q *queue) order(line lock.State) (names string) {
 	for _, w := range line.Waiters {
 		names += q.names[w.Owner]
@@ -287,15 +287,15 @@ func (q *queue) order(line lock.State) (names string) {
 	return names
 }
 
-// outwait waits, as the next customer would, until the line is empty. If the scene
-// ended early, C may stand in it, and does not count as dead yet.
+// outwait waits, like another customer, until the queue is empty. If the scene ended
+// early, C may still be in the queue, and not count as dead yet.
 func (q *queue) outwait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
 	defer cancel()
 	return lock.Do(ctx, q.counter, func(context.Context) error { return nil })
 }
 
-// measure adds to the report what the customers saw.
+// measure adds the times of the customers to the report.
 func (r *queueReport) measure(all []*customer) {
 	var before *customer
 	for _, c := range all {

@@ -19,29 +19,28 @@ const siteCount = 5
 var (
 	quorumLease = 2500 * time.Millisecond
 	voteTimeout = quorumLease / 6 // the default of 50 ms is short for a busy machine
-	ballotLimit = 8 * time.Second // after which what should have happened is not waited for
+	ballotLimit = 8 * time.Second // maximum wait for an expected event
 )
 
-// quorumReport is what the scene saw of the lock on five servers. A holds the lock
-// first, and then B.
+// quorumReport is the result of the scene. A holds the lock first, and then B.
 type quorumReport struct {
-	first  int           // servers that A had it on
-	votes  int           // when two had died and their leases were over
-	until  time.Duration // how long after their death the hold was certain then
-	lost   error         // what it said of itself then
-	tries  [2]int        // of B while A had it, of A while B had it and after
-	grants [2]int        // of those
+	first  int           // number of servers on which A held it
+	votes  int           // of A, after two servers had failed and their leases had expired
+	until  time.Duration // how long after their failure the hold was then guaranteed
+	lost   error         // error of A's hold then
+	tries  [2]int        // attempts of B while A held it, and of A while B held it and after
+	grants [2]int        // successful attempts
 	unlock error         // of A
 
-	next  error         // why B did not get it after that
-	then  int           // servers that B had it on
-	told  time.Duration // after the death of a third
+	next  error         // why B did not acquire it after that
+	then  int           // number of servers on which B held it
+	told  time.Duration // from the failure of a third server until B detected the loss
 	cause error         // of the end of B's hold
-	after error         // why A did not get it then
+	after error         // why A did not acquire it then
 }
 
-// quorum has one lock on five servers, which die one after the other. While three of
-// them live, a holder keeps the lock, and others can get it.
+// quorum has one lock on five servers, which fail one by one. While three of them are
+// available, a holder keeps the lock, and another client can acquire it once it is released.
 func quorum(ctx context.Context, s *stage) error {
 	s.out.line("One lock on five small servers in memory, even with --url. Three of them fail.")
 	s.out.line("These servers do not report their uptime. A failed server never restarts, so WithDurableServers is safe here.")
@@ -53,7 +52,7 @@ func quorum(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// playQuorum plays the scene with the locks that A and B take. Both should be the same lock.
+// playQuorum plays the scene with the locks that A and B acquire. Both should be the same lock.
 func playQuorum(ctx context.Context, s *stage, lockOfA, lockOfB string) (r quorumReport, err error) {
 	sites, err := openSites()
 	defer func() { sites.close(ctx) }()
@@ -74,7 +73,7 @@ func playQuorum(ctx context.Context, s *stage, lockOfA, lockOfB string) (r quoru
 	return r, r.thirdDies(ctx, s, sites, a, b)
 }
 
-// twoDie has A get the lock, two servers die, and A unlock.
+// twoDie lets A acquire the lock, two servers fail, and A release the lock.
 func (r *quorumReport) twoDie(ctx context.Context, s *stage, sites sites, a, b lock.Locker) error {
 	hold, err := a.Lock(ctx)
 	if err != nil {
@@ -99,7 +98,7 @@ func (r *quorumReport) twoDie(ctx context.Context, s *stage, sites sites, a, b l
 	return nil
 }
 
-// thirdDies has B get the lock, and a third server die.
+// thirdDies lets B acquire the lock, and a third server fail.
 func (r *quorumReport) thirdDies(ctx context.Context, s *stage, sites sites, a, b lock.Locker) error {
 	hold, err := b.Lock(ctx)
 	if ctx.Err() != nil {
@@ -135,7 +134,7 @@ func (r *quorumReport) thirdDies(ctx context.Context, s *stage, sites sites, a, 
 	return nil
 }
 
-// during does f while a rival keeps trying to get l.
+// during calls f while a rival keeps trying to acquire l.
 func during(ctx context.Context, l lock.Locker, f func() error) (tries, granted int, err error) {
 	rivalCtx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -148,8 +147,7 @@ func during(ctx context.Context, l lock.Locker, f func() error) (tries, granted 
 	return tries, granted, errors.Join(err, rivalErr)
 }
 
-// awaitVotes waits until n servers have hold, or until hold is over. It returns how many
-// servers have it.
+// awaitVotes waits until hold has n votes or has ended. It returns the number of votes.
 func awaitVotes(ctx context.Context, out *screen, hold lock.Hold, n int) (votes int, err error) {
 	for start := time.Now(); ; {
 		votes = len(multilock.Holds(hold))
@@ -184,7 +182,7 @@ func openSites() (all sites, err error) {
 	return all, nil
 }
 
-// quorum opens a client on each server, and returns the lock that they make together.
+// quorum opens a client on each server, and returns the quorum lock on all servers.
 func (all sites) quorum(s *stage, name string) (*multilock.Quorum, error) {
 	var locks []lock.Locker
 	for _, one := range all {
@@ -203,8 +201,8 @@ func (all sites) quorum(s *stage, name string) (*multilock.Quorum, error) {
 	), nil
 }
 
-// close ends the clients and the servers. Locks that the clients could not release end
-// with the servers, so close does not wait for them.
+// close closes the clients and the servers. Locks that the clients could not release
+// disappear with the servers, so close does not wait for them.
 func (all sites) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
 	defer cancel()
@@ -240,7 +238,7 @@ func checkQuorum(r quorumReport) []claim {
 	)
 }
 
-// but returns the words to add to a claim that err contradicts.
+// but returns the text to add to a claim that err contradicts.
 func but(err error) string {
 	if err == nil {
 		return ""

@@ -18,8 +18,8 @@ const (
 // sale is a line in the books: a phone, and its buyer.
 type sale struct{ phone, buyer int }
 
-// flashSale sells a few phones to many buyers, who come to several shops at
-// almost the same time. In the first round the buyers just buy; in the second they lock.
+// flashSale sells a few phones to many buyers, who come to several shops at almost
+// the same time. In the first round, the shops use no lock; in the second, they do.
 func flashSale(ctx context.Context, s *stage) error {
 	s.out.line("%d phones, %d buyers, and %d shops with one client each.", phones, buyers, shops)
 	s.out.line("To sell a phone: read the stock, pause, write the stock, record the buyer.")
@@ -66,8 +66,8 @@ func sell(ctx context.Context, s *stage, shelf string, buy func(ctx context.Cont
 	return readBooks(ctx, s, shelf)
 }
 
-// buy sells the next phone to buyer, if there is one. That is right only if no other
-// sale comes between the first line and the last.
+// buy sells the next phone to buyer, if there is one. That is correct only if there is no
+// other sale between the first line and the last.
 func buy(ctx context.Context, s *stage, shelf string, buyer int) error {
 	stock, err := s.data.number(ctx, shelf)
 	if err != nil || stock == 0 {

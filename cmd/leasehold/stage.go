@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Limits, so that the demo ends also when the server does not answer.
+// Limits, so that the demo ends even if the server does not respond.
 var (
 	sceneLimit = time.Minute
 	tidyLimit  = 5 * time.Second
@@ -26,14 +26,14 @@ var (
 type stage struct {
 	out     *screen
 	address string
-	prefix  string // of all keys; no two demos have the same
+	prefix  string // of all keys; different for each demo
 	data    *data
 
-	closers []func(context.Context) error // of the clients of the scene that plays
+	closers []func(context.Context) error // of the clients of the current scene
 	claims  []claim                       // of the scene; of all scenes that were shown
 }
 
-// claim is something the demo says about locks, and whether it turned out true.
+// claim is a statement of the demo about locks, and whether it was true.
 type claim struct {
 	ok   bool
 	text string
@@ -52,11 +52,11 @@ func newStage(out *screen, address string) (*stage, error) {
 	return &stage{out: out, address: address, prefix: prefix, data: d}, nil
 }
 
-// quiet keeps the clients from logging what the scenes do on purpose, and show.
+// quiet prevents the clients from logging what the scenes do on purpose.
 var quiet = client.WithLogger(slog.New(slog.DiscardHandler))
 
-// open returns a client with a connection and an identity of its own, as
-// another process would have it. It is closed at the end of the scene.
+// open returns a client with its own connection and identity, like that of
+// another process. It is closed at the end of the scene.
 func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client, error) {
 	c, err := client.Open(ctx, s.address, append(opts, client.WithKeyPrefix(s.prefix), quiet, client.WithoutRegistry())...)
 	if err != nil {
@@ -67,8 +67,8 @@ func (s *stage) open(ctx context.Context, opts ...client.Option) (*client.Client
 }
 
 // openMortal opens a client of the server at address that can die: kill closes its
-// connection under its feet and then ends it. As of a process that is killed, Redis
-// hears no more of it, neither a heartbeat nor a farewell.
+// connection first, and then the client. As after a process was killed, Redis receives
+// neither a heartbeat nor a release.
 func (s *stage) openMortal(address string, opts ...client.Option) (c *client.Client, kill func(context.Context) error, err error) {
 	option, err := client.ParseURL(address)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *stage) openMany(ctx context.Context, n int, opts ...client.Option) ([]*
 	return clients, nil
 }
 
-// check shows claims and remembers them for the summary.
+// check shows claims and keeps them for the summary.
 func (s *stage) check(claims ...claim) {
 	for _, c := range claims {
 		s.out.claim(c)
@@ -115,10 +115,10 @@ func (s *stage) check(claims ...claim) {
 	s.claims = append(s.claims, claims...)
 }
 
-// atOnce is how many scenes play at the same time. They wait more than they work.
+// atOnce is the number of scenes that play at the same time. Scenes mostly wait.
 const atOnce = 3
 
-// part is a scene that plays, on a stage of its own.
+// part is a scene that plays on its own stage.
 type part struct {
 	*stage
 	over chan struct{} // closed when it has been played
@@ -168,7 +168,7 @@ func (s *stage) play(ctx context.Context, sc scene) error {
 	return errors.Join(err, s.closeClients(ctx))
 }
 
-// closeClients closes the clients of a scene, also when ctx is over already.
+// closeClients closes the clients of a scene, even if ctx is already canceled.
 func (s *stage) closeClients(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
 	defer cancel()
@@ -180,8 +180,8 @@ func (s *stage) closeClients(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tidyUp removes the demo's data, also when ctx is over already, and looks
-// whether the locks have left anything.
+// tidyUp removes the demo's data, even if ctx is already canceled, and checks
+// whether the locks have left any keys.
 func (s *stage) tidyUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyLimit)
 	defer cancel()
@@ -201,7 +201,7 @@ func checkLeft(keys []string, err error) []claim {
 	return []claim{claimf(true, "0 keys left in Redis")}
 }
 
-// summary shows how many claims were true. It fails if one was not.
+// summary shows how many claims were true. It returns an error if one was not.
 func (s *stage) summary(took time.Duration) error {
 	var untrue []claim
 	for _, c := range s.claims {
@@ -215,12 +215,12 @@ func (s *stage) summary(took time.Duration) error {
 		return nil
 	}
 	for _, c := range untrue {
-		s.out.claim(c) // once more, where it is seen
+		s.out.claim(c) // again, so that the user sees it
 	}
 	return fmt.Errorf("%d of %d checks failed", len(untrue), len(s.claims))
 }
 
-// each calls fn n times, all at once, and waits. The first error ends the
+// each calls fn n times concurrently, and waits. The first error cancels the
 // context of the others, and is returned.
 func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -237,7 +237,7 @@ func each(ctx context.Context, n int, fn func(ctx context.Context, i int) error)
 	return context.Cause(ctx)
 }
 
-// sleep waits for d, or fails with the reason why ctx ended before.
+// sleep waits for d. If ctx is canceled first, it returns the cause.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,21 +9,21 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-const opening, ofA, ofB = 100, 30, 50 // euros: in an account, and what A and B pay in
+const opening, ofA, ofB = 100, 30, 50 // euros: the balance of an account, and what A and B pay in
 
 var stuckLease = 1500 * time.Millisecond
 
-// staleReport is what the scene saw of the stale holder, A, and of B after it.
+// staleReport is the result of the scene with A, the stale holder, and B, the next one.
 type staleReport struct {
-	before, after error     // what A's hold said before A was stuck, and when all was over
+	before, after error     // error of A's hold before the pause, and after all writes
 	tokens        [2]uint64 // of A and of B
-	bare, guarded int       // euros in the accounts, when both had written
-	refusal       error     // of what A wrote behind the guard
-	again         int       // euros in the guarded account, when A had begun anew
+	bare, guarded int       // euros in the accounts, after both had written
+	refusal       error     // of the stale write of A to the guarded account
+	again         int       // euros in the guarded account, after A had started over
 }
 
-// staleHolder has a holder stuck for longer than its lease, between its last look at
-// the lock and its write. No lock can prevent that write; a guard beside the data can.
+// staleHolder pauses a holder for longer than its lease, between its last check of the
+// lock and its write. No lock can prevent that write, but a fencing check at the data can.
 func staleHolder(ctx context.Context, s *stage) error {
 	s.out.line("Two accounts of %d euros: one has a fencing check, which records the highest token, and one has none.", opening)
 	s.out.line("A is to pay in %d, reads both, and is paused for longer than its lease. B pays in %d. Then A continues.", ofA, ofB)
@@ -35,7 +35,7 @@ func staleHolder(ctx context.Context, s *stage) error {
 	return nil
 }
 
-// playStale plays the scene with this write, which should have a guard.
+// playStale plays the scene with this write, which should have a fencing check.
 func playStale(ctx context.Context, s *stage, write func(ctx context.Context, token uint64, name string, n int) error) (r staleReport, err error) {
 	a, err := s.open(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func playStale(ctx context.Context, s *stage, write func(ctx context.Context, to
 	return r, err
 }
 
-// accounts returns how many euros each account has.
+// accounts returns the balance of each account in euros.
 func accounts(ctx context.Context, d *data) (bare, guarded int, err error) {
 	if bare, err = d.number(ctx, "bare"); err != nil {
 		return 0, 0, err

@@ -9,16 +9,16 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// toldWithin is for how long a holder may go on after the theft. The next renewal, which tells it, comes within a third of the
-// lease. On a machine that is too busy for that, the lease ends by the holder's own clock.
+// toldWithin is the maximum time until a holder detects the theft. The next renewal, within a third of the lease, detects it. On
+// a machine that is too busy for that, the lease expires on the holder's own clock.
 var toldWithin = shortLease
 
-// theftReport is what the scene saw of the theft.
+// theftReport is the result of the scene.
 type theftReport struct {
-	told       time.Duration // after the theft
-	cause      error         // what the job was told
-	unlock     error         // what its Unlock said
-	thiefHolds int           // what Redis says of the thief after that
+	told       time.Duration // from the theft until the job detected it
+	cause      error         // why the hold of the job ended
+	unlock     error         // of the job's Unlock
+	thiefHolds int           // hold count of the thief in Redis after that
 	tokens     [2]uint64     // of the job and of the thief
 }
 

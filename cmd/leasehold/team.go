@@ -13,18 +13,18 @@ import (
 
 const teamParts = 8
 
-// teamReport is what the scene saw of the team.
+// teamReport is the result of the scene.
 type teamReport struct {
 	early  bool          // the wait for the latch ended before the last part
-	left   int64         // after each part was counted three times
+	left   int64         // count of the latch after each part was reported three times
 	waited error         // of the wait for the latch
-	absent error         // of a wait for a latch that nobody has made
-	lost   int64         // the workers that the wait for the wait group named
-	named  time.Duration // after the death of one
-	done   error         // of the wait for the wait group, when another one had done that part
+	absent error         // of a wait for a latch that was never initialized
+	lost   int64         // number of lost workers that the wait for the wait group reported
+	named  time.Duration // time from the death of a worker to that report
+	done   error         // of the wait for the wait group, after another worker had done the part
 }
 
-// team has workers do the parts of a job: a latch counts the parts, a wait group knows the workers. One worker dies.
+// team lets workers do the parts of a job: a latch counts the parts, and a wait group tracks the workers. One worker dies.
 func team(ctx context.Context, s *stage) error {
 	s.out.line("A countdown latch of %d parts, each reported three times. Then a worker of a wait group dies with a lease of %v.", teamParts, shortLease)
 	report, err := playTeam(ctx, s)
@@ -87,7 +87,7 @@ func playTeam(ctx context.Context, s *stage) (r teamReport, err error) {
 		return r, nil
 	}
 	r.lost, r.named = lost.Lost, time.Since(died)
-	if err := waitGroup.Do(ctx, works); err != nil { // another one does its part
+	if err := waitGroup.Do(ctx, works); err != nil { // another worker does its part
 		return r, err
 	}
 	if _, err := waitGroup.Dismiss(ctx, lost.Workers...); err != nil {
@@ -107,14 +107,14 @@ func checkTeam(r teamReport) []claim {
 	}
 }
 
-// electionReport is what the scene saw of the election.
+// electionReport is the result of the scene.
 type electionReport struct {
-	told   time.Duration // after the lock of the leader was deleted, until its context was over
-	values []string      // what an observer of another process saw
+	told   time.Duration // time from the deletion of the leader's lock to the cancellation of its context
+	values []string      // leader values that another process observed
 	second string        // the leader after that
 }
 
-// elections has two processes stand for election. The lock of the first leader is deleted by hand, and the second one resigns.
+// elections lets two processes run for election. The lock of the first leader is deleted by hand, and the second one resigns.
 func elections(ctx context.Context, s *stage) error {
 	s.out.line("Two processes run for election. The lock of the leader is deleted.")
 	report, err := playElections(ctx, s)
