@@ -22,13 +22,13 @@ var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// patience limits the wait for something that happens at once, even on a busy machine.
+// patience limits the wait for something that happens immediately, even on a busy machine.
 const patience = 20 * time.Second
 
 // watchdog is the lease of the locks. With a shorter one, the operation timeout would be too short for a busy machine.
 const watchdog = 20 * time.Second
 
-// redissons is the uuid of a Redisson client.
+// redissons is the UUID of a Redisson client.
 const redissons = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
 
 // scene is a server or a cluster, with an admin and a client.
@@ -38,7 +38,7 @@ type scene struct {
 	rdb     rueidis.Client
 	admin   *admin.Admin
 	c       *client.Client
-	plain   bool // a cluster without sharded Pub/Sub, where a message counts the listeners of one node only
+	plain   bool // a cluster without sharded Pub/Sub, where a message counts only the subscribers of one node
 }
 
 // everywhere runs f on one server, and on the cluster that all tests share.
@@ -140,7 +140,7 @@ func TestInspect_foreignQueue(t *testing.T) {
 	})
 }
 
-// A lock and a wait group of one name are in different keys, and a list has both.
+// A lock and a wait group with the same name have different keys, and a list has both.
 func TestLocks_waitGroupWithTheNameOfALock(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.lock(s.c.NewLock("import"))
@@ -150,7 +150,7 @@ func TestLocks_waitGroupWithTheNameOfALock(t *testing.T) {
 			s.Errorf("the list has %s", got)
 		}
 		survey := s.admin.Survey(admin.Query{})
-		for range 2 { // the second time it reads what it has found
+		for range 2 { // the second time, it rereads what it has found
 			seen, err := survey.Look(s.Context(), time.Minute)
 			s.must(err)
 			var got []string
@@ -164,8 +164,8 @@ func TestLocks_waitGroupWithTheNameOfALock(t *testing.T) {
 	})
 }
 
-// A user with the rights of one prefix lists its locks on a server that has others, too, also on a server or for a user without
-// HRANDFIELD. With a pattern, what is denied is an error: the list would seem empty.
+// A user with permissions for one prefix can list its locks on a server that has other locks, even if HRANDFIELD is not available. With a
+// pattern, a denied key is an error, because the list would otherwise look empty.
 func TestLocks_prefixOfAUser(t *testing.T) {
 	t.Parallel()
 	for _, more := range []string{"+@all", "-hrandfield"} {
@@ -214,7 +214,7 @@ func (s *scene) until(what string, ok func() bool) {
 	}
 }
 
-// waits waits for l behind the test, until s says that n wait for it.
+// waits waits for l in the background. It returns when s shows n waiters of l.
 func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) {
 	s.Helper()
 	ctx, stop := context.WithCancel(s.Context())
@@ -233,7 +233,7 @@ func (s *scene) waits(l lock.Locker, n int) (got chan lock.Hold, cancel func()) 
 	}
 }
 
-// others writes keys to Redis that are no locks, although some of them look like one.
+// others writes keys to Redis that are not locks, although some of them look like one.
 func (s *scene) others() (names []string) {
 	s.Helper()
 	for name, words := range map[string][]string{
@@ -319,7 +319,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// The hash of a read/write lock keeps the field of a dead reader while others read. A list leaves it out, as Inspect does.
+// The hash of a read/write lock keeps the field of a dead reader while others read. A list omits it, as Inspect does.
 func TestLocks_deadReaders(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.lock(s.c.NewRWLock("rw").Read())
@@ -339,7 +339,7 @@ func TestLocks_deadReaders(t *testing.T) {
 		reader("rw", "1", 1, 1)    // alive
 		reader("rw", "2", 3, 1)    // alive: the leases of its later holds have expired
 		reader("rw", "3", 1)       // dead
-		reader("dead", "1", 2)     // nobody reads
+		reader("dead", "1", 2)     // without live readers
 		reader("alone", "1", 2, 2) // alive
 		for _, survey := range []bool{false, true} {
 			var got []string
@@ -362,7 +362,7 @@ func TestLocks_deadReaders(t *testing.T) {
 	})
 }
 
-// A user who may not read the leases of readers, or run the script, sees all that the hash has.
+// For a user without permission to read the leases of readers, or to run the script, the list shows all fields of the hash.
 func TestLocks_deadReadersDenied(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -384,7 +384,7 @@ func TestLocks_deadReadersDenied(t *testing.T) {
 	}
 }
 
-// A server that hangs: the error says so, and not only that some deadline has passed.
+// If a server does not respond, the error says so, and not only that a deadline was exceeded.
 func TestInspect_noReply(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -466,7 +466,7 @@ func TestPage(t *testing.T) {
 	})
 }
 
-// A list makes its passes over the keys together, in large steps, and reads no hash whose fields are not those of a lock.
+// A list makes its passes over the keys together, in large steps. It reads no hash whose fields are not those of a lock.
 func TestLocks_cost(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
@@ -502,7 +502,7 @@ func TestLocks_cost(t *testing.T) {
 	}
 }
 
-// A list of many keys tells how far it is.
+// A list of many keys reports its progress.
 func TestWithProgress(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		var noise rueidis.Commands
@@ -577,7 +577,7 @@ func TestInspect(t *testing.T) {
 			if err := h.Unlock(s.Context()); err != nil {
 				s.Error(err)
 			}
-			s.until("the lock is free", func() bool { // the waiter can have had it, before it left
+			s.until("the lock is free", func() bool { // the waiter may have acquired it before it was canceled
 				l = s.inspect(name)
 				return !l.Locked()
 			})
@@ -592,7 +592,7 @@ func TestInspect(t *testing.T) {
 		if err := reader.Unlock(s.Context()); err != nil {
 			s.Error(err)
 		}
-		// Redisson's RFencedLock counts one by one.
+		// Redisson's RFencedLock increments the counter by one.
 		s.do("HSET", "java", redissons+":84", "1")
 		s.do("SET", "redisson_lock_token:{java}", "17")
 		if l := s.inspect("java"); l.Token != 17 || l.HighestToken != 17 {
@@ -604,7 +604,7 @@ func TestInspect(t *testing.T) {
 			if strings.HasPrefix(name, "leasehold_client:") {
 				want = lock.ErrBadName
 			}
-			if name == "a line" { // Redis has the line of a plain lock here, and the lock is free
+			if name == "a line" { // the key is the queue of a plain lock, which is free
 				continue
 			}
 			if l, err := s.admin.Inspect(s.Context(), name); !errors.Is(err, want) {
@@ -617,7 +617,8 @@ func TestInspect(t *testing.T) {
 	})
 }
 
-// A waiter of a plain lock whose client has no entry counts as gone, in lists and for Inspect; one of Redisson, or one that the user may not read, does not.
+// A waiter of a plain lock whose client has no entry counts as gone, in lists and for Inspect. A waiter of Redisson, or one whose entry the user is not
+// allowed to read, does not.
 func TestLock_IsGone(t *testing.T) {
 	s := redistest.Start(t)
 	sc := newScene(t, func() rueidis.Client { return s.Client(t) })

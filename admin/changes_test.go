@@ -8,8 +8,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A holder that is gone at the end of its lease was not released. The end is known less exactly than to a tenth of a second, because
-// each look takes time.
+// A holder that disappears when its lease expires did not release the lock. The expiry is known only to about a tenth of a second,
+// because each read takes time.
 func TestChanges_expired(t *testing.T) {
 	looked := time.Now()
 	held := Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: 5 * time.Second}}
@@ -21,7 +21,7 @@ func TestChanges_expired(t *testing.T) {
 	}
 }
 
-// A lease was read at some time during the last look. After a slow look, it may have ended sooner than the look's end says.
+// A lease is read at some time during a look. After a slow look, it may have expired earlier than the end of that look suggests.
 func TestChanges_slowLook(t *testing.T) {
 	looked := time.Now()
 	held := Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: 5 * time.Second}}
@@ -31,7 +31,7 @@ func TestChanges_slowLook(t *testing.T) {
 	}
 }
 
-// The lease of a reader that expires between the reads of the lock and of the lease is not that of another reader.
+// If the lease of a reader expires between the read of the lock and that of the lease, HolderLease does not return the lease of another reader.
 func TestReadLeases_expired(t *testing.T) {
 	t.Parallel()
 	a, err := New(redistest.Start(t).Client(t))

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Keys lists the keys that are there, with the rest of their lives, and no other.
+// Keys lists exactly the keys that exist, with their remaining time.
 func TestKeys(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		const name = "orders:1"
@@ -49,7 +49,7 @@ func TestKeys(t *testing.T) {
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
-		// What the waiter left in Redis is taken back after its Lock has returned.
+		// The keys of the waiter in Redis are removed after its Lock has returned.
 		var l admin.Lock
 		var keys []admin.Key
 		for end := time.Now().Add(patience); len(keys) != 1 || keys[0].Name != "redisson_lock_token:{orders:1}"; time.Sleep(5 * time.Millisecond) {
@@ -71,7 +71,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// Keys leaves out what the user may not read.
+// Keys omits what the user is not allowed to read.
 func TestKeys_rights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

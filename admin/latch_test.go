@@ -12,8 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Latches are listed while they are closed, and shown as long as they leave traces; wait groups while workers are at work. A worker is taken
-// out by force, and so lost.
+// Latches are listed until they are released, and can be inspected until they are deleted. Wait groups are listed while they have active or
+// lost workers. A worker that is force-unlocked is lost.
 func TestLatchAndWaitGroup(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		must := func(err error) {
@@ -99,7 +99,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 	})
 }
 
-// Inspect tells what the leader says, and Keys where that stands.
+// Inspect returns the leader value, and Keys its key.
 func TestLeader(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		e, stop := s.c.NewElection("billing"), make(chan struct{})

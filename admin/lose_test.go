@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A primary that stops to respond in the middle of a list is missing with its keys, so a survey does not take these for deleted.
+// If a primary stops responding during a list, its keys count as missing, so a survey does not treat them as deleted.
 func TestLose_slots(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.SharedCluster(t)

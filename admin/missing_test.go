@@ -17,7 +17,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// found is what lists of locks and of clients have, and what they lack.
+// found is the content of the lists of locks and clients, and what they lack.
 type found struct {
 	locks, clients []string
 	missing        []string // the addresses of servers
@@ -57,8 +57,8 @@ func (s *scene) lists(a *admin.Admin) (f found) {
 	return f
 }
 
-// 1: A replica that does not respond is not missed. 2: If a primary is dead, lists have what the others store, and name it. 3: The same after the cluster has
-// found it out, when a client that connects hears nothing of the dead. 4: When it is back, nothing is missing. 5: A primary that a script keeps busy is missing, too.
+// 1: A replica that does not respond is not missing. 2: If a primary is dead, lists have what the others store, and name it. 3: The same after the cluster
+// has marked it as failed, when a new client does not learn of it. 4: When it is back, nothing is missing. 5: A primary that a script keeps busy is missing, too.
 func TestLocks_deadPrimary(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
@@ -145,7 +145,7 @@ func TestLocks_deadPrimary(t *testing.T) {
 	}
 }
 
-// A primary stops to respond between the steps of a list: after SCAN, before the locks are read. The list has what the others store.
+// A primary stops responding between the steps of a list: after SCAN, and before the locks are read. The list has what the others store.
 func TestLocks_primaryDiesInBetween(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.SharedCluster(t)
@@ -164,7 +164,7 @@ func TestLocks_primaryDiesInBetween(t *testing.T) {
 	wire, never := redistest.NewProxy(t, dead.Addr()), make(chan struct{})
 	t.Cleanup(func() { close(never) })
 	wire.OnRequest(func(req [][]byte) (act redistest.Action) {
-		if command := string(req[0]); command == "HRANDFIELD" || command == "HSCAN" { // the first to be sent, on servers with and without it
+		if command := string(req[0]); command == "HRANDFIELD" || command == "HSCAN" { // the first command after SCAN, on servers with and without HRANDFIELD
 			act.HoldRequest = never
 		}
 		return act
@@ -183,12 +183,12 @@ func TestLocks_primaryDiesInBetween(t *testing.T) {
 	}
 }
 
-// Between two pages, a primary that is still to be listed hands over to a replica, which comes before the others by its address.
+// Between two pages, a primary that is still to be listed fails over to a replica, whose address sorts before that of the page's primary.
 func TestPage_failover(t *testing.T) {
 	t.Parallel()
 	var (
 		cluster            *redistest.Cluster
-		now, lower, higher *redistest.Server // the primary of the page, and the two of the other shard
+		now, lower, higher *redistest.Server // the primary of the page, and the two nodes of the other shard
 	)
 	for now == nil { // in one cluster of fifteen, no address is between those of another shard
 		cluster = redistest.StartCluster(t)
@@ -217,7 +217,7 @@ func TestPage_failover(t *testing.T) {
 			}
 		}
 	}
-	const many, owner = 2000, "01a20376-5c32-7c6b-b43e-000000000010:1" // so many that a page ends before the last
+	const many, owner = 2000, "01a20376-5c32-7c6b-b43e-000000000010:1" // enough for a page to end before the last
 	here, there := tag(now), tag(higher)
 	for i := range many {
 		s.do("HSET", here+strconv.Itoa(i), owner, "1")
@@ -254,8 +254,8 @@ func TestPage_failover(t *testing.T) {
 	}
 }
 
-// A survey knows the locks of a primary that did not respond as soon as it is back, and not only when the scan comes by: otherwise they would
-// look released in between.
+// A survey has the locks of a primary that did not respond as soon as the primary is back, and not only when the scan reaches it. Otherwise they
+// would look released in the meantime.
 func TestSurvey_primaryBack(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
@@ -278,11 +278,11 @@ func TestSurvey_primaryBack(t *testing.T) {
 		s.do("HSET", names[i], owner, "1")
 		s.do("HSET", fmt.Sprintf("leasehold_client:01a20376-5c32-7c6b-b43e-0000000000%02d", i), "host", "host-9", "pid", "7")
 	}
-	first := cluster.Master(t, slices.MinFunc(names, func(a, b string) int { return cluster.Slot(t, a) - cluster.Slot(t, b) })) // the scan goes over it first
+	first := cluster.Master(t, slices.MinFunc(names, func(a, b string) int { return cluster.Slot(t, a) - cluster.Slot(t, b) })) // the scan reaches it first
 	survey, other := a.Survey(admin.Query{}), a.Survey(admin.Query{})
 	whole, known := s.look(survey, time.Minute)
 	first.Freeze(t)
-	for asked := 0; asked < 2; { // and each look between the first and the second time lacks it, too
+	for asked := 0; asked < 2; { // each look between the first and the second attempt lacks it, too
 		began := time.Now()
 		if part, seen := s.look(survey, time.Minute); part == whole || len(seen.Missing) != 1 {
 			t.Fatalf("without %s: %s, %+v", first.Addr(), part, seen.Missing)
@@ -291,7 +291,7 @@ func TestSurvey_primaryBack(t *testing.T) {
 			asked++
 		}
 	}
-	s.look(survey, 0) // the pass has begun with the next primary
+	s.look(survey, 0) // the pass has reached the next primary
 	first.Thaw(t)
 	s.until("the primary is not missing", func() bool {
 		_, seen := s.look(other, 0)

@@ -29,7 +29,7 @@ func (s *scene) must(err error) {
 // near reports whether d is what it was a moment ago.
 func near(d, was time.Duration) bool { return d <= was && d > was-patience }
 
-// What is owed of a key of a limiter is listed if the query names the kind, and shown; text that only looks like that is not.
+// The used quota of a limiter's key is listed if the query names the kind, and inspected. Text that only looks similar is not.
 func TestRateLimit(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		day := ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Aligned: true}
@@ -83,7 +83,7 @@ func TestRateLimit(t *testing.T) {
 		if is := s.inspect("api:alice"); is.Limit == nil || !near(is.Limit.Usage[0].Full, 24*time.Minute) {
 			s.Errorf("without an expiry: %+v", is.Limit)
 		}
-		s.do("SET", "api:old", "gcra 1700000000000000 0 3600000000 1700007200000000:5:1700003600000000:7 5400000000", "PX", "2400000") // it is 80 minutes old, and of two windows the later one counts
+		s.do("SET", "api:old", "gcra 1700000000000000 0 3600000000 1700007200000000:5:1700003600000000:7 5400000000", "PX", "2400000") // 80 minutes old; the later one of two windows counts
 		if is := s.inspect("api:old"); is.Limit == nil || is.Limit.Usage[0].Full != 0 || !near(is.Limit.Usage[1].End, 40*time.Minute) || is.Limit.Usage[1].Used != 5 || !near(is.Limit.Usage[2].Full, 10*time.Minute) || is.Limit.Reset != is.Limit.Usage[1].End {
 			s.Errorf("an old one: %+v", is.Limit)
 		}
@@ -99,7 +99,7 @@ func TestRateLimit(t *testing.T) {
 	})
 }
 
-// Windows of Go and of Java are listed and shown as they stand, and a hash with other fields is not.
+// Redisson-compatible rate limiters of Go and of Java are listed and inspected, and a hash with other fields is not.
 func TestWindow(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		for _, name := range []string{"sms", "a{b}c"} {
@@ -159,8 +159,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// Filters of Go and of Java are listed, one of several once, with an estimate of what was added; parameters without a
-// filter are not.
+// Filters of Go and of Java are listed with an estimate of their elements, and a split filter is listed once. Parameters
+// without a filter are not listed.
 func TestBloom(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		elements := make([][]byte, 1000)
@@ -284,7 +284,7 @@ func TestBloom(t *testing.T) {
 		if _, err := s.admin.Inspect(s.Context(), "hash"); !errors.Is(err, lock.ErrWrongType) {
 			s.Errorf("a hash: %v", err)
 		}
-		// x and {x} share the parameters, and may have bits both.
+		// x and {x} share the parameters, and both may have bits.
 		s.do("SETBIT", "java", "7", "1")
 		if l := s.inspect("java"); l.Ambiguous != "" {
 			s.Errorf("%+v", l)
@@ -299,11 +299,11 @@ func TestBloom(t *testing.T) {
 	})
 }
 
-// Elections are the locks whose holders say something.
+// Elections are the locks whose holder has published a leader value.
 func TestElection(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.lock(s.c.NewLock("orders"))
-		s.do("HSET", "leasehold_leader:{nobody}", "token", "1", "value", "x", "since", "1") // the words of a leader that is gone
+		s.do("HSET", "leasehold_leader:{nobody}", "token", "1", "value", "x", "since", "1") // the value of an earlier leader
 		s.do("HSET", "leasehold_leader:{orders}", "token", "x", "value", "x", "since", "1")
 		s.lock(s.c.NewLock("never"))
 		s.do("HSET", "leasehold_leader:{never}", "token", "1", "value", "x", "since", "9223372036854775807") // JSON has no such time
@@ -342,7 +342,7 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// To see limiters, windows and filters, a user needs the rights under admin and those of the kind, and no other.
+// To list and inspect limiters and filters, a user needs exactly the permissions under admin and those of the type.
 func TestLeastRights_others(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -374,13 +374,13 @@ func TestLeastRights_others(t *testing.T) {
 			t.Errorf("%s: %d found; docs/operate/security.md does not cover %q", kind, found, denied)
 		}
 		name := map[admin.Kind]string{admin.RateLimit: "orders:api:alice", admin.RedissonRateLimit: "orders:sms", admin.Bloom: "orders:seen"}[kind]
-		if l, err := a.Inspect(t.Context(), name); err != nil || l.Kind != kind { // the rights to look for locks are missing
+		if l, err := a.Inspect(t.Context(), name); err != nil || l.Kind != kind { // the user lacks permission to read locks
 			t.Errorf("%s: %+v, %v", name, l, err)
 		}
 	}
 }
 
-// Where the question for a filter has no answer, Inspect does not say that there is nothing.
+// If there is no reply to a read of a filter, Inspect does not report that there is no key.
 func TestInspect_noAnswerForAFilter(t *testing.T) {
 	t.Parallel()
 	p := redistest.NewProxy(t, redistest.Start(t).Addr())
@@ -404,7 +404,7 @@ func TestInspect_noAnswerForAFilter(t *testing.T) {
 	}
 }
 
-// An Inspect that gets no answer to one of its questions says so, and does not take what it did not see for free.
+// If Inspect receives no reply to one of its commands, it returns an error, and does not report the lock as free.
 func TestInspect_noAnswer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -425,7 +425,7 @@ func TestInspect_noAnswer(t *testing.T) {
 	sc.lock(sc.c.NewFairLock("fair"))
 	for _, name := range []string{"waitgroup", "semaphore", "latch", "rw", "fair"} {
 		want := sc.inspect(name).Kind
-		for n := int32(1); ; n++ { // the n-th question loses its answer
+		for n := int32(1); ; n++ { // the n-th reply is lost
 			var asked atomic.Int32
 			proxy.OnRequest(func(req [][]byte) redistest.Action {
 				if !slices.ContainsFunc(req, func(b []byte) bool { return strings.Contains(string(b), name) }) {
@@ -447,7 +447,7 @@ func TestInspect_noAnswer(t *testing.T) {
 	}
 }
 
-// A lease that is longer than a time.Duration can say is shown as a hundred years.
+// A lease that is too long for a time.Duration is shown as at least a hundred years.
 func TestLease_veryLong(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -481,7 +481,7 @@ func TestLease_veryLong(t *testing.T) {
 	}
 }
 
-// An Inspect of a server that is silent asks one question, and says so once that one had its time.
+// If a server does not respond, Inspect sends one command, and fails once that command has timed out.
 func TestInspect_silentServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -506,7 +506,7 @@ func TestInspect_silentServer(t *testing.T) {
 	}
 }
 
-// A read/write lock is acquired after Inspect has asked for one, and before it asks for a plain lock.
+// A read/write lock is acquired after Inspect has read the key as such, and before it reads it as a plain lock.
 func TestInspect_acquiredMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

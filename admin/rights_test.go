@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An operator needs each right that docs/operate/security.md lists for the kinds and for admin, and no other.
+// An operator needs exactly the permissions that docs/operate/security.md lists for the types of locks and for admin.
 func TestLeastRights(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -68,7 +68,7 @@ func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
 	return "orders:gone"
 }
 
-// For a user who may not read the keys that belong to a lock, the error names the missing permission, not another type.
+// For a user without permission to read the other keys of a lock, the error names the missing permission, and not a wrong type.
 func TestInspect_denied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -23,7 +23,7 @@ func TestSemaphore_forcedAndIdle(t *testing.T) {
 	})
 }
 
-// Semaphores are listed and inspected while they are in use, and a permit is taken from its holder by force.
+// Semaphores are listed and inspected while they are in use, and a permit can be force-unlocked.
 func TestSemaphore(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		s.lock(s.c.NewLock("orders"))
@@ -83,7 +83,7 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
-// A semaphore that nobody holds is a number like any other. Inspect shows it as one, and says that it may be a counter; a list does not.
+// A semaphore without holders is a plain number in Redis. Inspect shows it as a semaphore that may be a counter. A list omits it.
 func TestSemaphore_idle(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		if err := s.lock(s.c.NewSemaphore("gpus", 4)).Unlock(s.Context()); err != nil {

@@ -55,7 +55,8 @@ func TestSurvey(t *testing.T) {
 	})
 }
 
-// A survey of many keys has after each look what it found so far, as it is now: a lock that was released is gone, and is back when it is held again.
+// After each look, a survey of many keys has the current state of what it has found so far. A released lock disappears, and reappears when it is
+// held again.
 func TestSurvey_parts(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		var noise rueidis.Commands
@@ -97,7 +98,7 @@ func TestSurvey_parts(t *testing.T) {
 			s.Errorf("free: %s", got)
 		}
 		s.lock(s.client("second", client.WithLabel("zone=a")).NewLock(known))
-		for range 2 { // whether or not the scan passes by
+		for range 2 { // whether or not the scan reaches it
 			_, seen := s.look(survey, 0)
 			found := false
 			for _, l := range seen.Locks {
@@ -110,7 +111,7 @@ func TestSurvey_parts(t *testing.T) {
 	})
 }
 
-// What nobody holds is as of the latest pass.
+// Keys without holders are as of the latest pass.
 func TestSurvey_limits(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		_, err := s.c.NewRateLimiter("api", ratelimit.FailClosed().After(patience), ratelimit.PerHour(10)).Take(s.Context(), "alice", 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// say publishes a message as clients do, and returns the number of its listeners.
+// say publishes a message as clients do, and returns the number of its receivers.
 func (s *scene) say(channel, message string) int64 {
 	s.Helper()
 	cmd := s.rdb.B().Publish().Channel(channel).Message(message).Build()
@@ -30,22 +30,22 @@ func (s *scene) say(channel, message string) int64 {
 	return n
 }
 
-// one reports whether a message that reached one client told n of them.
+// one reports whether n is the number of receivers of a message that one client received.
 func (s *scene) one(n int) bool { return n == 1 || n == 0 && s.plain }
 
-// hears waits until the client listens for messages about its locks, as it does once it has held one for a second.
+// hears waits until the client is subscribed to messages about its locks, once it has held a lock for a second.
 func (s *scene) hears(c *client.Client) {
 	s.Helper()
 	channel, _ := registry.Taken(c.ID()+":1", "")
 	s.until("it listens", func() bool { return s.say(channel, "hello") > 0 })
 }
 
-// Unlock tells the holder at once who took the lock and why, and the waiter gets the lock. The
-// cause of the loss has the words of the message, so it does not come from the next renewal.
+// ForceUnlock immediately notifies the holder of the operator and the reason, and the waiter acquires
+// the lock. The cause of the loss has the text of the message, so it does not come from the next renewal.
 func TestUnlock(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
-		s.lock(s.c.NewLock("long")) // so that the client listens while the others come
+		s.lock(s.c.NewLock("long")) // so that the client is subscribed during the others
 		s.hears(s.c)
 		for kind, of := range map[string]func(*client.Client) lock.Locker{
 			"plain": func(c *client.Client) lock.Locker { return c.NewLock("plain") },
@@ -94,11 +94,11 @@ func TestUnlock(t *testing.T) {
 	})
 }
 
-// A lease that is fixed is never renewed, so only the message can tell its holder. A client listens as soon as one of
-// its holds is a second old, also if a younger one was looked at first.
+// A fixed lease is never renewed, so only the message can notify its holder. A client subscribes as soon as one of its
+// holds is a second old, even if it has checked a younger one first.
 func TestUnlock_fixedLease(t *testing.T) {
 	everywhere(t, func(s *scene) {
-		if err := s.lock(s.c.NewLock("before")).Unlock(s.Context()); err != nil { // so the first look finds a young hold, or none
+		if err := s.lock(s.c.NewLock("before")).Unlock(s.Context()); err != nil { // so that the first check finds a young hold, or none
 			s.Fatal(err)
 		}
 		h := s.lock(s.c.NewLock("fixed", lock.WithFixedLease(time.Hour)))
@@ -113,8 +113,8 @@ func TestUnlock_fixedLease(t *testing.T) {
 	})
 }
 
-// A hold that is younger than a second, whose client does not listen yet, is told when the client begins to listen: long before its next renewal, if
-// there is one. By the note it is told who took the lock. So is an Unlock that comes before, and a client that never listens.
+// If a hold is younger than a second and its client is not subscribed yet, the client detects the force-unlock when it subscribes: long before its
+// next renewal, if there is one. The audit record names the operator. It also does so for an earlier Unlock, and for a client that never subscribes.
 func TestUnlock_youngHold(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		quick := s.client("quick")
@@ -161,7 +161,7 @@ func TestUnlock_youngHold(t *testing.T) {
 	})
 }
 
-// A note about an earlier holder, or one that is older than the hold, explains no loss.
+// An audit record about an earlier holder, or one that is older than the hold, does not explain a loss.
 func TestUnlock_notesOfOthers(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		for name, note := range map[string]string{
@@ -182,7 +182,7 @@ func TestUnlock_notesOfOthers(t *testing.T) {
 		}
 		_ = first.Unlock(s.Context())
 		h := s.lock(s.c.NewLock("twice", lock.WithFixedLease(time.Hour)))
-		s.do("PEXPIRE", "leasehold_forced:{twice}", "604700000") // it was 100 s ago
+		s.do("PEXPIRE", "leasehold_forced:{twice}", "604700000") // as if the force-unlock was 100 s ago
 		s.do("DEL", "twice")
 		if err := h.Unlock(s.Context()); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) {
 			s.Errorf("an older note: %v", err)
@@ -190,7 +190,7 @@ func TestUnlock_notesOfOthers(t *testing.T) {
 	})
 }
 
-// Unlock takes the lock from one of several readers, and the others keep it.
+// ForceUnlock with an owner removes one of several readers, and the others keep the lock.
 func TestUnlock_oneOfSeveral(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
@@ -202,7 +202,7 @@ func TestUnlock_oneOfSeveral(t *testing.T) {
 		if l := s.inspect("rw"); len(l.Holders) != 1 || l.Holders[0].Owner != b.Owner() || b.Err() != nil {
 			s.Errorf("%+v, and its hold: %v", l, b.Err())
 		}
-		<-a.Context().Done() // the client does not listen yet: its next renewal finds the loss
+		<-a.Context().Done() // the client is not subscribed yet: its next renewal detects the loss
 		if u, err := s.admin.ForceUnlock(s.Context(), "rw", "", ""); err != nil || len(u.Holders) != 1 || u.Holders[0].Owner != b.Owner() {
 			s.Errorf("the rest: %+v, %v", u, err)
 		}
@@ -212,7 +212,7 @@ func TestUnlock_oneOfSeveral(t *testing.T) {
 	})
 }
 
-// Unlock also takes a lock of any kind from owners of Redisson.
+// ForceUnlock also removes Redisson owners, for any type of lock.
 func TestUnlock_redissons(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		for name, words := range map[string][]string{
@@ -232,7 +232,7 @@ func TestUnlock_redissons(t *testing.T) {
 	})
 }
 
-// A message is only a reason to ask Redis: a forged message takes no lock from its holder.
+// A message is only a reason to check the lock in Redis: a forged message removes no holder.
 func TestUnlock_forged(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -258,7 +258,7 @@ func TestUnlock_forged(t *testing.T) {
 	}
 }
 
-// Unlock fails in time if the server gives no answer. If the server denies a command, the error says what to do.
+// ForceUnlock fails in time if the server does not respond. If the server denies a command, the error says what to do.
 func TestUnlock_fails(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -323,8 +323,8 @@ func TestUnlock_denied(t *testing.T) {
 	}
 }
 
-// A holder gives the lock back between the look and the release. The note does not name it,
-// and an earlier note stays.
+// A holder releases the lock after ForceUnlock has read it. The audit record does not name the
+// holder, and an earlier record stays.
 func TestUnlock_givenBackMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -348,7 +348,7 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 	inVain := func() {
 		t.Helper()
 		proxy.OnRequest(func(req [][]byte) redistest.Action {
-			if strings.EqualFold(string(req[0]), "SET") { // the note
+			if strings.EqualFold(string(req[0]), "SET") { // the audit record
 				s.Do(t, "DEL", "orders")
 			}
 			return redistest.Action{}
@@ -373,11 +373,11 @@ func TestUnlock_givenBackMeanwhile(t *testing.T) {
 	}
 }
 
-// The ForceUnlock of a lock tells holders of other clients at once, too: the cause of the loss has the words of the message.
+// The ForceUnlock of a lock immediately notifies holders of other clients, too: the cause of the loss has the text of the message.
 func TestForceUnlock_tellsOthers(t *testing.T) {
 	everywhere(t, func(s *scene) {
 		second := s.client("second")
-		s.lock(s.c.NewLock("long")) // so that the client listens
+		s.lock(s.c.NewLock("long")) // so that the client is subscribed
 		s.hears(s.c)
 		type forced interface {
 			ForceUnlock(context.Context) (bool, error)
@@ -402,7 +402,7 @@ func TestForceUnlock_tellsOthers(t *testing.T) {
 	})
 }
 
-// readers has three clients read a lock, and returns them in the order in which Unlock takes the lock from them.
+// readers lets three clients read a lock, and returns them in the order in which ForceUnlock removes them.
 func (s *scene) readers(name string) []lock.Holder {
 	s.Helper()
 	for _, who := range []string{"a", "b", "c"} {
@@ -416,7 +416,7 @@ func (s *scene) readers(name string) []lock.Holder {
 	return readers
 }
 
-// ForceUnlockOwners takes the lock from the owners that it is given, and from no others. There is one note, which names all of them.
+// ForceUnlockOwners removes exactly the given owners. One audit record names all of them.
 func TestForceUnlockOwners(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -438,7 +438,7 @@ func TestForceUnlockOwners(t *testing.T) {
 	}
 }
 
-// An Unlock that gets no answer in the middle says who has lost the lock, and of whom that is not known.
+// If a reply is lost during a ForceUnlock, the result has the holders that lost the lock, and the error names the one whose outcome is unknown.
 func TestUnlock_noAnswer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -448,7 +448,7 @@ func TestUnlock_noAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	readers := newScene(t, func() rueidis.Client { return s.Client(t) }).readers("rw")
-	// unlock takes the lock from two of the readers, and does act with the command about the second of them.
+	// unlock removes two of the readers, and applies act to the command about the second one.
 	unlock := func(ctx context.Context, i, j int, act func() redistest.Action) (admin.ForceUnlockResult, error) {
 		proxy.OnRequest(func(req [][]byte) redistest.Action {
 			if strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(b []byte) bool { return string(b) == readers[j].Owner }) {

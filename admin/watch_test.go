@@ -45,7 +45,7 @@ func (s *scene) watch(names ...string) *watching {
 	return w
 }
 
-// tells waits for an event of this kind about this lock and this owner.
+// tells waits for an event of this type about this lock and this owner.
 func (w *watching) tells(what admin.EventType, name, owner string) admin.Event {
 	w.Helper()
 	limit := time.After(patience)
@@ -148,7 +148,7 @@ func TestWatch_expiredBesideOthers(t *testing.T) {
 	})
 }
 
-// A force-unlock removes one holder after the other. Each is reported as force-unlocked, even if Watch reads the lock in between.
+// A force-unlock removes the holders one by one. Each is reported as force-unlocked, even if Watch reads the lock in between.
 func TestWatch_forceUnlockOfSeveral(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -184,7 +184,7 @@ func TestWatch_forceUnlockOfSeveral(t *testing.T) {
 	}
 }
 
-// A watcher does not count as a waiter, for which a holder would let a plain lock go.
+// A watcher does not count as a waiter, for which a holder would release a plain lock.
 func TestWatch_countsAsNobody(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -224,7 +224,7 @@ func TestWatch_fails(t *testing.T) {
 	}
 	sc.do("SET", "text", "x")
 	n := 0
-	for _, err := range sc.admin.Watch(t.Context(), "text") { // Watch goes on after the error
+	for _, err := range sc.admin.Watch(t.Context(), "text") { // Watch continues after the error
 		if !errors.Is(err, lock.ErrWrongType) {
 			t.Errorf("%v", err)
 		}
