@@ -38,7 +38,7 @@ func (s *site) until(path string, ok func(text string) bool) (text string) {
 	}
 }
 
-// The JSON of locks has these fields, selects as the page does, and has no owner.
+// The JSON of locks has these fields, supports the parameters of the page, and has no owner strings.
 func TestAPI_locks(t *testing.T) {
 	server := redistest.Start(t)
 	s := serve(t, server.Client(t))
@@ -72,7 +72,7 @@ func TestAPI_locks(t *testing.T) {
 	}
 }
 
-// Two names that are not UTF-8 can look alike in JSON. Their bytes tell them apart.
+// Two names that are not UTF-8 can look alike in JSON. Their bytes distinguish them.
 func TestAPI_bytes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -110,7 +110,7 @@ func TestAPI_upload(t *testing.T) {
 	}
 }
 
-// An error is in the JSON, with a status that says so.
+// An error is in the JSON, with a status for it.
 func TestAPI_fault(t *testing.T) {
 	server := redistest.Start(t)
 	s := serve(t, server.Client(t, server.AddUser(t, "nobody", "~*", "+ping")))
@@ -119,7 +119,8 @@ func TestAPI_fault(t *testing.T) {
 	}
 }
 
-// What a look has shown stays: on the page of the lock, and as JSON. Nothing is recorded before the first look, and without a browser only by Record.
+// The holds of earlier looks are on the page of the lock, and in the JSON. Nothing is recorded before the first look. Without a browser, only Record
+// records.
 func TestAPI_history(t *testing.T) {
 	server := redistest.Start(t)
 	s := serve(t, server.Client(t))
@@ -167,7 +168,7 @@ func TestAPI_history(t *testing.T) {
 	}
 }
 
-// Record looks although no browser is there, until its context is canceled.
+// Record reads the locks without a browser, until its context is canceled.
 func TestRecord(t *testing.T) {
 	server := redistest.Start(t)
 	h, err := dashboard.New(server.Client(t))

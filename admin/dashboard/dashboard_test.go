@@ -32,10 +32,10 @@ var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// patience limits the wait for something that happens at once, even on a busy machine.
+// patience limits the wait for something that happens immediately, even on a busy machine.
 const patience = 20 * time.Second
 
-// site is a page that a server of the test serves, under a path of its own.
+// site is a dashboard that a server of the test serves under its own path.
 type site struct {
 	*testing.T
 	*httptest.Server
@@ -94,7 +94,7 @@ func (s *site) says(path string, want int, texts ...string) string {
 	return text
 }
 
-// settles waits until a page says text, as the survey that it shows may be incomplete, and returns the page.
+// settles waits until a page contains text, because its survey may be incomplete, and returns the page.
 func (s *site) settles(path, text string) string {
 	s.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -110,7 +110,7 @@ func (s *site) settles(path, text string) string {
 
 func billing(t *testing.T, rdb rueidis.Client, name string) *client.Client {
 	t.Helper()
-	c, err := client.New(rdb, client.WithName(name), client.WithLabel("zone=a"), client.WithWatchdogTimeout(10*time.Minute)) // no renewal finds a forced unlock before the message about it
+	c, err := client.New(rdb, client.WithName(name), client.WithLabel("zone=a"), client.WithWatchdogTimeout(10*time.Minute)) // no renewal detects a force-unlock before the message about it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func mustLock(t *testing.T, l lock.Locker) lock.Hold {
 	return h
 }
 
-// knows waits until the server knows who the client is.
+// knows waits until Redis has the entry of the client.
 func knows(t *testing.T, rdb rueidis.Client, c *client.Client) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -140,7 +140,7 @@ func knows(t *testing.T, rdb rueidis.Client, c *client.Client) {
 	}
 }
 
-// The pages tell what Redis knows, without an owner string and without believing a name to be markup. They work under any path.
+// The pages show what Redis stores, without owner strings, and escape markup in names. They work under any path.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	for name, connect := range map[string]func(t *testing.T) rueidis.Client{
@@ -187,7 +187,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// unknown checks that no page takes what could not be read for nothing.
+// unknown checks that no page shows what could not be read as zero or empty.
 func (s *site) unknown() {
 	s.Helper()
 	for page, want := range map[string]string{"": `<span class="much">unknown</span>`, "locks": "unknown number of locks", "clients": "unknown number of clients", "graph": "Unknown.", "limits": "Unknown."} {
@@ -198,7 +198,7 @@ func (s *site) unknown() {
 	}
 }
 
-// A key that is no lock, a server that is gone, and a user without rights: the page says so, and nothing else.
+// If a key is not a lock, the server is unavailable, or the user lacks permissions, the page says only that.
 func TestPages_faults(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -224,7 +224,7 @@ func TestPages_faults(t *testing.T) {
 	s.unknown()
 }
 
-// Each answer forbids what the pages do not need. Static files may be kept, pages not.
+// The headers of each response forbid what the pages do not need. Static files may be cached, but pages may not.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	s := serve(t, redistest.Start(t).Client(t))
@@ -249,7 +249,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// form is what the page of a lock lets a browser send.
+// form returns the values of the form on the page of a lock.
 func (s *site) form(name string) url.Values {
 	s.Helper()
 	_, text := s.get("lock?name=" + url.QueryEscape(name))
@@ -274,7 +274,7 @@ func (s *site) post(v url.Values, edit ...func(*http.Request)) (int, string) {
 	return s.answer(s.browser.Do(r))
 }
 
-// Only a browser that has typed the name on this page unlocks a lock, and only from the holder that it has shown.
+// Only a request with the name typed on this page unlocks a lock, and it removes only the displayed holder.
 func TestUnlock(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -353,7 +353,7 @@ func TestUnlock(t *testing.T) {
 		t.Fatalf("the holder has lost it: %v", h.Err())
 	}
 
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it listens once the lock was held for a second
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it subscribes once the lock was held for a second
 		reply := server.Do(t, "PUBLISH", "leasehold_client:"+c.ID(), "hello")
 		if n, err := reply.ToInt64(); err == nil && n > 0 {
 			break
@@ -386,7 +386,7 @@ func TestUnlock(t *testing.T) {
 	s.says("lock?name=orders:42&unlocked=1&notified=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
 }
 
-// A browser keeps its cookie when a link leads to the page, so that the forms of its other tabs stay valid.
+// A browser keeps its cookie when it follows a link to the page, so that the forms in its other tabs stay valid.
 func TestUnlock_cookie(t *testing.T) {
 	t.Parallel()
 	s := serve(t, redistest.Start(t).Client(t), dashboard.WithForceUnlock(nil))
@@ -408,7 +408,7 @@ func TestUnlock_cookie(t *testing.T) {
 	}
 }
 
-// A name need not be text. The page shows the line that asks Redis for that name, and for no other.
+// A name need not be valid UTF-8. The page shows the command line for exactly that name.
 func TestLock_nameOfBytes(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -416,7 +416,7 @@ func TestLock_nameOfBytes(t *testing.T) {
 	serve(t, server.Client(t)).says("lock?name=a%27%FFb", 200, "redis-cli HGETALL $&#39;a\\&#39;\\xffb&#39;")
 }
 
-// Where the note cannot be written, the page and the log say so.
+// If the audit record cannot be written, the page and the log say so.
 func TestUnlock_noNote(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -431,7 +431,7 @@ func TestUnlock_noNote(t *testing.T) {
 	}
 }
 
-// follow follows a page, and returns what each of its events brings.
+// follow follows a page, and returns the HTML of each of its events.
 func (s *site) follow(t *testing.T, query string) <-chan string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -483,7 +483,7 @@ func await(t *testing.T, events <-chan string, f func(html string) bool) {
 			if f(html) {
 				return
 			}
-			if html != "" { // else it has new times alone
+			if html != "" { // otherwise only the time is new
 				latest = html
 			}
 		case <-limit:
@@ -492,7 +492,7 @@ func await(t *testing.T, events <-chan string, f func(html string) bool) {
 	}
 }
 
-// A page that is followed says what happens, and says nothing again while nothing happens.
+// A page that is followed sends changes, and sends no content again while nothing changes.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -516,7 +516,7 @@ func TestFollow(t *testing.T) {
 	s.says("events?view=nothing", 404)
 }
 
-// However many browsers are there, they ask Redis as often as one, and not at all when they are gone.
+// Any number of browsers causes as many commands to Redis as one browser. Without browsers, no commands are sent.
 func TestFollow_manyBrowsers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -535,7 +535,7 @@ func TestFollow_manyBrowsers(t *testing.T) {
 	for range rounds {
 		await(t, all[0], func(string) bool { return true })
 	}
-	// A survey takes two calls of SCAN, and more if a stream misses one. One may be on its way at each end.
+	// A survey takes two calls of SCAN, and a stream can miss a survey. At each end, one may be in progress.
 	const most = 4 * (rounds + 2)
 	if n := server.CommandCallsByClients(t, "scan"); n > most {
 		t.Errorf("%d calls of SCAN in %d rounds", n, rounds)
@@ -548,11 +548,11 @@ func TestFollow_manyBrowsers(t *testing.T) {
 	}
 }
 
-// The page takes a bounded number of browsers that follow it.
+// A bounded number of browsers can follow a page.
 func TestFollow_bounded(t *testing.T) {
 	t.Parallel()
 	s := serve(t, redistest.Start(t).Client(t))
-	for range 257 { // a question for the header takes no place
+	for range 257 { // a HEAD request does not count
 		resp, err := s.browser.Head(s.URL + "/ops/locks/events?view=clients")
 		if err != nil {
 			t.Fatal(err)
@@ -599,7 +599,7 @@ func TestGraph(t *testing.T) {
 	}
 }
 
-// A lock that the user may list and not read does not hide the others, and the page does not take it for one without waiters.
+// A lock that the user is allowed to list but not to read does not hide the others, and the page does not show it as one without waiters.
 func TestGraph_unread(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -615,7 +615,7 @@ func TestGraph_unread(t *testing.T) {
 			done <- struct{}{}
 		}()
 	}
-	rights := []string{"+@all", "~plain", "~rw", "~leasehold_client:*", "~redisson_*", "~leasehold_rwlock_wish:*"} // and not leasehold_rwlock_turn
+	rights := []string{"+@all", "~plain", "~rw", "~leasehold_client:*", "~redisson_*", "~leasehold_rwlock_wish:*"} // but not leasehold_rwlock_turn
 	s := serve(t, server.Client(t, server.AddUser(t, "narrow", rights...)))
 	await(t, s.follow(t, "view=graph"), func(html string) bool {
 		return strings.Contains(html, "plain is held by") && strings.Contains(html, "the waiters of 1 lock cannot be read") && strings.Contains(html, "inspect &#34;rw&#34;: Redis: NOPERM") &&
@@ -628,8 +628,8 @@ func TestGraph_unread(t *testing.T) {
 	}
 }
 
-// The pages show semaphores, also what the dead have left of one. A ring through a semaphore is a ring only if all its
-// holders are in it.
+// The pages show semaphores, even one with only the keys of dead owners. A ring through a semaphore counts only if all
+// of its holders are in the ring.
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -659,7 +659,7 @@ func TestSemaphore(t *testing.T) {
 		_, _ = l.Lock(ctx)
 		done <- struct{}{}
 	}
-	go wait(a.NewLock("y"))                 // beta has it,
+	go wait(a.NewLock("y"))                 // beta holds it,
 	go wait(b.NewSemaphore("gpus", 4).N(3)) // and waits for alpha or gamma
 	knows(t, rdb, a)
 	knows(t, rdb, b)
@@ -667,7 +667,7 @@ func TestSemaphore(t *testing.T) {
 	await(t, events, func(html string) bool {
 		return strings.Contains(html, "gpus is held by") && strings.Contains(html, "y is held by beta") && strings.Contains(html, "No deadlock found.")
 	})
-	if err := third.Unlock(t.Context()); err != nil { // now alpha alone keeps beta waiting
+	if err := third.Unlock(t.Context()); err != nil { // now beta waits only for alpha
 		t.Fatal(err)
 	}
 	await(t, events, func(html string) bool { return strings.Contains(html, "Possible deadlock:") })
@@ -694,7 +694,7 @@ func TestLock_manyHolders(t *testing.T) {
 	}
 }
 
-// The pages show latches with what is left to count, and wait groups with those active, done and lost, also when nobody is active any more.
+// The pages show latches with their count, and wait groups with their active, done and lost workers, even if none is active.
 func TestLatchAndWaitGroup(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -771,7 +771,7 @@ func TestNew_wrongly(t *testing.T) {
 	}
 }
 
-// A browser that reads nothing is not followed for ever: each write has an end.
+// A browser that does not read cannot keep its stream open: each write has a deadline.
 func TestFollow_writesHaveAnEnd(t *testing.T) {
 	t.Parallel()
 	h, err := dashboard.New(redistest.Start(t).Client(t))
@@ -786,7 +786,7 @@ func TestFollow_writesHaveAnEnd(t *testing.T) {
 	}
 }
 
-// limited is an answer that knows its deadline. It ends the request after a few writes.
+// limited is a response that records its write deadline. It ends the request after a few writes.
 type limited struct {
 	*httptest.ResponseRecorder
 	cancel          context.CancelFunc
@@ -806,6 +806,6 @@ func (w *limited) Write(b []byte) (int, error) {
 	if w.writes++; w.writes == 2 {
 		w.cancel()
 	}
-	w.until = time.Time{} // the next one must set it anew
+	w.until = time.Time{} // the next write must set it again
 	return len(b), nil
 }

@@ -18,7 +18,7 @@ func ExampleHandler() {
 		log.Fatal(err)
 	}
 	defer rdb.Close()
-	operator := func(r *http.Request) string { // as your authentication has set it
+	operator := func(r *http.Request) string { // set by your authentication
 		user, _, _ := r.BasicAuth()
 		return user
 	}

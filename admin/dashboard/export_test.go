@@ -7,8 +7,8 @@ import (
 	"github.com/leasehold-go/leasehold/admin"
 )
 
-// LimitSurvey returns a function that continues a survey of limiters and filters for about limit for each kind. It returns their number and
-// what the page says of the look.
+// LimitSurvey returns a function that continues a survey of limiters and filters, for about limit for each type. The function returns their
+// number, and the progress as the page shows it.
 func LimitSurvey(a *admin.Admin, limit time.Duration) func(context.Context) (found int, says string, err error) {
 	s := newLimitSurveyor(a)
 	s.limit = limit

@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// held returns a lock as a survey has it, with one holder and these waiters.
+// held returns a lock as in a survey, with one holder and these waiters.
 func held(name, holder string, waiters ...string) (l admin.Lock) {
 	l.Name, l.Kind = name, admin.Plain
 	l.Holders = []lock.Holder{{Owner: holder, Count: 1}}
@@ -23,8 +23,8 @@ func held(name, holder string, waiters ...string) (l admin.Lock) {
 
 func never(edgeID) bool { return false }
 
-// Two replicas whose requests take one lock each hold and wait across each other all the time. The holders change from survey to
-// survey, so nobody is deadlocked. When they stop changing, they may be.
+// Two replicas whose requests acquire one lock each always hold a lock that the other one waits for. While the holders change from
+// survey to survey, there is no deadlock. When they stop changing, there may be one.
 func TestGraph_healthy(t *testing.T) {
 	var s surveyor
 	at := time.Now()
@@ -48,7 +48,7 @@ func TestGraph_healthy(t *testing.T) {
 	}
 }
 
-// Surveys that follow each other quickly do not make an edge last, and few surveys that took long do not either.
+// An edge is not lasting after many surveys in a short time, nor after too few surveys in a long time.
 func TestSurveyor_lasted(t *testing.T) {
 	id := edgeID{lock: "x", owner: "a:1"}
 	for _, c := range []struct {
@@ -70,7 +70,7 @@ func TestSurveyor_lasted(t *testing.T) {
 	}
 }
 
-// An owner that is both a holder and a waiter is deadlocked as soon as it is seen. Owners of the same process are not.
+// An owner that is both a holder and a waiter counts immediately. Different owners of one process do not.
 func TestGraph_owners(t *testing.T) {
 	if g := graphOf([]admin.Lock{held("x", "a:1", "b:1"), held("y", "b:1", "a:1")}, never); g.Rings != 1 {
 		t.Errorf("two threads that wait for each other: %d rings", g.Rings)
@@ -83,7 +83,7 @@ func TestGraph_owners(t *testing.T) {
 	}
 }
 
-// Of clients that wait for each other in several ways, the smallest ring is shown.
+// If clients wait for each other in several rings, the smallest one is shown.
 func TestGraph_smallest(t *testing.T) {
 	locks := []admin.Lock{held("1", "a:1", "d:1"), held("2", "b:1", "a:1"), held("6", "a:1", "b:1"), held("3", "c:1", "b:1"), held("4", "d:1", "c:1", "b:1"), held("5", "e:1", "c:1")}
 	g := graphOf(locks, never)
@@ -101,7 +101,7 @@ func TestGraph_smallest(t *testing.T) {
 		t.Errorf("the ring goes through the locks %s, with %q", got, g.Drawings[0].Ring)
 	}
 
-	// A shorter ring through an edge that does not last is none.
+	// A shorter ring through an edge that is not lasting does not count.
 	clients := []admin.Lock{held("1", "a:1", "c:2"), held("2", "b:1", "a:2"), held("3", "c:1", "b:2"), held("4", "a:3", "b:2", "c:3")}
 	g = graphOf(clients, func(id edgeID) bool { return id != edgeID{lock: "4", owner: "b:2", waits: true} })
 	if g.Rings != 1 || len(g.Drawings[0].Ring) != 6 {

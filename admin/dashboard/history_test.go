@@ -13,10 +13,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// began is when the looks of these tests begin.
+// began is the time of the first look in these tests.
 var began = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 
-// heldBy is a lock that these owners hold, with 30 s of lease left.
+// lockOf returns a lock that these owners hold, with 30 s of lease left.
 func lockOf(name string, owners ...string) admin.Lock {
 	l := admin.Lock{State: lock.State{Name: name, Lease: 30 * time.Second}, Kind: admin.Plain, Holding: len(owners)}
 	for _, o := range owners {
@@ -25,7 +25,7 @@ func lockOf(name string, owners ...string) admin.Lock {
 	return l
 }
 
-// says returns the holds of a lock in words.
+// says returns the holds of a lock as text.
 func (h *history) says(name string, now time.Time) string {
 	var all []string
 	for _, p := range h.of(name, now) {
@@ -75,7 +75,7 @@ func TestHistory(t *testing.T) {
 	slow := lockOf("slow", "u")
 	h.see(surveyOf(100*time.Second, slow))
 	none := surveyOf(110 * time.Second)
-	none.took = 20 * time.Second // the lease ends meanwhile
+	none.took = 20 * time.Second // the lease expires during the look
 	h.see(none)
 	if got := h.says("slow", began.Add(2*minute)); got != "u 10s lease expired" {
 		t.Errorf("after a slow look: %s", got)
@@ -113,7 +113,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// A survey has no audit records, so a look at the lock corrects how its holds ended.
+// A survey has no audit records, so a later read of the lock corrects how its holds ended.
 func TestHistory_amended(t *testing.T) {
 	x := lock.Client{Name: "x", Host: "host-1"}
 	for name, c := range map[string]struct {
@@ -149,7 +149,7 @@ func TestHistory_amended(t *testing.T) {
 	}
 }
 
-// A force-unlock with an owner ends one hold of several. The others that have ended since were released.
+// A force-unlock with an owner ends one of several holds. The others that have ended since were released.
 func TestHistory_oneOfSeveral(t *testing.T) {
 	var h history
 	both, none := lockOf("a", "x", "y"), lockOf("a")
@@ -197,7 +197,7 @@ func TestHistory_waitGroupWithTheNameOfALock(t *testing.T) {
 	}
 }
 
-// A history is bounded, and forgets the oldest hold first.
+// A history is bounded, and drops the oldest hold first.
 func TestHistory_bounded(t *testing.T) {
 	var h history
 	for i := range mostPast + 10 {
@@ -209,7 +209,7 @@ func TestHistory_bounded(t *testing.T) {
 	}
 }
 
-// Looks that never show all holds keep only those that they have shown within a minute, and say of what they no longer show that its end is not known.
+// If no look has all holds, the history keeps only the holds that were found within a minute. The end of the others is recorded as unknown.
 func TestHistory_parts(t *testing.T) {
 	for name, look := range map[string]func(h *history, i int, at time.Duration){
 		"many holders": func(h *history, i int, at time.Duration) {
@@ -245,7 +245,7 @@ func TestHistory_parts(t *testing.T) {
 	}
 }
 
-// A hold that is new after a time without looks may have begun long before; one that two looks at its lock enclose has not.
+// A new hold after a time without looks may have begun long before. A hold that began between two looks at its lock has not.
 func TestHistory_before(t *testing.T) {
 	var h history
 	h.seeLock(lockOf("a", "x"), began, true)
@@ -262,7 +262,7 @@ func TestHistory_before(t *testing.T) {
 	}
 }
 
-// What ended in a minute of the hour before takes nothing from the minute that has its place.
+// A hold that ended in a minute of the previous hour does not change the minute that has replaced it.
 func TestHistory_lateEnd(t *testing.T) {
 	var h history
 	h.see(surveyOf(0, lockOf("a", "x")))
@@ -304,7 +304,7 @@ func TestHistory_sparks(t *testing.T) {
 func TestOverview_sparks(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	w := httptest.NewRecorder()
-	for minute := int64(-1); time.Now().Unix()/60 != minute; { // a minute that begins meanwhile moves the points
+	for minute := int64(-1); time.Now().Unix()/60 != minute; { // if another minute begins, the points move
 		minute = time.Now().Unix() / 60
 		h, err := New(rdb)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The pages tell how limiters, filters and elections stand, and mark up nothing that an application has written.
+// The pages show the state of limiters, filters and elections, and escape markup in texts of applications.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -88,7 +88,7 @@ func TestLimits(t *testing.T) {
 	s.says("lock?name=old", 200, "Earlier leader (no leader now)")
 }
 
-// On a server with many keys the list fills in, look by look.
+// On a server with many keys, the list fills in with each look.
 func TestLimits_fill(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
