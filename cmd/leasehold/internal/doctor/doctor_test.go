@@ -49,7 +49,7 @@ func verify(t *testing.T, r Report, wants map[string]want) {
 	}
 }
 
-// examine examines, and warns of nothing that is only slow: that depends on this machine.
+// examine examines without warnings about slowness, which depends on this machine.
 func examine(t *testing.T, rdb rueidis.Client, o Options) Report {
 	t.Helper()
 	o.Slow = cmp.Or(o.Slow, time.Hour)
@@ -106,7 +106,7 @@ func TestExamine_eviction(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t, test.config...)
 			wants := map[string]want{"memory": test.want}
-			if name == "nearly full" { // and more than that
+			if name == "nearly full" { // in fact, full
 				wants["lock"] = want{Failure, "OOM", "above"}
 				wants["replicas"] = want{OK, "", ""}
 			}
@@ -115,8 +115,8 @@ func TestExamine_eviction(t *testing.T) {
 	}
 }
 
-// A right to ask that the user lacks is no fault of the server; a right that it lacks for a lock it needs
-// is one.
+// If the user lacks the permission for a check, that is not a failure; if the user lacks a permission that its
+// locks need, it is one.
 func TestExamine_user(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -159,18 +159,18 @@ func TestExamine_user(t *testing.T) {
 	noKeys(t, s)
 }
 
-// 1: A replica copies, and confirms. 2: It no longer does. 3: The doctor asks the replica itself.
+// 1: A replica copies, and confirms. 2: It no longer does. 3: The doctor checks the replica itself.
 func TestExamine_replica(t *testing.T) {
 	t.Parallel()
 	primary := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	host, port, _ := strings.Cut(primary.Addr(), ":")
 	replica := redistest.Start(t, "--replicaof", host+" "+port)
-	replica.WaitUntilFollows(t, primary) // a primary that says online may still keep back what is written
+	replica.WaitUntilFollows(t, primary) // a primary that reports online may still delay what is written
 	rdb := primary.Client(t)
 	r := examine(t, rdb, Options{})
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); r = examine(t, rdb, Options{}) {
 		if slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Name == "replicas" && c.Status == OK }) {
-			break // on a busy machine a replica can be late once
+			break // on a busy machine, a replica can be late once
 		}
 	}
 	verify(t, r, map[string]want{"replicas": {OK, "1 of 1 online; all confirm a write in", ""}}) // 1
@@ -192,7 +192,7 @@ func TestExamine_cluster(t *testing.T) {
 	rdb := c.Client(t)
 	r := examine(t, rdb, Options{})
 	for end := time.Now().Add(time.Minute); r.Status != OK && time.Now().Before(end); {
-		r = examine(t, rdb, Options{}) // on a busy machine a replica can be late once
+		r = examine(t, rdb, Options{}) // on a busy machine, a replica can be late once
 	}
 	if r.Mode != "cluster" || r.Status != OK {
 		t.Errorf("mode %q, status %s", r.Mode, r.Status)
@@ -212,7 +212,7 @@ func TestExamine_cluster(t *testing.T) {
 		"lock":                {OK, "acquired", ""},
 	})
 
-	// With no primary that responds, any name is as good as another.
+	// If no primary responds, any name is chosen.
 	chosen := make(chan struct{})
 	go func() {
 		defer close(chosen)
@@ -245,7 +245,7 @@ func TestExamine_cluster(t *testing.T) {
 	}
 }
 
-// One script takes longer than it may, and the others do not count.
+// One script exceeds the maximum time. The others do not matter.
 func TestExamine_slow(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -261,7 +261,7 @@ func TestExamine_slow(t *testing.T) {
 	}
 }
 
-// A server whose replies are late is suitable for locks, as the checks before say.
+// A server whose replies are late is suitable for locking, as the earlier checks show.
 func TestExamine_lateReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -283,7 +283,7 @@ func TestExamine_lateReplies(t *testing.T) {
 	noKeys(t, s)
 }
 
-// A clock that is wrong, and a server that knows little.
+// A wrong clock, and a server that reports little.
 func TestExamine_clock(t *testing.T) {
 	t.Parallel()
 	s, err := memredis.Start()
@@ -312,7 +312,7 @@ func TestExamine_clock(t *testing.T) {
 	}
 }
 
-// The doctor finds that a server stops answering, within the time limit.
+// The doctor reports within the time limit that a server stopped responding.
 func TestExamine_frozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -330,7 +330,7 @@ func TestExamine_frozen(t *testing.T) {
 	verify(t, r, map[string]want{"connection": {Failure, "", "paused"}})
 }
 
-// A server that does not tell its role may be a replica.
+// A server that does not report its role may be a replica.
 func TestRole_unknown(t *testing.T) {
 	t.Parallel()
 	e := &exam{rdb: redistest.Start(t).Client(t)}

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// documented returns the lists of docs/operate/security.md, without the patterns for names that have
-// braces of their own.
+// documented returns the lists of docs/operate/security.md, without the patterns for names that
+// contain braces.
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
 	doc, err := os.ReadFile("../../../../docs/operate/security.md")
@@ -41,7 +41,7 @@ func documented(t *testing.T) map[string][]string {
 	return lists
 }
 
-// The doctor knows of every right that the documentation names, and of no other.
+// The doctor has exactly the permissions that the documentation lists.
 func TestNeeds_asDocumented(t *testing.T) {
 	t.Parallel()
 	lists := documented(t)
@@ -58,7 +58,7 @@ func TestNeeds_asDocumented(t *testing.T) {
 	}
 }
 
-// all returns all rights of all lists, once each.
+// all returns the permissions of all lists, without duplicates.
 func all() (rights []string) {
 	for _, n := range needs {
 		for right := range strings.FieldsSeq(n.rights) {
@@ -70,10 +70,10 @@ func all() (rights []string) {
 	return rights
 }
 
-// ourPrefix is the prefix of the names to which the users of these tests have rights.
+// ourPrefix is the prefix of the names that the users of these tests may access.
 const ourPrefix = "orders:"
 
-// asUser returns the examination by a user with these rights.
+// asUser returns an examination of a user with these permissions.
 func asUser(t *testing.T, s *redistest.Server, user string, rights []string) (*exam, *node) {
 	t.Helper()
 	rdb := s.Client(t, s.AddUser(t, user, rights...), func(o *rueidis.ClientOption) { o.ForceSingleClient = true })
@@ -83,7 +83,7 @@ func asUser(t *testing.T, s *redistest.Server, user string, rights []string) (*e
 	return e, n
 }
 
-// A user with all rights lacks none, and the doctor finds each single right that a user lacks.
+// A user with all permissions lacks none, and the doctor finds each single permission that a user lacks.
 func TestRights_eachOne(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -110,7 +110,7 @@ func TestRights_eachOne(t *testing.T) {
 	}
 }
 
-// A user without rights lacks everything that can be tested; the doctor writes nothing.
+// A user without permissions lacks everything that can be tested, and the doctor writes nothing.
 func TestRights_none(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -138,7 +138,7 @@ func TestRights_none(t *testing.T) {
 	}
 }
 
-// Since Redis 7.2 a denial has the name of the user, which can have the words of another denial.
+// Since Redis 7.2, a denial contains the name of the user, which can contain the words of another denial.
 func TestRights_nameOfTheUser(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -147,7 +147,7 @@ func TestRights_nameOfTheUser(t *testing.T) {
 	verify(t, examine(t, s.Client(t, redistest.Via(proxy)), Options{Role: "operator"}), map[string]want{"permissions admin": {Failure, "1 missing", "+hrandfield"}})
 }
 
-// A pattern that only allows reading is not enough for the scripts.
+// A pattern that allows only reading is not enough for the scripts.
 func TestRights_readOnly(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -186,8 +186,8 @@ func TestRights_noReply(t *testing.T) {
 	verify(t, examine(t, rdb, Options{Role: "operator"}), map[string]want{"permissions": {Failure, "not all checked: ", "again"}})
 }
 
-// A user with the list of one kind that needs no locks has what that kind needs, and the doctor asks for no lock. Without one
-// right of the list it says which is missing.
+// For a user with the list of one type that needs no locks, nothing is missing, and the doctor acquires no lock. If one
+// permission of the list is missing, the doctor names it.
 func TestRights_withoutLocks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -215,7 +215,7 @@ func TestRights_withoutLocks(t *testing.T) {
 		}
 		for i, right := range rights {
 			switch right {
-			case "+unsubscribe", "+ping", "+eval", "+evalsha", "+time": // the first cannot be tested; without the others, other checks say more
+			case "+unsubscribe", "+ping", "+eval", "+evalsha", "+time": // the first cannot be tested; without the others, other checks fail
 				continue
 			}
 			less := slices.Delete(slices.Clone(rights), i, i+1)

@@ -18,17 +18,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// things are names of locks of each kind, and of what is like a lock.
+// things has the names of a lock of each type, and of similar keys.
 var things = []string{"orders:plain", "orders:fair", "orders:{a}:rw", "orders:semaphore", "orders:latch", "orders:workers", "orders:election", "orders:free"}
 
-// fill has a client hold a lock of each kind, until the end of t.
+// fill makes a client hold a lock of each type until the end of t.
 func fill(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
 	c, err := client.New(rdb, client.WithName("billing"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) }) // an operator may have taken its locks
+	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) }) // an operator may have force-unlocked its locks
 	for _, l := range []lock.Locker{c.NewLock("orders:plain", lock.WithFencing()), c.NewFairLock("orders:fair"), c.NewRWLock("orders:{a}:rw").Read(), c.NewSemaphore("orders:semaphore", 2)} {
 		if _, err := l.Lock(t.Context()); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func fill(t *testing.T, rdb rueidis.Client) {
 	if _, err := c.NewWaitGroup("orders:workers").Add(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leads, done := make(chan struct{}, 2), make(chan error, 1) // a second time after an operator has taken the lock
+	leads, done := make(chan struct{}, 2), make(chan error, 1) // a second time after an operator has force-unlocked the lock
 	ctx, cancel := context.WithCancel(t.Context())
 	e := c.NewElection("orders:election")
 	go func() {
@@ -57,7 +57,7 @@ func fill(t *testing.T, rdb rueidis.Client) {
 	})
 }
 
-// apply does all that an application does with the kinds of this test, with fencing: one client holds, and another one waits.
+// apply does everything that an application does with the types of locks of this test, with fencing: one client holds, and another one waits.
 func apply(t *testing.T, rdb rueidis.Client) error {
 	var clients [2]*client.Client
 	for i := range clients {
@@ -125,7 +125,7 @@ func apply(t *testing.T, rdb rueidis.Client) error {
 	return nil
 }
 
-// watch lists, inspects and watches all that there is.
+// watch lists, inspects and watches everything.
 func watch(t *testing.T, a *admin.Admin) error {
 	for _, name := range things {
 		l, err := a.Inspect(t.Context(), name)
@@ -139,7 +139,7 @@ func watch(t *testing.T, a *admin.Admin) error {
 	return list(t, a)
 }
 
-// list lists all that there is.
+// list lists everything.
 func list(t *testing.T, a *admin.Admin) error {
 	names := map[string]bool{}
 	for l, err := range a.Locks(t.Context(), admin.Query{Idle: true}) {
@@ -159,14 +159,14 @@ func list(t *testing.T, a *admin.Admin) error {
 	return nil
 }
 
-// A user with the ACL that is printed for a role may do all that the role does, without one denial, and no more. The doctor finds nothing missing, and finds each
-// that is.
+// A user with the ACL that is printed for a role can do everything that the role does, without a denial, and nothing else. The doctor
+// finds nothing missing, and finds a permission that is removed.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	for role, test := range map[string]struct {
 		kinds          []string
 		may, mayNot    func(t *testing.T, rdb rueidis.Client, a *admin.Admin) error
-		less, reported string // a right that the user does not get, and the check that says so
+		less, reported string // a permission that the user does not get, and the check that reports it
 	}{
 		"application": {
 			kinds:  []string{"plain", "fair", "rw", "semaphore", "fencing"},
@@ -227,7 +227,7 @@ func TestRoles(t *testing.T) {
 			t.Parallel()
 			s := redistest.Start(t)
 			fill(t, s.Client(t))
-			s.Do(t, "HSET", "session:1", "name", "bob") // the keys of others, which SCAN lists, too
+			s.Do(t, "HSET", "session:1", "name", "bob") // keys of other clients, which SCAN lists, too
 			s.Do(t, "SET", "counter", "7")
 			o := Options{Role: role, Kinds: test.kinds, Prefix: ourPrefix}
 			command := strings.Fields(o.ACL())
@@ -246,7 +246,7 @@ func TestRoles(t *testing.T) {
 			if err := test.may(t, rdb, a); err != nil {
 				t.Error(err)
 			}
-			// A name can be meant with braces around it: by Redisson's rule both have the same keys beside it. The tool looks, and goes on.
+			// A name may also exist with braces, because both forms share their auxiliary keys in Redisson's scheme. The tool checks that, and continues.
 			denied := slices.DeleteFunc(s.Denied(t, o.User), func(d string) bool {
 				return strings.HasPrefix(d, "key {orders:") || d == "key session:1" || d == "key counter"
 			})
@@ -280,7 +280,7 @@ func unlock(t *testing.T, _ rueidis.Client, a *admin.Admin) error {
 	return err
 }
 
-// Names that begin with a prefix are meant literally, and those with braces of their own are covered.
+// The prefix of names is literal, and names that contain braces are covered.
 func TestACL(t *testing.T) {
 	for prefix, want := range map[string]string{"": " ~* ", "a*[b]:": ` ~a\*\[b]:* `} {
 		o := Options{Role: "exporter", Prefix: prefix}
