@@ -9,8 +9,8 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A run inside of the command of a run that holds the same lock does not wait for itself: it is refused, or with --reenter runs under that hold. Other
-// locks may be in between.
+// A run inside the command of a run that holds the same lock does not wait for itself: it fails, or with --reenter runs under that hold. There may be
+// other locks in between.
 func TestRun_reenter(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -56,7 +56,7 @@ func TestRun_reenter(t *testing.T) {
 					t.Errorf("the outer hold is %q, the inner one %q", outer, inner)
 				}
 				if want != 0 {
-					c.stderr.await(t, "wait for itself") // it has a pipe to itself
+					c.stderr.await(t, "wait for itself") // it holds an end of its own pipe
 				}
 				if said := c.stderr.String(); (want == 0) != (said == "") || want != 0 && (!strings.Contains(said, "wait for itself") || strings.Count(said, "\n") != 1) {
 					t.Errorf("run says %q", said)
@@ -92,7 +92,7 @@ func TestRun_reenter(t *testing.T) {
 	})
 }
 
-// A run under the hold of another one notices itself when that hold is lost.
+// A run under the hold of an outer run detects by itself when that hold is lost.
 func TestRun_reenterLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -121,8 +121,8 @@ func TestRun_reenterLost(t *testing.T) {
 	}
 }
 
-// A server grants the lock to the outer run only after its command has started, and another server dies. The outer run has a
-// majority all the time, so the inner run goes on.
+// A server grants the lock to the outer run only after its command has started, and another server dies. The outer run always
+// has a majority, so the inner run continues.
 func TestRun_reenterQuorumThatChanges(t *testing.T) {
 	t.Parallel()
 	path, err := binary()

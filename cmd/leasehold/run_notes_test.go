@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// gated is a standard error that blocks until the gate is closed.
+// gated is a standard error that blocks until the channel gate is closed.
 type gated struct {
 	gate chan struct{}
 	strings.Builder
@@ -18,7 +18,7 @@ func (g *gated) Write(b []byte) (int, error) {
 	return g.Builder.Write(b)
 }
 
-// A message does not wait for standard error. flush waits for it, but not without a limit.
+// A message does not wait for standard error. flush waits for it, for a limited time.
 func TestNotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &gated{gate: make(chan struct{})}

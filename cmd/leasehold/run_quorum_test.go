@@ -26,8 +26,8 @@ func startServers(t *testing.T, n int) (servers []*redistest.Server, env []strin
 // quorumArgs are for servers that started recently and are slow.
 var quorumArgs = []string{"run", "--quorum", "--durable-servers", "--lease", "8s", "--server-timeout", "2s"}
 
-// 1: One of three servers is dead from the start, and the command gets the lock on two. 2: No other
-// run gets the lock. 3: A second server dies, and the lock is lost.
+// 1: One of three servers is dead from the start, and run acquires the lock on two. 2: No other
+// run acquires the lock. 3: A second server dies, and the lock is lost.
 func TestRun_quorum(t *testing.T) {
 	t.Parallel()
 	servers, env := startServers(t, 3)
@@ -36,7 +36,7 @@ func TestRun_quorum(t *testing.T) {
 	c := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", `echo "ready $LEASEHOLD_OWNER|$LEASEHOLD_FENCING_TOKEN."; exec sleep 60`)...).start()
 	c.stdout.await(t, "ready ")
 	c.stderr.await(t, "continuing without this server")
-	for range 5 { // 2: in whatever order they answer
+	for range 5 { // 2: in whatever order the servers reply
 		prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
 	}
 	servers[1].Kill(t) // 3
@@ -68,8 +68,8 @@ func TestRun_quorumSignal(t *testing.T) {
 	}
 }
 
-// Without a majority of servers the holder is unknown. The exit code differs from that of a lock that
-// another owner has.
+// Without a majority of servers, the holder is unknown. The exit code differs from that for a lock
+// held by another owner.
 func TestRun_quorumUnreachable(t *testing.T) {
 	t.Parallel()
 	servers, env := startServers(t, 3)
@@ -111,14 +111,14 @@ func TestRun_quorumUnreachable(t *testing.T) {
 	}
 }
 
-// Two of three servers know the holder, and the third is down: another owner has the lock.
+// If two of three servers have the holder and the third is down, another owner holds the lock.
 func TestRun_quorumRefusedWithAServerDown(t *testing.T) {
 	t.Parallel()
 	servers, env := startServers(t, 3)
 	lock := lockName(t)
 	holder := prepare(t, env, append(quorumArgs, lock, "--", "sh", "-c", "echo ready; read line")...).start()
 	holder.stdout.await(t, "ready")
-	awaitHeld(t, servers[0], lock) // the holder is ready when it has any two
+	awaitHeld(t, servers[0], lock) // the holder is ready once it has any two servers
 	awaitHeld(t, servers[1], lock)
 	servers[2].Kill(t)
 	prepare(t, env, append(quorumArgs, "--no-wait", lock, "--", "true")...).start().ends(exitNotObtained)
@@ -126,7 +126,7 @@ func TestRun_quorumRefusedWithAServerDown(t *testing.T) {
 	holder.ends(0)
 }
 
-// With --fencing a quorum has a token, which grows from holder to holder, even if one server is dead from the start.
+// With --fencing, a quorum has a token, which grows from holder to holder, even if one server is dead from the start.
 func TestRun_quorumFencing(t *testing.T) {
 	t.Parallel()
 	servers, env := startServers(t, 3)

@@ -17,11 +17,11 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// The tests cover the matrix signal × phase × child. Each test ends without a process of its own,
-// for which ends waits, and without a key in Redis.
+// The tests cover the matrix signal × phase × child. Each test ends without processes, for which
+// ends waits, and without keys in Redis.
 
-// command returns a command of the kind, which has its own way to handle the signal. The command
-// writes ready when it is ready. Its exit code says that it came to its own end.
+// command returns a command of this kind, which determines how it handles the signal. The command
+// writes ready when it is ready. Its exit code shows that it ended by itself.
 func command(kind, signal string) []string {
 	script := map[string]string{
 		"exits":   `echo ready; exec sleep 60`,
@@ -62,7 +62,7 @@ func TestRun_signalWhileWaiting(t *testing.T) {
 	}
 }
 
-// A signal that does not ask to end does not end the wait.
+// A signal other than a termination signal does not end the wait.
 func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -83,10 +83,10 @@ func TestRun_otherSignalWhileWaiting(t *testing.T) {
 	}
 }
 
-// A signal that is there when the wait ends still belongs to the wait: it ends run, or is ignored, and does not reach the command.
+// A signal that is pending when the wait ends still belongs to the wait: it ends run or is ignored, and does not reach the command.
 func TestUntilSignal(t *testing.T) {
 	t.Parallel()
-	for range 50 { // either end of the wait can be noticed first
+	for range 50 { // the signal or the end of the wait can be detected first
 		for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} {
 			signals := make(chan os.Signal, 2)
 			ctx, listened := (&runner{}).untilSignal(t.Context(), signals)
@@ -117,7 +117,7 @@ func TestRun_signalWhileConnecting(t *testing.T) {
 	proxy.CutAll()
 }
 
-// While the command runs, its whole process group gets the signal.
+// While the command runs, its whole process group receives the signal.
 func TestRun_signalWhileRunning(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -137,7 +137,7 @@ func TestRun_signalWhileRunning(t *testing.T) {
 				c.stdout.await(t, "ready")
 				c.signal(signal)
 				if kind == "ignores" {
-					c.say("") // it is there still, or it could not read this
+					c.say("") // it still runs, or it could not read this
 				}
 				c.ends(want)
 				noKeys(t, s, lock)
@@ -161,7 +161,7 @@ func TestRun_otherSignalWhileRunning(t *testing.T) {
 	}
 }
 
-// When the lock is lost, the whole process group of the command gets the signal of --on-lost.
+// When the lock is lost, the whole process group of the command receives the signal of --on-lost.
 func TestRun_lost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -194,7 +194,7 @@ func TestRun_lost(t *testing.T) {
 			s.Do(t, "DEL", lock)
 			c.stderr.await(t, "the command ")
 			if test.onLost == keepRunning {
-				c.say("") // it is there still, or it could not read this
+				c.say("") // it still runs, or it could not read this
 			}
 			c.ends(test.want)
 			noKeys(t, s, lock)
@@ -202,7 +202,7 @@ func TestRun_lost(t *testing.T) {
 	}
 }
 
-// A standard error that blocks, as that of a terminal after Ctrl-S, delays neither the end of the command nor a renewal.
+// A blocked standard error, as of a terminal after Ctrl-S, delays neither the end of the command nor a renewal.
 func TestRun_blockedStderr(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -216,7 +216,7 @@ func TestRun_blockedStderr(t *testing.T) {
 		if err == nil {
 			err = raw.Write(func(fd uintptr) bool {
 				for full := make([]byte, 1<<16); ; {
-					if _, err := syscall.Write(int(fd), full); err != nil { // there is no room
+					if _, err := syscall.Write(int(fd), full); err != nil { // the pipe is full
 						return true
 					}
 				}
@@ -291,7 +291,7 @@ func TestRun_signalWhileLost(t *testing.T) {
 	}
 }
 
-// When the server dies, the lock is lost at the end of its lease.
+// When the server dies, the lock is lost when its lease expires.
 func TestRun_serverDies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -304,8 +304,8 @@ func TestRun_serverDies(t *testing.T) {
 	}
 }
 
-// leasehold is stopped for longer than its lease, while its command goes on. leasehold notices the loss as
-// soon as it goes on.
+// leasehold is stopped for longer than its lease, while its command continues. leasehold detects the loss as
+// soon as it continues.
 func TestRun_frozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -318,7 +318,7 @@ func TestRun_frozen(t *testing.T) {
 	c.ends(exitLost)
 }
 
-// While leasehold gives the lock back, a signal changes neither the exit code, which is that of the
+// While leasehold releases the lock, a signal changes neither the exit code, which is that of the
 // command, nor the keys in Redis.
 func TestRun_signalWhileReleasing(t *testing.T) {
 	t.Parallel()
@@ -351,7 +351,7 @@ func TestRun_signalWhileReleasing(t *testing.T) {
 	}
 }
 
-// With --min-hold the lock outlives the command, until a signal comes.
+// With --min-hold, the lock outlives the command, until a signal arrives.
 func TestRun_minHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -390,12 +390,12 @@ func TestRun_minHold(t *testing.T) {
 	})
 }
 
-// leasehold ends the processes that the command leaves behind before the lock is free.
+// leasehold ends the processes that the command leaves behind before it releases the lock.
 func TestRun_leftBehind(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	lock := lockName(t)
-	// The process left behind writes whether the lock is still held when it gets the signal.
+	// The remaining process writes whether the lock is still held when it receives the signal.
 	c := on(t, s, "run", lock, "--", "sh", "-c", `
 		exec 3<&0 # what a shell starts behind its back reads from nowhere
 		(trap 'echo told; read line; exit' TERM; echo ready; while :; do sleep 0.01; done) <&3 &
@@ -411,7 +411,7 @@ func TestRun_leftBehind(t *testing.T) {
 	noKeys(t, s, lock)
 }
 
-// leasehold leaves alone a process that has left the group, as a daemon does.
+// leasehold does not end a process that has left the group, as a daemon does.
 func TestRun_daemon(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -22,11 +22,11 @@ import (
 type screenplay struct {
 	*tool
 	master, slave *os.File
-	shown         int // how much was written before the keys that were typed last
+	shown         int // how much was written before the latest keys
 }
 
-// inTerminal prepares a program in a terminal of its own, as the leader of its session; begin starts
-// it. The program is a shell without arguments, and otherwise the tool.
+// inTerminal prepares a program in its own terminal, as the session leader; begin starts it. Without
+// arguments, the program is a shell, and otherwise the tool.
 func inTerminal(t *testing.T, s *redistest.Server, args ...string) *screenplay {
 	t.Helper()
 	path, err := binary()
@@ -118,7 +118,7 @@ func (p *screenplay) types(keys string) {
 	}
 }
 
-// The command can read from the terminal. One Ctrl-C is one SIGINT, which only the command gets.
+// The command can read from the terminal. One Ctrl-C is one SIGINT, which only the command receives.
 func TestTerminal_interactive(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -172,8 +172,8 @@ func TestTerminal_interrupt(t *testing.T) {
 	}
 }
 
-// A command that never reads has the terminal, too. It alone gets Ctrl-C and changes of the window's size,
-// and the terminal accepts its settings at once.
+// A command that never reads has the terminal, too. Only the command receives Ctrl-C and changes of the window
+// size, and the terminal accepts its settings immediately.
 func TestTerminal_foreground(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -183,7 +183,7 @@ func TestTerminal_foreground(t *testing.T) {
 	p.ends(4)
 }
 
-// A command that is killed leaves the terminal as it was before.
+// After a command is killed, the terminal is restored.
 func TestTerminal_modeRestored(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -216,7 +216,7 @@ func TestTerminal_noShell(t *testing.T) {
 	p.ends(4)
 }
 
-// The tool runs in a shell. 1: Ctrl-Z gives the prompt back. 2: fg continues the command, which has
+// The tool runs in a shell. 1: Ctrl-Z returns to the prompt. 2: fg continues the command, which has
 // the terminal again.
 func TestTerminal_jobControl(t *testing.T) {
 	t.Parallel()
@@ -272,8 +272,8 @@ func TestTerminal_background(t *testing.T) {
 	p.ends(0)
 }
 
-// At the head of a pipeline the command does not take the terminal from the end of the pipeline, unless
-// the command reads from it.
+// At the start of a pipeline, the command does not take the terminal from the end of the pipeline, unless
+// the command reads from the terminal.
 func TestTerminal_pipeline(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -294,8 +294,8 @@ func TestTerminal_pipeline(t *testing.T) {
 	p.ends(0)
 }
 
-// A command whose standard input is not the terminal gets the terminal when it uses /dev/tty, to set its mode or to read a password; afterwards
-// the terminal is the shell's again. Also in a run in a run.
+// A command whose standard input is not the terminal gets the terminal when it uses /dev/tty, to set its mode or to read a password. Afterwards,
+// the shell has the terminal again. The same applies to a nested run.
 func TestTerminal_devTTY(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -332,7 +332,7 @@ func TestTerminal_devTTY(t *testing.T) {
 	}
 }
 
-// A pager at the end of a pipeline reads its keys from /dev/tty, one by one and without an echo.
+// A pager at the end of a pipeline reads its keys from /dev/tty, one by one and without echo.
 func TestTerminal_pager(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -351,7 +351,8 @@ func TestTerminal_pager(t *testing.T) {
 	p.ends(0)
 }
 
-// Ctrl-Z also stops a command that does not have the terminal: it would go on without its lock while leasehold is stopped. The user is told.
+// Ctrl-Z also stops a command that does not have the terminal, which would otherwise continue without its lock while leasehold is stopped. A
+// message tells the user.
 func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -388,7 +389,7 @@ func TestTerminal_stopsWithoutTerminal(t *testing.T) {
 	p.ends(0)
 }
 
-// When leasehold is killed, its command gets the signal, and the lock is free at the end of its lease.
+// When leasehold is killed, its command receives the signal, and the lock is free when its lease expires.
 func TestRun_killed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -405,7 +406,7 @@ func TestRun_killed(t *testing.T) {
 	}
 }
 
-// leasehold writes colours only to a terminal that supports them.
+// leasehold writes colors only to a terminal that supports them.
 func TestTerminal_colours(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -429,7 +430,7 @@ func TestTerminal_colours(t *testing.T) {
 // living process, and a zombie would keep the lock.
 func TestRun_reaps(t *testing.T) {
 	t.Parallel()
-	// From here on, this process is the one to reap orphans, and does not do it.
+	// From here on, orphans become children of this process, which does not reap them.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +442,7 @@ func TestRun_reaps(t *testing.T) {
 	}
 }
 
-// unlock shows the holder and asks. It does nothing unless the answer is yes.
+// unlock displays the holder and asks for confirmation. It does nothing unless the answer is yes.
 func TestUnlock_terminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -476,7 +477,7 @@ func TestUnlock_terminal(t *testing.T) {
 	}
 }
 
-// resize shows the semaphore and asks. It does nothing unless the answer is yes.
+// resize displays the semaphore and asks for confirmation. It does nothing unless the answer is yes.
 func TestResize_terminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -495,8 +496,8 @@ func TestResize_terminal(t *testing.T) {
 	}
 }
 
-// top shows the locks again and again, the holder that asked first on top, and leaves the terminal as it was. It writes
-// no codes to a terminal that cannot move its cursor.
+// top refreshes the locks, with the oldest request at the top, and restores the terminal at the end. It writes no codes to
+// a terminal that cannot move its cursor.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -537,7 +538,7 @@ func TestTop(t *testing.T) {
 	p.ends(exitUsage)
 }
 
-// sized gives the terminal of p so many columns.
+// sized sets the number of columns of p's terminal.
 func sized(t *testing.T, p *screenplay, columns uint16) {
 	t.Helper()
 	raw, err := p.master.SyscallConn() // Fd would make reads block
@@ -551,14 +552,14 @@ func sized(t *testing.T, p *screenplay, columns uint16) {
 	}
 }
 
-// awaitDrawn waits until text is on the screen of p, drawn after the keys that were typed last. A program writes only what differs from the screen before, which depends on how fast
-// it is. When the size of the terminal changes, it writes all.
+// awaitDrawn waits until text is on the screen of p, drawn after the latest keys. A program writes only what differs from the previous
+// screen, which depends on its speed. When the size of the terminal changes, it writes the whole screen.
 func awaitDrawn(t *testing.T, p *screenplay, text string) {
 	t.Helper()
 	awaitDrawnIn(t, p, 100, text)
 }
 
-// awaitDrawnIn is awaitDrawn in a terminal of so many columns, or one more.
+// awaitDrawnIn is awaitDrawn in a terminal with this number of columns, or one more.
 func awaitDrawnIn(t *testing.T, p *screenplay, columns uint16, text string) {
 	t.Helper()
 	began := time.Now()
@@ -570,7 +571,7 @@ func awaitDrawnIn(t *testing.T, p *screenplay, columns uint16, text string) {
 	}
 }
 
-// The keys of top: a filter, the details of a lock and back, another order, and the end.
+// The keys of top: a filter, the details of a lock and back, a different sort order, and quit.
 func TestTop_keys(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -613,7 +614,7 @@ func TestTop_keys(t *testing.T) {
 	p.ends(0)
 }
 
-// top shows windows, the fullest first, with their details.
+// top shows Redisson-compatible rate limiters, those closest to their limit first, with their details.
 func TestTop_unheld(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -655,7 +656,7 @@ func TestTop_unheld(t *testing.T) {
 	p.ends(0)
 }
 
-// On a terminal of 80 columns the lists of ls and clients have both ends of long names, and all columns. In a pipe they are whole.
+// On a terminal with 80 columns, the lists of ls and clients have both ends of long names, and all columns. In a pipe, they are complete.
 func TestLs_narrow(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -680,9 +681,9 @@ func TestLs_narrow(t *testing.T) {
 	}
 }
 
-// 1. In 80 columns top shows LEASE and WAITING.
-// 2. The filter works as it is typed, on the host and the label as well.
-// 3. The details scroll, and have what the list has shortened.
+// 1. In 80 columns, top shows LEASE and WAITING.
+// 2. The filter applies while it is typed, to the host and the label as well.
+// 3. The details scroll, and show in full what the list has shortened.
 func TestTop_narrow(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -708,7 +709,7 @@ func TestTop_narrow(t *testing.T) {
 	p.ends(exitOK)
 }
 
-// u takes the chosen lock from its holder after a reason and a y, and from nobody after any other key.
+// u force-unlocks the selected lock after a reason and a y. Any other key cancels it.
 func TestTop_unlock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -739,14 +740,14 @@ func TestTop_unlock(t *testing.T) {
 		t.Fatal(h.Err())
 	}
 	p.shown = len(p.stdout.String())
-	await(t, "the lock is not unlocked", func() bool { // until the server has told who holds it, a y has no effect
+	await(t, "the lock is not unlocked", func() bool { // until the server has returned the holders, a y has no effect
 		if _, err := p.master.WriteString("y"); err != nil {
 			t.Fatal(err)
 		}
 		select {
 		case <-h.Context().Done():
 			return true
-		case <-time.After(3 * time.Second): // the next key erases what top says
+		case <-time.After(3 * time.Second): // the next key erases the message of top
 			return false
 		}
 	})
@@ -755,7 +756,7 @@ func TestTop_unlock(t *testing.T) {
 	}
 	for _, step := range []struct{ keys, shows string }{
 		{"", "unlocked; notification sent to the holder (billing on "},
-		{"", "stuck, ticket 816"}, // the note in the details
+		{"", "stuck, ticket 816"}, // the audit record in the details
 		{"\x7f/done\r", "filter done"},
 		{"u", "done is a latch, which has no holder; nothing was changed"},
 	} {
@@ -766,8 +767,8 @@ func TestTop_unlock(t *testing.T) {
 	p.ends(exitOK)
 }
 
-// 1. Ctrl-Z gives the terminal to the shell, as it was.
-// 2. fg continues top, which has the keys again.
+// 1. Ctrl-Z restores the terminal and gives it to the shell.
+// 2. fg continues top, which receives the keys again.
 func TestTop_jobControl(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -820,7 +821,7 @@ func TestTop_noShell(t *testing.T) {
 	p.start()
 	p.stdout.await(t, "1 held")
 	p.types(ctrlZ)
-	if !p.stdout.behind(p.shown, promptly, "\x1b[?1049h") { // until then, a return key is a line's end
+	if !p.stdout.behind(p.shown, promptly, "\x1b[?1049h") { // until then, the terminal turns a return key into a newline
 		t.Fatalf("it does not continue: %q", p.stdout)
 	}
 	p.types("/42")

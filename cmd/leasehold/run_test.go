@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// Signals that ask to end, by their short names.
+// The termination signals, by their short names.
 var endings = map[string]syscall.Signal{
 	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM,
 }
@@ -102,8 +102,8 @@ func TestRun_exitCodes(t *testing.T) {
 	})
 }
 
-// The exit codes of run for each fault of the server, and for two error replies of a server that is unavailable. Only a lock that another
-// owner holds gives 75.
+// The exit codes of run for each fault of the server, and for two error replies of an unavailable server. The code is 75 only if another
+// owner holds the lock.
 func TestRun_faults(t *testing.T) {
 	t.Parallel()
 	// exits returns the exit codes of run at a server, without and with a wait.
@@ -182,7 +182,7 @@ func TestRun_command(t *testing.T) {
 	noKeys(t, s, lock)
 }
 
-// In a lock within a lock, the environment is that of the inner lock.
+// In a nested run, the environment is that of the inner lock.
 func TestRun_nested(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -198,7 +198,7 @@ func TestRun_nested(t *testing.T) {
 	}
 }
 
-// Each row has the kind of a holder, the kind of a newcomer, and the exit code of the newcomer.
+// Each row has the type of the holder's lock, the type of another run's lock, and the exit code of the other run.
 func TestRun_kinds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -241,7 +241,7 @@ func TestRun_kinds(t *testing.T) {
 	}
 }
 
-// With --permits 2 two run at once, and a third does not; all must say the same number.
+// With --permits 2, two run at the same time, and a third does not. All must pass the same number.
 func TestRun_permits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -270,7 +270,7 @@ func TestRun_permits(t *testing.T) {
 	again.ends(0)
 }
 
-// 1: One run holds the lock. 2: Another run waits for it. 3: The first ends, and the other gets the
+// 1: One run holds the lock. 2: Another run waits for it. 3: The first ends, and the other acquires the
 // lock.
 func TestRun_waits(t *testing.T) {
 	t.Parallel()
@@ -295,7 +295,7 @@ func TestRun_waits(t *testing.T) {
 	}
 }
 
-// The server gives no answer. The tool says that, and not that another owner has the lock.
+// The server does not respond. The tool reports that, and not that another owner has the lock.
 func TestRun_serverFrozen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -314,7 +314,7 @@ func TestRun_serverFrozen(t *testing.T) {
 	}
 }
 
-// leasehold ignores the signals that its parent has set to be ignored, and so does its command.
+// leasehold and its command ignore the signals that its parent ignores.
 func TestRun_nohup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -322,7 +322,7 @@ func TestRun_nohup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, signal := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT} { // INT as by &
+	for name, signal := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT} { // INT as after &
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			lock := lockName(t)
@@ -338,7 +338,7 @@ func TestRun_nohup(t *testing.T) {
 	}
 }
 
-// A closed standard error, as behind a program that ended, ends neither run nor its command.
+// A closed standard error, for example a pipe to a program that ended, ends neither run nor its command.
 func TestRun_closedStderr(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -359,7 +359,7 @@ func TestRun_closedStderr(t *testing.T) {
 	noKeys(t, s, lock)
 }
 
-// A lease that leasehold does not renew ends, and the lock is lost with it.
+// A lease that leasehold does not renew expires, and the lock is lost.
 func TestRun_noRenew(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -370,8 +370,8 @@ func TestRun_noRenew(t *testing.T) {
 	noKeys(t, s, lock)
 }
 
-// With --fencing readers have a token, too. It is larger than that of each earlier writer and
-// smaller than that of each later one.
+// With --fencing, readers have a token, too. It is larger than the token of each earlier writer, and
+// smaller than the token of each later one.
 func TestRun_fencing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -391,7 +391,7 @@ func TestRun_fencing(t *testing.T) {
 	}
 }
 
-// The program is found as by execvp(3), and what cannot be started is an error before the lock is acquired: here there is no server.
+// The program is found as with execvp(3). A program that cannot be started is an error before the lock is acquired: here there is no server.
 func TestRun_program(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -445,7 +445,7 @@ func TestRun_program(t *testing.T) {
 	}
 }
 
-// A command that another process has stopped is reported, keeps the lock, and is continued when run is.
+// If another process stops the command, run reports it and keeps the lock. The command is continued when run is.
 func TestRun_stopped(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -474,7 +474,7 @@ func TestRun_suspended(t *testing.T) {
 	c.ends(4)
 }
 
-// --max-hold ends the command, whatever it does, and the lock is held until the command is over.
+// --max-hold ends the command, whatever it does, and the lock is held until the command has ended.
 func TestRun_maxHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// A wait reports, once, who holds the lock, where and since when; and so does a call that does not acquire the lock.
+// A wait reports once who holds the lock, where, and since when. A call that does not acquire the lock does so, too.
 func TestRun_holder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -61,7 +61,8 @@ func TestRun_holder(t *testing.T) {
 	})
 }
 
-// With --wait, run also waits for a server that is not up yet, and then for the lock, no longer than that in all. Without, it fails at once.
+// With --wait, run also waits for a server that is not up yet, and then for the lock, for at most that time in total. Without it, run fails
+// immediately.
 func TestRun_waitsForServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
