@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Whatever the arguments are, they are understood, or refused in words with the exit code for that. What the commands
-// do then is not part of it: nothing is connected to, and nothing is started.
+// Any arguments are either accepted, or rejected with a message and the exit code for wrong arguments. The commands
+// themselves do not run: they connect to nothing, and start nothing.
 func FuzzArguments(f *testing.F) {
 	for _, args := range []string{
 		"", "ls", "ls -o json a*", "run --wait 5s -E 75 orders -- make all", "run a", "run -- a", "unlock a --yes --operator alice --reason x", "inspect", "watch a b c", "top --interval -1s", "--help", "version -o yaml",
@@ -20,7 +20,7 @@ func FuzzArguments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		args := strings.Split(text, "\n")
 		if strings.HasPrefix(args[0], "__") {
-			return // what a shell asks for completions, which may connect
+			return // completions for a shell, which may connect
 		}
 		root, ran := leasehold(), false
 		for _, c := range root.Commands() {

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// bench measures four cells, and leaves no key behind, also when it is interrupted.
+// bench measures four cells and leaves no keys behind, even when interrupted.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -30,7 +30,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	says(t, on(t, s, "bench", "--duration", "1s"), 0, "round trip ", "free ", "hot ", "hand-off ", "P99") // the server was busy just now, with the first one
+	says(t, on(t, s, "bench", "--duration", "1s"), 0, "round trip ", "free ", "hot ", "hand-off ", "P99") // the previous bench has just kept the server busy
 	noKeys(t, s, "")
 	b = on(t, s, "bench", "--duration", "1s", "--prefix", "orders:", "--yes")
 	for end := time.Now().Add(promptly); len(keysLike(t, s, "orders:leasehold-bench:*")) == 0; time.Sleep(time.Millisecond) {
@@ -93,13 +93,13 @@ func keysLike(t *testing.T, s *redistest.Server, pattern string) []string {
 	return keys
 }
 
-// On a server that works for others bench does nothing without --yes.
+// On a server that is busy with other clients, bench does nothing without --yes.
 func TestBench_busy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	stop, done := make(chan struct{}), make(chan struct{})
-	pings := slices.Repeat(rueidis.Commands{rdb.B().Ping().Build().Pin()}, 1000) // together: one by one they are too few on a busy machine
+	pings := slices.Repeat(rueidis.Commands{rdb.B().Ping().Build().Pin()}, 1000) // in a pipeline: one by one, they would be too slow on a busy machine
 	go func() {
 		defer close(done)
 		for {

@@ -41,10 +41,10 @@ type browser struct {
 	url string // of the page that leasehold serve serves
 
 	mu     sync.Mutex
-	errors []string // what the console says, as of a violated Content-Security-Policy
+	errors []string // messages of the console, for example about a violated Content-Security-Policy
 }
 
-// elsewhere is a name that the browser takes for another machine's. Without TLS, browsers send less about a request to one.
+// elsewhere is a name that the browser treats as another machine. Without TLS, browsers send fewer headers to other machines.
 const elsewhere = "locks.test"
 
 // browse starts leasehold serve on s, and a browser.
@@ -52,7 +52,7 @@ func browse(t *testing.T, s *redistest.Server, flags ...string) *browser {
 	t.Helper()
 	b := &browser{T: t, url: serving(t, s, flags...)}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium(t)), chromedp.WindowSize(1280, 900),
-		chromedp.NoSandbox, // root has no other way, and the pages are ours
+		chromedp.NoSandbox, // required for root; the pages are trusted
 		chromedp.Flag("host-resolver-rules", "MAP "+elsewhere+" 127.0.0.1"),
 		chromedp.DisableGPU, chromedp.Flag("disable-dev-shm-usage", true))
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
@@ -95,7 +95,7 @@ func serving(t *testing.T, s *redistest.Server, flags ...string) string {
 	return regexp.MustCompile(`http://[0-9.:]+/`).FindString(c.stderr.String())
 }
 
-// do takes steps in the browser.
+// do runs steps in the browser.
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 3*promptly)
@@ -105,7 +105,7 @@ func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// failed ends the test, and tells what the page shows.
+// failed ends the test, and reports what the page shows.
 func (b *browser) failed(err error) {
 	b.Helper()
 	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location + '\\n' + document.body.innerText"))
@@ -118,7 +118,7 @@ func (b *browser) open(path string) {
 	b.do(chromedp.Navigate(b.url+path), chromedp.WaitVisible(chromedp.CSS("main h1")))
 }
 
-// until waits until a script says true.
+// until waits until a script returns true.
 func (b *browser) until(script string) {
 	b.Helper()
 	for end := time.Now().Add(3 * promptly); ; time.Sleep(20 * time.Millisecond) {
@@ -128,7 +128,7 @@ func (b *browser) until(script string) {
 		if err == nil && said == "true" {
 			return
 		}
-		if time.Now().After(end) { // until then an error can be that of a page that gives way to the next
+		if time.Now().After(end) { // until then, an error can come from a page that is being replaced
 			b.failed(fmt.Errorf("not in time: %s (%v)", script, err))
 		}
 	}
@@ -140,7 +140,7 @@ func (b *browser) shows(text string) {
 	b.until("!!document.body && document.body.innerText.includes(" + quoteJS(text) + ")")
 }
 
-// eval returns what a script says.
+// eval returns the result of a script.
 func (b *browser) eval(script string) string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 3*promptly)
@@ -154,7 +154,7 @@ func (b *browser) eval(script string) string {
 
 func quoteJS(text string) string { return "`" + strings.ReplaceAll(text, "`", "\\`") + "`" }
 
-// quiet checks that the console of the browser has said nothing bad.
+// quiet checks that the console of the browser has no errors.
 func (b *browser) quiet() {
 	b.Helper()
 	b.mu.Lock()
@@ -181,7 +181,7 @@ func (b *browser) picture(name string, width, height int64) {
 		return
 	}
 	b.do(chromedp.EmulateViewport(width, height))
-	time.Sleep(300 * time.Millisecond) // for what fades in; a picture is no test
+	time.Sleep(300 * time.Millisecond) // for what fades in; pictures are not checked
 	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)

@@ -66,7 +66,7 @@ func TestConnect_cluster(t *testing.T) {
 	connects(t, 0, []string{"LEASEHOLD_REDIS_URL=redis://" + cluster.Addrs()[0]})
 }
 
-// A server that takes the connection and says nothing is not one that does not run.
+// The error for a server that accepts the connection but does not respond differs from that for a server that does not run.
 func TestConnect_silentServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -108,7 +108,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// A command says what is wrong with a URL, and what stands at its address, in the words of client.Open.
+// For a wrong URL, or a different server at its address, a command reports the same error as client.Open.
 func TestConnect_says(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/leasehold-go/leasehold/semaphore"
 )
 
-// slowDemo gives the scenes more time than a user would watch, because on a busy machine a command can take as long as a lease of the demo.
+// slowDemo makes the times of the demo longer, because on a busy machine a command can take as long as one of its leases.
 func slowDemo() {
 	for _, d := range []*time.Duration{
 		&shortLease, &jobTime, &toldWithin, &deadWithin, &serviceTime, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &pageTime, &joinTime, &tieTime, &librarianWaits, &sceneLimit, &tidyLimit,
@@ -132,8 +132,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// On a server of the user's own, what was there is there after it, and nothing
-// else.
+// On a server of the user, the demo leaves the existing keys, and no others.
 func TestDemo_url(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -151,7 +150,7 @@ func TestDemo_url(t *testing.T) {
 	}
 }
 
-// 1: Ctrl-C while the job of scene 3 runs. 2: The demo ends, tidily.
+// 1: Ctrl-C while the job of scene 3 runs. 2: The demo ends, and removes its keys.
 func TestDemo_interrupted(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -172,8 +171,8 @@ func TestDemo_interrupted(t *testing.T) {
 	}
 }
 
-// 1: Ctrl-C when C has just died in line, and keeps its place there. 2: The demo
-// ends when that place is gone.
+// 1: Ctrl-C when C has just died in the queue, and its entry is still there. 2: The
+// demo ends when that entry is gone.
 func TestDemo_interruptedInTheQueue(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -191,8 +190,8 @@ func TestDemo_interruptedInTheQueue(t *testing.T) {
 	}
 }
 
-// 1: Ctrl-C when two servers have just died under a holder. 2: The demo ends, and
-// nothing of the servers is left.
+// 1: Ctrl-C when two servers of a held lock have just failed. 2: The demo ends, and
+// no goroutines of the servers are left.
 func TestDemo_interruptedInTheQuorum(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -203,7 +202,7 @@ func TestDemo_interruptedInTheQuorum(t *testing.T) {
 	}
 }
 
-// A claim that is not true makes the demo fail, and is shown at the end again.
+// A claim that is not true makes the demo fail, and is shown again at the end.
 func TestDemo_falseClaim(t *testing.T) {
 	t.Parallel()
 	var stdout bytes.Buffer
@@ -219,7 +218,7 @@ func TestDemo_falseClaim(t *testing.T) {
 	}
 }
 
-// A scene that fails ends the demo, and its locks go with it.
+// A scene that fails ends the demo, which removes its locks.
 func TestDemo_sceneFails(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -252,7 +251,7 @@ func TestDemo_sceneFails(t *testing.T) {
 	}
 }
 
-// Scenes play at the same time, and are shown one after the other, each as a whole.
+// Scenes play at the same time, and are shown completely and one by one.
 func TestDemo_atOnce(t *testing.T) {
 	t.Parallel()
 	second := make(chan struct{})
@@ -276,7 +275,7 @@ func TestDemo_atOnce(t *testing.T) {
 	if want := "\n1. First\n  one\n  ✓ two\n\n2. Second\n  ✓ three\n"; err != nil || !strings.Contains(stdout.String(), want) {
 		t.Errorf("%v, want %q:\n%s", err, want, &stdout)
 	}
-	if !strings.Contains(stdout.String(), "✓ all 3 checks passed") { // and that nothing is left
+	if !strings.Contains(stdout.String(), "✓ all 3 checks passed") { // with the check that no keys are left
 		t.Errorf("a check is not in the summary:\n%s", &stdout)
 	}
 }
@@ -298,7 +297,7 @@ func TestDemo_only(t *testing.T) {
 	}
 }
 
-// A key that the locks leave behind is found, also beside the demo's prefix.
+// A key that the locks leave behind is found, even if it has text before the demo's prefix.
 func TestDemo_keyLeft(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
@@ -319,8 +318,7 @@ func TestDemo_keyLeft(t *testing.T) {
 	}
 }
 
-// What the flash sale is about: the same check that passes with the lock fails
-// without it.
+// The check of the flash sale that passes with the lock fails without it.
 func TestFlashSale_unlockedFailsTheCheck(t *testing.T) {
 	t.Parallel()
 	s := onStage(t)
@@ -335,14 +333,14 @@ func TestFlashSale_unlockedFailsTheCheck(t *testing.T) {
 	}
 }
 
-// Readers that take another lock, or the lock in the wrong way, fail the check of the
-// library.
+// Readers that acquire a different lock, or a lock with reader preference, fail the check of
+// the library.
 func TestLibrary_wrongLocks(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string
 		lockOf func(*client.Client) lock.Locker
-		untrue string // a claim that must turn out so
+		untrue string // a claim that must be untrue
 	}{
 		{"another lock", func(c *client.Client) lock.Locker { return c.NewRWLock("elsewhere").Read() }, "read during a write"},
 		{"readers first", func(c *client.Client) lock.Locker {
@@ -365,8 +363,8 @@ func TestLibrary_wrongLocks(t *testing.T) {
 	}
 }
 
-// An owner that asks for another lock gets it while the first is held. That fails the check
-// of the quorum.
+// A rival that acquires a different lock while the first is held fails the check of the
+// quorum.
 func TestQuorum_anotherLock(t *testing.T) {
 	t.Parallel()
 	report, err := playQuorum(t.Context(), onStage(t), "leader", "chief")
@@ -376,7 +374,7 @@ func TestQuorum_anotherLock(t *testing.T) {
 	untrue(t, checkQuorum(report), "in the meantime, and acquired it")
 }
 
-// A write that only looks guarded fails the check of the stale holder.
+// A write without a fencing check fails the check of the stale holder.
 func TestStaleHolder_noGuard(t *testing.T) {
 	t.Parallel()
 	s := onStage(t)
@@ -392,7 +390,7 @@ func TestStaleHolder_noGuard(t *testing.T) {
 	untrue(t, claims, "A started over")
 }
 
-// Each check passes what is right, and fails what is wrong in one respect.
+// Each check passes a correct report, and fails a report with one error.
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	var books []sale
@@ -443,7 +441,7 @@ func TestChecks(t *testing.T) {
 		most: 2,
 		readings: []reading{
 			{asked: at(90), entered: at(91)},                                     // before the librarian
-			{asked: at(95).Add(tieTime), entered: at(96).Add(tieTime)},           // so little after it that nobody can tell
+			{asked: at(95).Add(tieTime), entered: at(96).Add(tieTime)},           // too soon after it to count
 			{asked: at(110).Add(tieTime), entered: at(400), pages: [2]int{1, 1}}, // behind it
 		},
 	}
@@ -664,7 +662,7 @@ func allTrue(claims []claim) bool {
 	return !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok })
 }
 
-// untrue fails the test unless a claim that says so is among claims, and is not true.
+// untrue fails the test unless claims has a claim with this text that is not true.
 func untrue(t *testing.T, claims []claim, says string) {
 	t.Helper()
 	if !slices.ContainsFunc(claims, func(c claim) bool { return !c.ok && strings.Contains(c.text, says) }) {
@@ -672,7 +670,7 @@ func untrue(t *testing.T, claims []claim, says string) {
 	}
 }
 
-// onStage returns a stage for one scene, on a server of its own.
+// onStage returns a stage for one scene, on its own server.
 func onStage(t *testing.T) *stage {
 	t.Helper()
 	s, err := newStage(newScreen(&bytes.Buffer{}), urlOf(newServer(t)))
@@ -688,7 +686,7 @@ func onStage(t *testing.T) *stage {
 	return s
 }
 
-// newServer starts a Redis in memory that stands for the user's.
+// newServer starts a Redis in memory that stands for a server of the user.
 func newServer(t *testing.T) *miniredis.Miniredis {
 	t.Helper()
 	server, err := memredis.Start()
@@ -703,7 +701,7 @@ func urlOf(server *miniredis.Miniredis) string {
 	return "redis://" + server.Addr()
 }
 
-// trigger calls something when a text is written to it.
+// trigger calls a function when a text is written to it.
 type trigger struct {
 	bytes.Buffer
 	on   string

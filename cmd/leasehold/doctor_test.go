@@ -90,9 +90,9 @@ func TestCompletion(t *testing.T) {
 		"run --on-lost ": "ignore\n",
 		"doctor -o ":     "json\n",
 		"do":             "doctor\t",
-		"run ":           ":4\n",                    // no files where the name of a lock stands
-		"run name -- ":   ":0\n",                    // files behind it
-		"version --out":  "--output\toutput format", // with what it is
+		"run ":           ":4\n",                    // no files in place of the name of a lock
+		"run name -- ":   ":0\n",                    // files after it
+		"version --out":  "--output\toutput format", // with a description
 	} {
 		c := prepare(t, nil, append([]string{"__complete"}, strings.Split(args, " ")...)...).start()
 		c.ends(0)

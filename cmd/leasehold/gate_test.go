@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// visitor is a browser without a screen.
+// visitor is a minimal browser.
 type visitor struct {
 	*testing.T
 	http.Client
@@ -75,7 +75,7 @@ func (v *visitor) gets(path string, want int, texts ...string) {
 	}
 }
 
-// unlocks unlocks a lock as the page of the lock lets a browser do it, and returns the page that follows.
+// unlocks force-unlocks a lock with the form of its page, and returns the page that follows.
 func (v *visitor) unlocks(name string) string {
 	v.Helper()
 	_, text := v.answer("GET", "lock?name="+name, nil)
@@ -118,7 +118,7 @@ func hashOf(t *testing.T, password string) string {
 	return strings.Replace(string(hash), "$2a$", "$2y$", 1)
 }
 
-// Only the users of the file open the page and what belongs to it. An unlock is recorded as that of the user, and logged with the address.
+// Only the users of the file can open the page and its files. A force-unlock is recorded with the user, and logged with the address.
 func TestServe_auth(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -138,7 +138,7 @@ func TestServe_auth(t *testing.T) {
 	}
 	c.stderr.await(t, "login failed\" user=mallory address=127.0.0.1:")
 	v.user, v.password = "alice", "right"
-	for range 2 { // the second time the password is known
+	for range 2 { // the second time, the password is cached
 		v.gets("", 200, "recorded under the name alice.")
 	}
 	v.password = "wrong"
@@ -179,8 +179,8 @@ func rejects(t *testing.T, c *tool, text string) {
 	}
 }
 
-// authProxy is a proxy as an OIDC proxy is one: it knows its users, and tells the page behind it who the user is. It is the example of
-// how one must treat the header: what a browser has sent in it never reaches the page.
+// authProxy is a proxy like an OIDC proxy: it authenticates its users, and names the user to the page behind it. It shows how a proxy
+// must handle the header: a value that a browser sends never reaches the page.
 func authProxy(t *testing.T, page, header string) *httptest.Server {
 	t.Helper()
 	behind, err := url.Parse(page)
@@ -188,7 +188,7 @@ func authProxy(t *testing.T, page, header string) *httptest.Server {
 		t.Fatal(err)
 	}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		user, _, _ := r.In.BasicAuth() // here an OIDC proxy has the user of its session
+		user, _, _ := r.In.BasicAuth() // an OIDC proxy would use the user of its session
 		r.SetURL(behind)
 		r.SetXForwarded()
 		r.Out.Host = r.In.Host // the page compares it with the Origin of an unlock
@@ -205,7 +205,7 @@ func authProxy(t *testing.T, page, header string) *httptest.Server {
 	return s
 }
 
-// Behind a proxy that names the user, an unlock is recorded as that of the user. The header counts only from the proxy, and only once.
+// Behind a proxy that names the user, a force-unlock is recorded with that user. The header counts only from the proxy, and only once.
 func TestServe_userHeader(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -215,7 +215,7 @@ func TestServe_userHeader(t *testing.T) {
 	v := visit(t, authProxy(t, url, header).URL+"/")
 	v.gets("", 401, "log in")
 	v.user, v.password = "alice@example.com", "secret"
-	v.header.Set(header, "root") // which the proxy replaces
+	v.header.Set(header, "root") // the proxy replaces it
 	v.header.Set("Origin", strings.TrimSuffix(v.url, "/"))
 	v.gets("", 200, "recorded under the name alice@example.com.")
 	if text := v.unlocks("orders:42"); !strings.Contains(text, "by alice@example.com: “stuck”") {
@@ -223,7 +223,7 @@ func TestServe_userHeader(t *testing.T) {
 	}
 	c.stderr.await(t, "forwarded_for=127.0.0.1 operator=alice@example.com ")
 
-	direct := visit(t, url) // from this machine, as the proxy
+	direct := visit(t, url) // from this machine, like the proxy
 	direct.gets("", 401, "the proxy must name exactly one user in the header X-Forwarded-Email")
 	direct.header = http.Header{header: {""}}
 	direct.gets("", 401)

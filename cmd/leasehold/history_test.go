@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// history calls leasehold history until its output has a text.
+// history calls leasehold history until its output contains a text.
 func history(t *testing.T, page, name, want string) string {
 	t.Helper()
 	for end := time.Now().Add(promptly); ; {
@@ -42,14 +42,14 @@ func TestHistory_escapes(t *testing.T) {
 	}
 }
 
-// 1: serve --record records who holds a lock, and until when, while no browser is there. 2: history says so where nothing was recorded, and 3: where there
-// is no serve. 4: It sends the password that the URL in its environment has.
+// 1: serve --record records who holds a lock, and until when, without a browser. 2: history reports that nothing was recorded, and 3: that there is no
+// serve. 4: It sends the password of the URL in its environment.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	page := serving(t, s, "--record")
 	c := on(t, s, "run", "orders:42", "--", "cat")
-	text := history(t, page, "orders:42", "leasehold run on "+host(t)) // 1; before the registry has the client, the hold is without
+	text := history(t, page, "orders:42", "leasehold run on "+host(t)) // 1; until the registry has the client, the hold has no client
 	if !strings.Contains(text, "HOLDER") || !strings.Contains(text, "still held") || !strings.Contains(text, "exclusive") {
 		t.Errorf("%s", text)
 	}
@@ -117,7 +117,7 @@ func lsJSON(t *testing.T, s *redistest.Server) string {
 	return c.stdout.String()
 }
 
-// Progress is shown on a terminal alone, and only of what takes long.
+// Progress is shown only on a terminal, and only for long operations.
 func TestProgress(t *testing.T) {
 	var text strings.Builder
 	p := &progress{w: &text, began: time.Now()}
@@ -142,7 +142,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// On a server with a million keys the page shows something at once, fills, and says so; and the tool and the page agree in the end.
+// On a server with a million keys, the page appears immediately, fills, and says so. At the end, the tool and the page agree.
 func TestPage_scans(t *testing.T) {
 	s := redistest.Start(t)
 	for i := range 20 { // a script with all of them would take longer than a client waits
@@ -154,7 +154,7 @@ func TestPage_scans(t *testing.T) {
 	proxy := redistest.NewProxy(t, s.Addr())
 	proxy.OnRequest(func(req [][]byte) (a redistest.Action) {
 		if strings.EqualFold(string(req[0]), "SCAN") {
-			a.DelayReply = 20 * time.Millisecond // so that the scan is not over before the browser shows the page
+			a.DelayReply = 20 * time.Millisecond // so that the scan does not end before the browser shows the page
 		}
 		return a
 	})
@@ -170,7 +170,7 @@ func TestPage_scans(t *testing.T) {
 	b.quiet()
 }
 
-// body returns what is at an address.
+// body returns the response body of a URL.
 func body(t *testing.T, url string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// matchesText checks that the standard output of a call matches a pattern, as a whole.
+// matchesText checks that a pattern matches the whole standard output of a call.
 func matchesText(t *testing.T, c *tool, pattern string) {
 	t.Helper()
 	says(t, c, 0)
@@ -25,13 +25,13 @@ func matchesText(t *testing.T, c *tool, pattern string) {
 	}
 }
 
-// limited makes limiters and filters, of which some are used.
+// limited creates limiters and filters, and uses some of them.
 func limited(t *testing.T, s *redistest.Server) {
 	t.Helper()
-	if _, err := binary(); err != nil { // which takes long on a busy machine, while the times that are expected go on
+	if _, err := binary(); err != nil { // done first: it takes long on a busy machine, and the expected times would change
 		t.Fatal(err)
 	}
-	c := billing(t, s.Client(t), client.WithWatchdogTimeout(time.Minute)) // and an operation timeout that a busy machine keeps
+	c := billing(t, s.Client(t), client.WithWatchdogTimeout(time.Minute)) // so that the operation timeout is long enough for a busy machine
 	must := func(_ any, err error) {
 		t.Helper()
 		if err != nil {
@@ -57,7 +57,7 @@ func limited(t *testing.T, s *redistest.Server) {
 	must(c.NewShardedBloomFilter("crawl", 2).Add(t.Context(), elements...))
 }
 
-// Limiters and filters are listed if --kind names them, and shown with all that Redis knows of them.
+// Limiters and filters are listed if --kind names them, and inspect shows all that Redis stores about them.
 func TestLs_unheld(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -90,7 +90,7 @@ func TestLs_unheld(t *testing.T) {
 	}
 }
 
-// A shell completes the name of what inspect can show, of each kind; for unlock those of locks alone.
+// A shell completes names of each type for inspect, and only names of locks for unlock.
 func TestComplete_unheld(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -115,7 +115,7 @@ func TestComplete_unheld(t *testing.T) {
 	}
 }
 
-// Where x and {x} are both names, inspect of each warns of the other.
+// If x and {x} both exist, inspect of each warns of the other.
 func TestInspect_braces(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -194,7 +194,7 @@ func TestInspect_unheld(t *testing.T) {
 	}
 }
 
-// With the limits of the application, what is left and when there is more is what a limiter says.
+// With the limits of the application, the remaining permits and the time until the next one are those of the limiter.
 func TestStanding(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -237,7 +237,7 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// An election is listed with what its leader says, and shown with since when it leads.
+// An election is listed with its leader value, and inspect shows since when the leader has led.
 func TestLs_election(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -280,7 +280,7 @@ func TestLs_election(t *testing.T) {
 	says(t, on(t, s, "inspect", "boss"), 0, "boss: free\n", "of an earlier leader; no leader now")
 }
 
-// A time has its two largest units, also where rounding leads to a larger one.
+// A time has its two largest units, even if rounding leads to a larger one.
 func TestShort(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{

@@ -35,7 +35,7 @@ func TestRun_calledTheWrongWay(t *testing.T) {
 	}
 }
 
-// The error of a missing or superfluous argument shows the form of the command; that of an unknown command, a similar one.
+// The error of a missing or superfluous argument shows the usage of the command. The error of an unknown command shows a similar one.
 func TestRun_arguments(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
@@ -70,7 +70,7 @@ func TestRun_help(t *testing.T) {
 func TestRun_noServer(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{
-		"redis://user:secret@127.0.0.1:1":    exitFailure, // nobody listens there
+		"redis://user:secret@127.0.0.1:1":    exitFailure, // no server listens there
 		"redis://user:secret@127.0.0.1:port": exitUsage,
 		"http://user:secret@127.0.0.1":       exitUsage,
 	} {
@@ -87,7 +87,7 @@ func TestRun_noServer(t *testing.T) {
 	}
 }
 
-// The help has one form: a short text that fits a list, and what the exit codes are. A flag has a noun phrase.
+// All help texts have the same form: a short text that fits into a list, and the exit codes. The help of a flag is a noun phrase.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	n := 0

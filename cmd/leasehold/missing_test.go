@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// badge waits until the page says how fresh it is in this way, and with this text.
+// badge waits until the freshness badge of the page has this class and this text.
 func (b *browser) badge(class, text string) {
 	b.Helper()
 	b.until(`document.getElementById("fresh").className.trim() === "fresh ` + class + `" && document.getElementById("fresh").textContent === ` + quoteJS(text))
@@ -22,7 +22,7 @@ func TestDeadPrimary(t *testing.T) {
 	rdb := cluster.Client(t)
 	masters := cluster.Masters(t)
 	living, dead := masters[0], masters[1]
-	var there, gone string // a lock of each
+	var there, gone string // a lock on each of them
 	for i := 0; there == "" || gone == ""; i++ {
 		id, name := "01a20376-5c32-7c6b-b43e-0000000000"+strconv.Itoa(10+i), "orders:"+strconv.Itoa(i)
 		for _, words := range [][]string{{"HSET", name, id + ":1", "1"}, {"HSET", "leasehold_client:" + id, "host", "host-7", "name", "billing"}} {
@@ -68,7 +68,7 @@ func TestDeadPrimary(t *testing.T) {
 	b.quiet()
 }
 
-// The badge of the page is green only while Redis responds, and what was never read is unknown.
+// The badge of the page is green only while Redis responds, and what was never read is shown as unknown.
 func TestPage_unavailable(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// The question of three in the morning is answered by the script that docs/operate/tool.md shows.
+// The script in docs/operate/tool.md finds and force-unlocks a stuck lock.
 func TestNight(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("redis-cli"); err != nil {
@@ -42,7 +42,7 @@ func TestNight(t *testing.T) {
 		}
 	}
 	t.Log(text)
-	if left := keysLike(t, s, "*"); len(left) != 1 || left[0] != "leasehold_forced:{orders:42}" { // the note stays for a week
+	if left := keysLike(t, s, "*"); len(left) != 1 || left[0] != "leasehold_forced:{orders:42}" { // the audit record stays for a week
 		t.Errorf("keys left: %q", left)
 	}
 }

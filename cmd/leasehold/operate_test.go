@@ -22,10 +22,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// redissonOwner is an owner of Redisson's.
+// redissonOwner is an owner of Redisson.
 const redissonOwner = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84"
 
-// seldom has a client renew its leases so seldom that no renewal finds a forced unlock before the message about it comes.
+// seldom makes a client renew its leases so rarely that no renewal detects a force-unlock before the message about it arrives.
 var seldom = client.WithWatchdogTimeout(10 * time.Minute)
 
 // billing is a client that holds locks.
@@ -65,7 +65,7 @@ func knows(t *testing.T, rdb rueidis.Client, c *client.Client) {
 	}
 }
 
-// host is this machine's name.
+// host returns the name of this machine.
 func host(t *testing.T) string {
 	t.Helper()
 	name, err := os.Hostname()
@@ -75,7 +75,7 @@ func host(t *testing.T) string {
 	return name
 }
 
-// says runs the tool, and checks its exit code, what its output has and what it has not.
+// says waits for the tool to end, and checks its exit code, and what its output contains and does not contain.
 func says(t *testing.T, c *tool, code int, want ...string) {
 	t.Helper()
 	c.ends(code)
@@ -237,8 +237,8 @@ func TestInspect(t *testing.T) {
 	says(t, on(t, s, "inspect", "java"), 0, "java: a read/write lock, held by 1 reader\n", "Redisson "+redissonOwner[:36]+", thread 84", "request time unknown, held 2 times", "no expiry")
 }
 
-// unlock takes a lock only from the holder that it has shown, tells the holder, and leaves a note. Off a
-// terminal it does nothing without --yes.
+// unlock removes only the holder that it displayed, notifies the holder, and writes an audit record. Off a
+// terminal, it does nothing without --yes.
 func TestUnlock(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -259,7 +259,7 @@ func TestUnlock(t *testing.T) {
 	}
 	says(t, on(t, s, "inspect", "orders:1"), 0, "orders:1: free\n", "ago, by alice\n", "stuck since 3\n", "from billing on ")
 
-	// The workers of a wait group, which nobody holds next, and a latch, which nobody holds.
+	// The workers of a wait group, which has no next holder, and a latch, which has no holder.
 	if _, err := c.NewWaitGroup("workers").Add(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestUnlock(t *testing.T) {
 	}
 	says(t, on(t, s, "unlock", "latch", "--yes"), 1, "latch is a latch, which has no holder; nothing was changed")
 
-	// All readers that it has shown.
+	// All displayed readers.
 	a, b := mustLock(t, c.NewRWLock("rw").Read()), mustLock(t, billing(t, s.Client(t)).NewRWLock("rw").Read())
 	says(t, on(t, s, "unlock", "rw", "-y"), 0, "a read/write lock, held by 2 readers\n", "2 holders")
 	if held(t, s, "rw") {
@@ -283,7 +283,7 @@ func TestUnlock(t *testing.T) {
 	<-b.Context().Done()
 }
 
-// An unlock that breaks off says who has lost the lock, and of whom nobody knows: also when it is interrupted.
+// An unlock that fails halfway reports which holders lost the lock, and for which one the outcome is unknown, even when it is interrupted.
 func TestUnlock_breaksOff(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -296,7 +296,7 @@ func TestUnlock_breaksOff(t *testing.T) {
 		readers[mustLock(t, c.NewRWLock("rw").Read()).Owner()] = true
 		knows(t, rdb, c)
 	}
-	order = slices.Sorted(maps.Keys(readers)) // as unlock takes the lock from them
+	order = slices.Sorted(maps.Keys(readers)) // in which unlock removes them
 	unlock := func(act func() redistest.Action, of string) *tool {
 		proxy.OnRequest(func(req [][]byte) redistest.Action {
 			if strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(b []byte) bool { return string(b) == of }) {
@@ -319,7 +319,7 @@ func TestUnlock_breaksOff(t *testing.T) {
 	says(t, c, 130, "unknown outcome for holder billing on ", "interrupted by a signal (interrupt)")
 }
 
-// completed calls a completion until it has names. One that takes long has none.
+// completed calls a completion until it returns names. A completion that takes too long returns none.
 func completed(t *testing.T, call func() *tool) (c *tool) {
 	t.Helper()
 	await(t, "no names", func() bool {
@@ -330,7 +330,7 @@ func completed(t *testing.T, call func() *tool) (c *tool) {
 	return c
 }
 
-// A shell is told no name that it could not type: it would cut it, or print what moves its cursor.
+// Completion omits names that a shell could not type: it would cut them, or move its cursor.
 func TestComplete_oddNames(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -346,12 +346,12 @@ func TestComplete_oddNames(t *testing.T) {
 	}
 }
 
-// full is a disk on which nothing has room.
+// full is a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
-// A command that could not write what it found fails.
+// A command that cannot write its output fails.
 func TestOperate_nowhereToWrite(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -372,7 +372,7 @@ func TestOperate_nowhereToWrite(t *testing.T) {
 	}
 }
 
-// The three of the night: one is stuck, found, understood and unlocked, and told.
+// A stuck run is found and force-unlocked. It is notified, and the next run acquires the lock.
 func TestUnlock_run(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -443,7 +443,7 @@ func TestAdvice_sentinelPassword(t *testing.T) {
 	}
 }
 
-// The words for a missing right depend on the server's version, and on whether a script asked.
+// The error text for a missing permission depends on the server's version, and on whether a script ran the command.
 func TestAdvice_denied(t *testing.T) {
 	for _, reply := range []string{
 		"NOPERM User jobs has no permissions to run the 'hget' command",
@@ -478,7 +478,7 @@ func TestShown_everywhere(t *testing.T) {
 	}
 }
 
-// Two names that are not UTF-8 can look alike in JSON. Their bytes tell them apart.
+// Two names that are not UTF-8 can look alike in JSON. Their bytes distinguish them.
 func TestJSON_bytes(t *testing.T) {
 	var b strings.Builder
 	var l admin.Lock
@@ -497,7 +497,7 @@ func TestJSON_bytes(t *testing.T) {
 	}
 }
 
-// What has the name of another lock stands behind it, whatever the order in which a list finds them.
+// Locks with the same name have a fixed order, regardless of the order in which a list finds them.
 func TestSorted_equalNames(t *testing.T) {
 	group, plain := admin.Lock{Kind: admin.WaitGroup}, admin.Lock{Kind: admin.Plain}
 	for _, found := range [][]admin.Lock{{group, plain}, {plain, group}} {

@@ -17,7 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// night writes a night's locks into a server: those of services on several hosts, of which two block each other.
+// night writes example locks to a server: those of services on several hosts, of which two block each other.
 type night struct {
 	t   *testing.T
 	s   *redistest.Server
@@ -32,7 +32,7 @@ func (n *night) client(i int, name, host, label string) string {
 	return id
 }
 
-// owner is an owner of a client that asked so long ago.
+// owner returns an owner of a client that requested its lock this long ago.
 func (n *night) owner(client string, ago time.Duration) string {
 	return client + ":" + strconv.FormatInt(n.now.Add(-ago).UnixMicro()<<10, 10)
 }
@@ -125,8 +125,8 @@ func pods(t *testing.T, s *redistest.Server) *night {
 	return n
 }
 
-// The pages in a browser: those of a night, in light and dark. Each text can be read against what is behind it, each
-// control has a name, and nothing breaks the policy of the page.
+// The pages of the example locks in a browser, in light and dark. Each text has enough contrast to its background, each
+// control has a name, and nothing violates the policy of the page.
 func TestPage_looks(t *testing.T) {
 	s := redistest.Start(t)
 	b := browse(t, s, "--allow-unlock")
@@ -171,13 +171,13 @@ func TestPage_looks(t *testing.T) {
 	b.quiet()
 }
 
-// warns reports whether the page has warned of a ring for some surveys: a warning can be about the locks before.
+// warns reports whether the page has warned of a ring for several surveys: an earlier warning can be about earlier locks.
 const warns = `(() => {
 	window.since = document.querySelector(".ring") ? window.since || Date.now() : 0;
 	return window.since > 0 && Date.now() - window.since > 4000;
 })()`
 
-// unreadable lists the texts that have less contrast to what is behind them than WCAG 2 asks for (4.5).
+// unreadable lists the texts whose contrast to their background is below the minimum of WCAG 2 (4.5).
 const unreadable = `(() => {
 	const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
 	const lum = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -195,7 +195,7 @@ const unreadable = `(() => {
 	return odd.join("; ");
 })()`
 
-// cramped lists what a narrow screen cuts, or what would have to be scrolled sideways.
+// cramped lists what a narrow screen cuts off, or what requires horizontal scrolling.
 const cramped = `(() => {
 	const odd = [];
 	for (const el of document.querySelectorAll("body, body *")) {
@@ -209,7 +209,7 @@ const cramped = `(() => {
 	return odd.join("; ");
 })()`
 
-// unnamed lists what a user that cannot see the page would miss.
+// unnamed lists what a user of a screen reader would miss.
 const unnamed = `(() => {
 	const odd = [];
 	const name = (el) => (el.getAttribute("aria-label") || el.textContent || (el.labels && [...el.labels].map((l) => l.textContent).join("")) || "").trim();
@@ -225,7 +225,7 @@ const unnamed = `(() => {
 	return odd.join("; ");
 })()`
 
-// On a phone the page shows each holder and how many wait, whatever their names are. Forty waiters that count as dead are one row.
+// On a phone, the page shows each holder and the number of waiters, whatever their names are. Forty waiters that count as dead are one row.
 func TestPage_phone(t *testing.T) {
 	s := redistest.Start(t)
 	n := pods(t, s)
@@ -263,8 +263,8 @@ func TestPage_phone(t *testing.T) {
 	b.quiet()
 }
 
-// 1. The list of locks follows the search as it is typed: by name, holder, host and label.
-// 2. j and k lead from row to row, / to the search and ? to the list of the keys.
+// 1. The list of locks updates while the search is typed: by name, holder, host and label.
+// 2. j and k move from row to row, / moves to the search, and ? opens the list of keys.
 // 3. A button copies the name of a lock.
 func TestPage_keys(t *testing.T) {
 	s := redistest.Start(t)
@@ -318,9 +318,9 @@ func TestPage_keys(t *testing.T) {
 	b.quiet()
 }
 
-// 1. A lease counts down, and jumps at a renewal. The bar grows with the longest lease that was seen.
-// 2. A lock appears and goes without a reload, and the focus stays where it is.
-// 3. The page pauses, and goes on, with what was typed into its search.
+// 1. A lease counts down, and jumps at a renewal. The bar grows with the longest lease observed.
+// 2. A lock appears and disappears without a reload, and the focus stays where it is.
+// 3. The page pauses and resumes, and keeps what was typed into its search.
 func TestPage_follows(t *testing.T) {
 	s := redistest.Start(t)
 	c := billing(t, s.Client(t))
@@ -361,7 +361,7 @@ func TestPage_follows(t *testing.T) {
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	b.until(`document.getElementById("fresh").textContent === "paused"`)
 	h = mustLock(t, c.NewLock("orders:2"))
-	b.do(chromedp.SendKeys(chromedp.CSS("input[name=q]"), "orders:2")) // while it pauses
+	b.do(chromedp.SendKeys(chromedp.CSS("input[name=q]"), "orders:2")) // while it is paused
 	b.until(`location.search.includes("orders%3A2")`)
 	b.do(chromedp.Click(chromedp.CSS("#pause")))
 	b.shows("1 of 2 locks")
@@ -372,7 +372,7 @@ func TestPage_follows(t *testing.T) {
 	b.quiet()
 }
 
-// An operator finds the stuck lock with the keyboard alone, and breaks it. Its holder is told.
+// An operator finds the stuck lock with only the keyboard, and force-unlocks it. Its holder is notified.
 func TestPage_unlock(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -421,7 +421,7 @@ func TestPage_unlock(t *testing.T) {
 	b.quiet()
 }
 
-// The form names the holders that the page displays when the form is opened, and stays like that until it is closed.
+// The form names the holders that the page displays when the form is opened, and does not change until it is closed.
 func TestPage_unlockAfterAChange(t *testing.T) {
 	s := redistest.Start(t)
 	n := &night{t: t, s: s, now: time.Now()}
@@ -488,7 +488,7 @@ func TestPage_unlockElsewhere(t *testing.T) {
 	b.quiet()
 }
 
-// follow follows a link by the keyboard: a click can miss what an update of the page moves away.
+// follow follows a link with the keyboard, because a click can miss a link that an update of the page moves.
 func follow(b *browser, link string) {
 	b.Helper()
 	b.do(chromedp.Focus(chromedp.CSS(link)), chromedp.KeyEvent(kb.Enter))
@@ -506,7 +506,7 @@ func tabTo(b *browser, text string) {
 	b.Fatalf("Tab does not lead to %q", text)
 }
 
-// hears waits until the client listens for word of forced unlocks, which it does once a lock was renewed.
+// hears waits until the client is subscribed to force-unlocks, once a lock was renewed.
 func hears(t *testing.T, s *redistest.Server, c *client.Client) {
 	t.Helper()
 	await(t, "the client does not listen", func() bool {
@@ -516,7 +516,7 @@ func hears(t *testing.T, s *redistest.Server, c *client.Client) {
 	})
 }
 
-// The page follows a latch that is counted down, and a wait group that loses a worker.
+// The page updates for a latch that is counted down, and for a wait group that loses a worker.
 func TestPage_latchAndWaitGroup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -556,7 +556,7 @@ func TestPage_latchAndWaitGroup(t *testing.T) {
 	b.quiet()
 }
 
-// The page follows a window that is used up, and a filter that fills.
+// The page updates for a rate limiter that is used up, and for a filter that fills.
 func TestPage_limits(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -592,7 +592,7 @@ func TestPage_limits(t *testing.T) {
 	b.quiet()
 }
 
-// With 10,000 locks a page has fifty of them, and any can be found.
+// With 10,000 locks, a page has fifty of them, and any can be found.
 func TestPage_manyLocks(t *testing.T) {
 	s := redistest.Start(t)
 	const many = 10000

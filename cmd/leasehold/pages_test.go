@@ -20,7 +20,7 @@ var (
 	bare    = regexp.MustCompile(`(?m)^(leasehold .*)$`)
 )
 
-// commands returns the calls of the tool that stand in the blocks of the pages, by the page.
+// commands returns the calls of the tool in the code blocks of the pages, by page.
 func commands(t *testing.T) map[string][]string {
 	t.Helper()
 	const root = "../.."
@@ -34,7 +34,7 @@ func commands(t *testing.T) map[string][]string {
 			return err
 		}
 		for _, b := range block.FindAllStringSubmatch(string(text), -1) {
-			prompt := marked // other lines are what the tool prints
+			prompt := marked // other lines are output of the tool
 			if b[1] == "sh" {
 				prompt = bare
 			}
@@ -51,8 +51,8 @@ func commands(t *testing.T) map[string][]string {
 	return all
 }
 
-// Each call of the tool on a page does what it should: with a lock that is held by a process, and where the call does not end by
-// itself, until it has begun.
+// Each call of the tool on a page works with a lock that a process holds. A call that does not end by itself is checked until it
+// has begun.
 func TestPages(t *testing.T) {
 	s := redistest.Start(t)
 	const name = "orders:42"
@@ -76,11 +76,11 @@ func TestPages(t *testing.T) {
 		return c.start()
 	}
 
-	// The exit code where it is not 0, and what stands in the output of a call that does not end by itself.
+	// The exit code if it is not 0, and a text in the output of a call that does not end by itself.
 	codes := map[string]int{
-		"leasehold doctor": -1, // which may have a warning of the server of the tests
+		"leasehold doctor": -1, // there may be a warning about the server of the tests
 		"leasehold doctor --url redis://jobs@db1:6379 --prefix orders: --for plain":  2,         // there is no db1
-		"leasehold unlock NAME --reason 'why, ticket'":                               exitUsage, // off a terminal it wants --yes
+		"leasehold unlock NAME --reason 'why, ticket'":                               exitUsage, // off a terminal, it requires --yes
 		"leasehold unlock orders:42 --reason 'pid 4711 hangs in a read, ticket 815'": exitUsage,
 		"leasehold run --no-wait nightly -- ./report.sh":                             75,
 	}
@@ -97,9 +97,9 @@ func TestPages(t *testing.T) {
 	for page, calls := range commands(t) {
 		for _, line := range calls {
 			found++
-			line, _, _ = strings.Cut(line, " | ") // jq is not ours
+			line, _, _ = strings.Cut(line, " | ") // jq is not tested
 			if took[line] || strings.HasPrefix(line, "leasehold bench") || strings.Contains(line, "unlock orders:42 --yes") {
-				continue // bench has tests of its own, and the unlock is that of night_test.go
+				continue // bench has its own tests, and night_test.go tests the unlock
 			}
 			took[line] = true
 			t.Run(page+"/"+line, func(t *testing.T) {
@@ -157,7 +157,7 @@ func waited(t *testing.T, s *redistest.Server) bool {
 	return strings.Contains(c.stdout.String(), "waiters")
 }
 
-// words splits a line as a shell does, with single quotes alone.
+// words splits a line as a shell does, with support only for single quotes.
 func words(line string) (words []string) {
 	for i, part := range strings.Split(line, "'") {
 		if i%2 == 1 {

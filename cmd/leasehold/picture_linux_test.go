@@ -24,8 +24,8 @@ import (
 // pictureOf is the picture of a session in the README.
 const pictureOf = "tool.svg"
 
-// The picture of a session is well-formed, and shows what the tool prints today, except for names of hosts, times and numbers.
-// LEASEHOLD_PICTURES=dir draws it anew (make picture).
+// The picture of a session is well-formed, and shows the current output of the tool, except for names of hosts, times and numbers.
+// LEASEHOLD_PICTURES=dir redraws it (make picture).
 func TestPicture(t *testing.T) {
 	t.Parallel()
 	session := playSession(t)
@@ -48,7 +48,7 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// playSession has a user find a stuck holder, and returns what the terminal shows.
+// playSession plays a user who finds a stuck holder, and returns the screen of the terminal.
 func playSession(t *testing.T) []row {
 	t.Helper()
 	s := redistest.Start(t)
@@ -58,7 +58,7 @@ func playSession(t *testing.T) []row {
 			t.Fatal(err)
 		}
 	}
-	names := exec.Command("unshare", "-ru", "hostname", "host-1").Run() == nil // where that is not allowed, all have this host's name
+	names := exec.Command("unshare", "-ru", "hostname", "host-1").Run() == nil // if that is not allowed, all have the name of this host
 	waiting, jobs := 0, []*tool(nil)
 	for _, job := range []struct{ host, args, lock string }{
 		{"host-7", "--lease 15s orders:42 -- ./import-orders", "orders:42"},
@@ -78,7 +78,7 @@ func playSession(t *testing.T) []row {
 		jobs = append(jobs, c.start())
 		if job.lock != "" {
 			awaitHeld(t, s, job.lock)
-			registered(t, s, jobs[len(jobs)-1]) // the entry has the name of the client
+			registered(t, s, jobs[len(jobs)-1]) // the entry contains the name of the client
 			continue
 		}
 		waiting++
@@ -89,7 +89,7 @@ func playSession(t *testing.T) []row {
 		}
 	}
 
-	// A client is notified of a forced unlock once it has renewed a lock.
+	// A client is notified of a force-unlock once it has renewed a lock.
 	reply := s.Do(t, "HKEYS", "orders:42")
 	owners, err := reply.AsStrSlice()
 	if err != nil {
@@ -144,21 +144,21 @@ func playSession(t *testing.T) []row {
 // columns is the width of the terminal.
 const columns = 100
 
-// glyph is a character on the screen, and how it looks.
+// glyph is a character on the screen, with its style.
 type glyph struct {
 	char  rune
 	style string // codes of a terminal
 }
 
-// row is one of the screen.
+// row is a row of the screen.
 type row struct {
 	glyphs []glyph
-	more   bool // its line goes on in the next row
+	more   bool // its line continues in the next row
 }
 
 var escape = regexp.MustCompile(`^\x1b\[([0-9;]*)([A-Za-z])`)
 
-// screenOf returns the rows that a terminal shows of a text.
+// screenOf returns the rows of a terminal that displays a text.
 func screenOf(text string) (rows []row) {
 	rows = []row{{}}
 	at, style := 0, ""
@@ -201,7 +201,7 @@ const (
 	titleBar                        = 34
 )
 
-// draw returns an SVG of a terminal with these rows. The window brings its background, so it can be read on a light page and on a dark one.
+// draw returns an SVG of a terminal with these rows. It has its own background, so it is readable on light and dark pages.
 func draw(rows []row) []byte {
 	var b bytes.Buffer
 	width, height := screenWidth+2*margin, titleBar+len(rows)*lineHeight+margin
@@ -242,7 +242,7 @@ func draw(rows []row) []byte {
 	return b.Bytes()
 }
 
-// looksOf returns the attributes for codes of a terminal.
+// looksOf returns the SVG attributes for codes of a terminal.
 func looksOf(style string) (attributes string) {
 	for _, code := range strings.Fields(style) {
 		attributes += map[string]string{"1": ` font-weight="bold"`, "2": ` fill="#9198a1"`, "31": ` fill="#ff7b72"`, "32": ` fill="#56d364"`}[code]
@@ -250,7 +250,7 @@ func looksOf(style string) (attributes string) {
 	return attributes
 }
 
-// varies is what differs from one session to another.
+// varies has what differs between sessions.
 var varies = []struct {
 	what *regexp.Regexp
 	is   string
@@ -264,7 +264,7 @@ var varies = []struct {
 	{regexp.MustCompile(` +`), " "},
 }
 
-// shape returns the lines of a picture without what varies and where they are wrapped.
+// shape returns the lines of a picture, without what varies and without line wraps.
 func shape(svg []byte) (lines []string, err error) {
 	d := xml.NewDecoder(bytes.NewReader(svg))
 	for more := false; ; {

@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// On a terminal, each command that takes more than two seconds shows how far it is, and removes that in the end.
+// On a terminal, each command that takes more than two seconds shows its progress, and removes it at the end.
 func TestTerminal_progress(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -28,7 +28,7 @@ func TestTerminal_progress(t *testing.T) {
 			slow := redistest.NewProxy(t, s.Addr())
 			p := inTerminal(t, s, strings.Fields(args)...)
 			switch name {
-			case "demo": // whose lines go elsewhere
+			case "demo": // its lines go to a file
 				lines, err := os.Create(filepath.Join(t.TempDir(), "lines"))
 				if err != nil {
 					t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// On a terminal, make test shows how many packages are done, and fails if a test of the first module or of another one does.
+// On a terminal, make test shows how many packages are done. It fails if a test of the first module or of another module fails.
 func TestQuick(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

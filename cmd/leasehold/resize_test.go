@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// resize changes the number of permits of a semaphore that is idle or held, and of nothing else.
+// resize changes the permit count of an idle or held semaphore, and of nothing else.
 func TestResize(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// serve answers only for names that are its own, ends at a signal while a browser follows a page, and refuses
-// what it cannot do in one line.
+// serve accepts only requests for its own names, ends at a signal while a browser follows a page, and reports each
+// error in one line.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

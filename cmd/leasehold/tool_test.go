@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// promptly is how long to wait for what should happen at once, on a busy machine.
+// promptly is how long to wait on a busy machine for what should happen immediately.
 const promptly = 20 * time.Second
 
 // binary builds the tool, once for all tests of the package, and returns its path.
@@ -45,8 +45,8 @@ var builtIn string // the directory of the binary; empty if it was not built
 type mainTests struct{ m *testing.M }
 
 func (m mainTests) Run() int {
-	// A process that ignores a signal, as under nohup, hands that on to what it starts, and
-	// a shell there cannot trap the signal. What this process catches is not handed on.
+	// The children of a process that ignores a signal, as under nohup, inherit that, and a
+	// shell among them cannot trap the signal. A signal that this process catches is not inherited.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)
@@ -66,13 +66,13 @@ type tool struct {
 	cmd            *exec.Cmd
 	stdin          io.WriteCloser
 	stdout, stderr *transcript
-	closed         chan struct{} // when nobody has the standard output open any more; nil if the tool has none of ours
+	closed         chan struct{} // closed when no process has the standard output open; nil if it is not captured
 }
 
-// detached starts a process without the terminal of these tests, whose other processes it would stop and continue as its own job.
+// detached starts a process without the terminal of these tests. On that terminal, the process would stop and continue the tests as part of its job.
 var detached *syscall.SysProcAttr
 
-// prepare makes a call that is not started yet. env is added to the environment.
+// prepare returns a call that is not started yet. env is added to the environment.
 func prepare(t *testing.T, env []string, args ...string) *tool {
 	t.Helper()
 	path, err := binary()
@@ -92,7 +92,7 @@ func prepare(t *testing.T, env []string, args ...string) *tool {
 	return c
 }
 
-// start starts it. The end of the test kills it if it is there still.
+// start starts the call. The end of the test kills it if it still runs.
 func (c *tool) start() *tool {
 	c.t.Helper()
 	if c.cmd.Stdout == nil {
@@ -124,13 +124,13 @@ func (c *tool) start() *tool {
 	return c
 }
 
-// on makes a call with the server's address in its environment, and starts it.
+// on starts a call with the server's address in its environment.
 func on(t *testing.T, s *redistest.Server, args ...string) *tool {
 	t.Helper()
 	return prepare(t, []string{"LEASEHOLD_REDIS_URL=" + s.URL()}, args...).start()
 }
 
-// signal sends it a signal.
+// signal sends a signal to the process.
 func (c *tool) signal(s os.Signal) {
 	c.t.Helper()
 	if err := c.cmd.Process.Signal(s); err != nil {
@@ -138,7 +138,7 @@ func (c *tool) signal(s os.Signal) {
 	}
 }
 
-// say writes a line to its standard input.
+// say writes a line to the standard input of the process.
 func (c *tool) say(line string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c.stdin, line+"\n"); err != nil {
@@ -146,7 +146,7 @@ func (c *tool) say(line string) {
 	}
 }
 
-// ends waits for its end, and for that of all it has started.
+// ends waits until the process and all processes that it started have ended.
 func (c *tool) ends(want int) {
 	c.t.Helper()
 	state := c.wait()
@@ -155,7 +155,7 @@ func (c *tool) ends(want int) {
 	}
 }
 
-// killed waits for its end by a signal, and for that of all it has started.
+// killed waits until a signal has ended the process, and all processes that it started have ended.
 func (c *tool) killed(want syscall.Signal) {
 	c.t.Helper()
 	state := c.wait()
@@ -164,15 +164,15 @@ func (c *tool) killed(want syscall.Signal) {
 	}
 }
 
-// wait waits for its end, for a limited time, and until nobody has its standard output open: as long as
-// somebody has, something that it started is there.
+// wait waits, for a limited time, until the process has ended and no process has its standard output open:
+// otherwise a process that it started still runs.
 func (c *tool) wait() *os.ProcessState {
 	c.t.Helper()
 	limit := time.AfterFunc(6*promptly, func() {
 		c.t.Error("it does not end")
 		_ = c.cmd.Process.Kill()
 	})
-	_ = c.cmd.Wait() // the state says more
+	_ = c.cmd.Wait() // the state has the details
 	limit.Stop()
 	if c.closed != nil {
 		select {
@@ -193,7 +193,7 @@ type transcript struct {
 
 func newTranscript() *transcript { return &transcript{changed: make(chan struct{})} }
 
-// Write adds to it.
+// Write adds b to the transcript.
 func (r *transcript) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -216,10 +216,10 @@ func (r *transcript) await(t *testing.T, text string) {
 	}
 }
 
-// within waits until text was written, for d at most, and reports whether it was.
+// within waits for at most d until text was written, and reports whether it was.
 func (r *transcript) within(d time.Duration, text string) bool { return r.behind(0, d, text) }
 
-// behind is within for what was written after the first n bytes.
+// behind is like within, for what was written after the first n bytes.
 func (r *transcript) behind(n int, d time.Duration, text string) bool {
 	limit := time.After(d)
 	for {
@@ -237,7 +237,7 @@ func (r *transcript) behind(n int, d time.Duration, text string) bool {
 	}
 }
 
-// noKeys checks that the server has no key with name in it.
+// noKeys checks that the server has no key that contains name.
 func noKeys(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
 	reply := s.Do(t, "KEYS", "*"+name+"*")
@@ -246,12 +246,12 @@ func noKeys(t *testing.T, s *redistest.Server, name string) {
 	}
 }
 
-// lockName is one that no other test has, and no part of that of another.
+// lockName returns a name that no other test uses, and that is not a part of the name of another test.
 func lockName(t *testing.T) string {
 	return strings.NewReplacer("/", ":", " ", "_").Replace(t.Name()) + "."
 }
 
-// isAbout reports whether a request is a script for this lock. A client's entry is not.
+// isAbout reports whether a request is a script for this lock, and not for the entry of a client.
 func isAbout(req [][]byte, lock string) bool {
 	return strings.EqualFold(string(req[0]), "EVALSHA") && slices.ContainsFunc(req, func(word []byte) bool { return string(word) == lock })
 }
@@ -277,7 +277,7 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// awaitHeld waits until somebody has the lock.
+// awaitHeld waits until the lock is held.
 func awaitHeld(t *testing.T, s *redistest.Server, name string) {
 	t.Helper()
 	await(t, "nobody has "+name, func() bool { return held(t, s, name) })

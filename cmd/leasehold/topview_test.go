@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The commands of the view run beside it, while it takes the next keys: what a command asks was decided when the view returned it.
+// The commands of the view run concurrently with it, while it handles the next keys. What a command reads was decided when the view returned it.
 func TestTopView_commandsReadNothingThatKeysChange(t *testing.T) {
 	a, err := admin.New(redistest.Start(t).Client(t))
 	if err != nil {
@@ -36,7 +36,7 @@ func TestTopView_commandsReadNothingThatKeysChange(t *testing.T) {
 	}
 }
 
-// While the holders of a lock are not known yet, y has no effect, and any other key cancels the force-unlock.
+// Until the holders of a lock are known, y has no effect, and any other key cancels the force-unlock.
 func TestTopView_unlockBeforeTheHoldersAreKnown(t *testing.T) {
 	v := &topView{unlock: &unlocking{name: "orders", sure: true}}
 	if cmd := v.decide(tea.KeyPressMsg{Code: 'y', Text: "y"}); cmd != nil || v.unlock == nil {
@@ -47,7 +47,7 @@ func TestTopView_unlockBeforeTheHoldersAreKnown(t *testing.T) {
 	}
 }
 
-// While the question is open, the details show the holders that y removes, whatever the looks find.
+// While the confirmation is open, the details show the holders that y removes, regardless of later looks.
 func TestTopView_unlockRemovesWhatIsDisplayed(t *testing.T) {
 	s := redistest.Start(t)
 	a, err := admin.New(s.Client(t))
@@ -69,7 +69,7 @@ func TestTopView_unlockRemovesWhatIsDisplayed(t *testing.T) {
 	}
 }
 
-// In any width the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
+// In any width, the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
 func TestTopView_fits(t *testing.T) {
 	const uuid = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
 	locks := []admin.Lock{
@@ -99,7 +99,7 @@ func TestTopView_fits(t *testing.T) {
 	}
 }
 
-// Both ends of a text stay, whatever its letters are.
+// Both ends of a text stay, whatever its characters are.
 func TestMiddle(t *testing.T) {
 	for text, want := range map[string]string{
 		"orders:42":         "orders:42",
