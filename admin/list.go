@@ -135,7 +135,7 @@ func (a *Admin) page(ctx context.Context, q Query, cursor string) (page Page, er
 		return len(page.Locks) < pageLocks
 	})
 	if err != nil {
-		if missing := a.missing(); len(missing) > 0 { // the reason why a cluster is down
+		if missing := a.missing(); len(missing) > 0 { // they explain why the cluster is down
 			err = fmt.Errorf("%w; %v", err, &IncompleteError{missing})
 		}
 		return Page{}, err

@@ -190,7 +190,7 @@ func TestPage_failover(t *testing.T) {
 		cluster            *redistest.Cluster
 		now, lower, higher *redistest.Server // the primary of the page, and the two nodes of the other shard
 	)
-	for now == nil { // in one cluster of fifteen, no address is between those of another shard
+	for now == nil { // in about one of fifteen clusters, no address is between those of another shard
 		cluster = redistest.StartCluster(t)
 		masters := cluster.Masters(t)
 		for _, m := range masters {

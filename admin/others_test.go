@@ -26,7 +26,7 @@ func (s *scene) must(err error) {
 	}
 }
 
-// near reports whether d is what it was a moment ago.
+// near reports whether d is at most was, and not much less.
 func near(d, was time.Duration) bool { return d <= was && d > was-patience }
 
 // The used quota of a limiter's key is listed if the query names the kind, and inspected. Text that only looks similar is not.
@@ -306,7 +306,7 @@ func TestElection(t *testing.T) {
 		s.do("HSET", "leasehold_leader:{nobody}", "token", "1", "value", "x", "since", "1") // the value of an earlier leader
 		s.do("HSET", "leasehold_leader:{orders}", "token", "x", "value", "x", "since", "1")
 		s.lock(s.c.NewLock("never"))
-		s.do("HSET", "leasehold_leader:{never}", "token", "1", "value", "x", "since", "9223372036854775807") // JSON has no such time
+		s.do("HSET", "leasehold_leader:{never}", "token", "1", "value", "x", "since", "9223372036854775807") // too late for a time in JSON
 		ctx, cancel := context.WithCancel(s.Context())
 		done := make(chan error, 1)
 		began := time.Now()

@@ -129,7 +129,7 @@ func (a *Admin) watchable(names []string) error {
 type watched struct {
 	name   string
 	wake   chan<- struct{}
-	dirty  chan struct{} // a message came in
+	dirty  chan struct{} // a message arrived
 	known  bool          // last is set
 	last   Lock
 	began  time.Time // when the last read began: the leases were read after that
