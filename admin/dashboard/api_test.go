@@ -15,7 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// json gets an address of /api.
+// json gets a path of /api, and decodes the response.
 func (s *site) json(path string, want int) map[string]any {
 	s.Helper()
 	var v map[string]any
@@ -25,7 +25,7 @@ func (s *site) json(path string, want int) map[string]any {
 	return v
 }
 
-// until gets an address of /api until ok.
+// until gets a path of /api until ok reports true.
 func (s *site) until(path string, ok func(text string) bool) (text string) {
 	s.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

@@ -79,7 +79,7 @@ func (s *site) answer(r *http.Response, err error) (status int, text string) {
 	return r.StatusCode, string(b)
 }
 
-// says checks a page.
+// says checks the status and the texts of a page, and returns the page.
 func (s *site) says(path string, want int, texts ...string) string {
 	s.Helper()
 	status, text := s.get(path)

@@ -80,7 +80,7 @@ func short(d time.Duration) string {
 
 // age is the time since which a state has lasted. Text is empty if the script of the page counts it.
 type age struct {
-	Since int64 // ms since 1970; 0 if it is not known
+	Since int64 // ms since 1970; 0 if unknown
 	Text  string
 	Exact string
 }
