@@ -24,7 +24,7 @@ import (
 type connection struct {
 	urls      []string
 	authority string // a file with certificates
-	cert, key string // files with the client's own
+	cert, key string // files with the client's certificate and its key
 	insecure  bool
 }
 

@@ -22,7 +22,7 @@ const (
 	// Only for run. All other exit codes of run are the command's own.
 	exitNotObtained = 75 // EX_TEMPFAIL of sysexits.h: another owner has the lock
 	exitLost        = 123
-	exitMaxHold     = 124 // as timeout(1)
+	exitMaxHold     = 124 // as with timeout(1)
 	exitBroken      = 125 // leasehold itself failed, as with timeout(1) and env(1)
 	exitCannotRun   = 126
 	exitNotFound    = 127

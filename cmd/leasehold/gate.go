@@ -86,7 +86,7 @@ func (p *proxies) admit(w http.ResponseWriter, r *http.Request) string {
 // passwords is the gate of a password file. Each request has a password, and bcrypt is slow on purpose. The gate therefore caches the
 // passwords that were right, and compares one at a time.
 type passwords struct {
-	hashes    map[string][]byte // set once, as the next three
+	hashes    map[string][]byte // set once, like the next three
 	decoy     []byte            // the hash to compare with for an unknown user: the time must not show that
 	key       []byte            // of the sums
 	logger    *slog.Logger

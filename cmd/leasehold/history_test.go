@@ -92,7 +92,7 @@ func TestGone(t *testing.T) {
 	await(t, "the second process does not wait", func() bool { return strings.Contains(lsJSON(t, s), `"waiting":1`) })
 	waiter.signal(os.Kill)
 	waiter.killed(syscall.SIGKILL)
-	s.Do(t, "DEL", entry) // which would expire within a minute
+	s.Do(t, "DEL", entry) // it would otherwise expire within a minute
 	if text := lsJSON(t, s); !strings.Contains(text, `"waiting":1,"gone":1`) {
 		t.Errorf("%s", text)
 	}

@@ -89,7 +89,7 @@ Exit codes:
 	return cmd
 }
 
-// show writes l, a lock, a limiter or a filter, as the flags say.
+// show writes l, a lock, a limiter or a filter, as set by the flags.
 func (i *inspection) show(l admin.Lock, w, stderr io.Writer) error {
 	switch {
 	case len(i.limits) > 0 && l.Limit == nil:

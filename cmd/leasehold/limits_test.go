@@ -181,7 +181,7 @@ func TestInspect_unheld(t *testing.T) {
 	if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || l.Kind != "ratelimit" || *l.Limit.Left != 6 || *l.Limit.NextMS != 0 {
 		t.Errorf("%+v, %v", l, err)
 	}
-	for _, wrong := range [][]string{{"10/1h"}, {"1000/8760h/aligned", "10/1h"}} { // as if the other limit did not count, or each were the other
+	for _, wrong := range [][]string{{"10/1h"}, {"1000/8760h/aligned", "10/1h"}} { // a limit is missing, or the order is wrong
 		args := []string{"inspect", "api:alice"}
 		for _, l := range wrong {
 			args = append(args, "--limit", l)

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// The release builds this command to write the manual pages and completion scripts of its archives. The tool itself does not have it.
+// The release process uses this command to write the manual pages and completion scripts of its archives. The released tool does not have it.
 func init() { releaseCommands = []*cobra.Command{manCommand()} }
 
 func manCommand() *cobra.Command {

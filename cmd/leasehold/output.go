@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// output is how a command prints what it found: the flag -o.
+// output is the flag -o, the output format of a command.
 type output struct{ format choice }
 
 // addFlag gives cmd the flag. Every command supports table and json; more are the additional

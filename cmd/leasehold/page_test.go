@@ -110,7 +110,7 @@ func fall(t *testing.T, s *redistest.Server) {
 	}
 }
 
-// pods holds locks with names and holders as Kubernetes makes them, and returns the client of the first.
+// pods returns a night with names and holders of locks as in Kubernetes.
 func pods(t *testing.T, s *redistest.Server) *night {
 	t.Helper()
 	n := &night{t: t, s: s, now: time.Now()}

@@ -56,7 +56,7 @@ func TestRun_reenter(t *testing.T) {
 					t.Errorf("the outer hold is %q, the inner one %q", outer, inner)
 				}
 				if want != 0 {
-					c.stderr.await(t, "wait for itself") // it holds an end of its own pipe
+					c.stderr.await(t, "wait for itself") // standard error has a separate pipe
 				}
 				if said := c.stderr.String(); (want == 0) != (said == "") || want != 0 && (!strings.Contains(said, "wait for itself") || strings.Count(said, "\n") != 1) {
 					t.Errorf("run says %q", said)

@@ -253,7 +253,7 @@ func TestRun_blockedStderr(t *testing.T) {
 				return a
 			}
 			switch renewals.Add(1) {
-			case 1: // which run reports
+			case 1: // run reports this
 				a.Refuse = "NOPERM no permission"
 			case 2:
 				close(renewed)

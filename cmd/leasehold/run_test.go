@@ -153,7 +153,7 @@ func TestRun_faults(t *testing.T) {
 	}
 }
 
-// The command gets standard input, its environment, and its arguments as they are.
+// The command gets standard input, its environment, and its arguments unchanged.
 func TestRun_command(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -353,7 +353,7 @@ func TestRun_closedStderr(t *testing.T) {
 	w.Close()
 	c.stdout.await(t, "ready")
 	r.Close()
-	s.Do(t, "DEL", lock) // which run reports
+	s.Do(t, "DEL", lock) // run reports the loss
 	c.say("")
 	c.ends(6)
 	noKeys(t, s, lock)

@@ -106,7 +106,7 @@ func (r *runner) refused(ctx context.Context, o *opened, err error) error {
 	if !r.quiet || len(r.above) > 0 {
 		s, err := r.inspect(ctx, o)
 		switch {
-		case err != nil: // it matters less than that the lock was not acquired
+		case err != nil: // the lock was not acquired, which matters more
 		case r.blockedByItself(s):
 			return r.nested()
 		case s.Locked():

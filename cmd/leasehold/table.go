@@ -20,7 +20,7 @@ var (
 	spare = []string{"OWNER", "KIND", "REQUESTED"}
 )
 
-// leastCell is the width to which cells are shortened before a column is omitted.
+// leastCell is the minimum width of a shortened cell. If there is less room, a column is omitted.
 const leastCell = 12
 
 // gap is the space between two columns.

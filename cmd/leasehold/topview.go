@@ -23,7 +23,7 @@ import (
 // topView is top on a terminal with a keyboard. The program calls its methods one at a time. The commands that they return run
 // concurrently, so they read only fields that never change.
 type topView struct {
-	ctx    context.Context // set once, as the next four
+	ctx    context.Context // set once, like the next four
 	admin  *admin.Admin
 	query  admin.Query
 	survey *survey

@@ -11,7 +11,7 @@ import (
 // itself is controlled. It is safe for concurrent use.
 type Process struct {
 	cmd    *exec.Cmd
-	exited chan Status // of one element
+	exited chan Status // has room for one status
 }
 
 // Start starts argv[0] with the standard input, output and error of this process.

@@ -20,7 +20,7 @@ type Process struct {
 	options Options
 	tty     *terminal // used by control alone once the command runs
 	changes chan unix.WaitStatus
-	exited  chan Status // of one element
+	exited  chan Status // has room for one status
 }
 
 // Start starts the program called argv[0] with the standard input, output and error of this process. A script without
