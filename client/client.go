@@ -40,9 +40,9 @@ import (
 // use.
 type Client struct {
 	session *session.Session
-	sender  *command.Sender // for what holds no lease
+	sender  *command.Sender // for objects without a lease
 	latches *latch.Latches
-	owned   rueidis.Client  // nil if the caller's
+	owned   rueidis.Client  // the client that Open created; nil for New
 	entry   *registry.Entry // nil without a registry
 }
 
@@ -84,7 +84,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	return newClient(rdb, config), nil
 }
 
-// newClient returns a client on rdb.
+// newClient returns a client that uses rdb.
 func newClient(rdb rueidis.Client, config config) *Client {
 	c := &Client{sender: command.New(rdb, command.Config{Prefix: config.KeyPrefix, Timeout: config.OpTimeout, User: config.User})}
 	rdb = withPool(rdb, c.sender, config.Logger)
@@ -93,8 +93,8 @@ func newClient(rdb rueidis.Client, config config) *Client {
 		c.latches = latch.NewLatches(c.session, c.sender)
 		return c
 	}
-	// A client whose lock is renewed listens for word of forced unlocks. For shorter holds that is
-	// not worth a subscription, and the connection that it may take.
+	// A client whose holds are renewed subscribes to force-unlock notifications. Shorter holds are
+	// not worth a subscription and the connection that it may need.
 	config.WatchForced = true
 	config.ClientName = registry.Self("", config.name, config.label).String()
 	c.session = session.New(rdb, config.Config)
@@ -151,7 +151,7 @@ func OpenWithOption(ctx context.Context, option rueidis.ClientOption, opts ...Op
 // open connects, and returns a client that owns the connection.
 func open(ctx context.Context, option rueidis.ClientOption, config config) (*Client, error) {
 	if ctx == nil {
-		panic("leasehold: nil context") // here, where the caller can recover, and not in a goroutine that connects
+		panic("leasehold: nil context") // here, where the caller can recover, and not in a connecting goroutine
 	}
 	rdb, err := connect(ctx, option, config.lazy)
 	if err != nil {
@@ -168,7 +168,7 @@ func open(ctx context.Context, option rueidis.ClientOption, config config) (*Cli
 	return c, nil
 }
 
-// connect connects before ctx ends, or in the background.
+// connect connects before ctx is canceled, or in the background if lazily is true.
 func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rueidis.Client, error) {
 	if lazily {
 		return connectLazily(option)
@@ -179,8 +179,7 @@ func connect(ctx context.Context, option rueidis.ClientOption, lazily bool) (rue
 // ID returns the UUID of the client. The owner strings of all its locks begin with it.
 func (c *Client) ID() string { return c.session.ID() }
 
-// used returns the session for a lock that is going to be used, after which operators
-// find out who the client is.
+// used returns the session for a new lock, and registers the client for operators.
 func (c *Client) used() *session.Session {
 	if c.entry != nil {
 		c.entry.Begin()
@@ -246,12 +245,12 @@ func (c *Client) Close(ctx context.Context) error {
 		l.cancel() // a client that was never connected holds nothing, and its calls must not wait for a server
 	}
 	if c.entry != nil {
-		c.entry.End() // meanwhile
+		c.entry.End() // in the background
 	}
-	ctx, cancel := c.session.CloseContext(ctx) // for all that follows together
+	ctx, cancel := c.session.CloseContext(ctx) // one limit for all the steps below
 	defer cancel()
 	sent := make(chan error, 1)
-	go func() { sent <- c.sender.Close(ctx) }() // what takes no locks keeps none from being given back
+	go func() { sent <- c.sender.Close(ctx) }() // concurrently, so that it does not delay the release of locks
 	err := c.session.Close(ctx)
 	err = errors.Join(err, <-sent)
 	if c.entry != nil && err == nil {
@@ -259,7 +258,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	if c.owned != nil && c.session.GaveBack() {
 		closed := make(chan struct{})
-		go func() { // rueidis waits for an answer to each connection's last command, for a second or two if there is none
+		go func() { // on each connection, rueidis waits up to a second or two for the reply to the last command
 			c.owned.Close()
 			close(closed)
 		}()

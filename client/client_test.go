@@ -94,8 +94,7 @@ func TestOptions_bad(t *testing.T) {
 	}
 }
 
-// Without a cluster there are no shards: like Redisson, every client subscribes and publishes with plain Pub/Sub, whatever
-// the option says.
+// Without a cluster there are no shards. Like Redisson, every client then uses plain Pub/Sub, whatever the option is.
 func TestPubSub_oneServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -116,7 +115,7 @@ func TestPubSub_oneServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make(chan error)
-			go func() { // a release publishes to the next waiter, if that is of another client
+			go func() { // the release notifies the next waiter if it belongs to another client
 				h, err := clients[1].NewFairLock("orders").Lock(t.Context())
 				if err == nil {
 					err = h.Unlock(t.Context())
@@ -167,7 +166,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A nil context is a bug of the caller. Open panics where the caller can recover, and not in a goroutine that connects.
+// A nil context is a bug of the caller. Open panics where the caller can recover, and not in a connecting goroutine.
 func TestOpen_nilContext(t *testing.T) {
 	var none context.Context
 	for name, open := range map[string]func() (*client.Client, error){
@@ -188,8 +187,8 @@ func TestOpen_nilContext(t *testing.T) {
 	}
 }
 
-// Open works where CLIENT TRACKING is rejected, as by many providers. Before Redis 7 a user is denied all of CLIENT or
-// nothing.
+// Open works where CLIENT TRACKING is denied, as by many providers. Before Redis 7, a user can be denied only CLIENT
+// as a whole.
 func TestOpen_withoutClientTracking(t *testing.T) {
 	s := redistest.Start(t)
 	s.Do(t, "ACL", "SETUSER", "default", "-client")
@@ -227,12 +226,12 @@ func TestOpen_fails(t *testing.T) {
 	}
 }
 
-// A signal handler and a deferred Close run concurrently: when either returns nil, nothing is left, and neither closes the
-// connection that the other still uses.
+// A signal handler and a deferred Close can run concurrently. When either call returns nil, everything is released, and
+// neither closes the connection while the other still uses it.
 func TestClose_concurrent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rounds := 1500 // the two rarely meet
+	rounds := 1500 // the two calls rarely overlap
 	if testing.Short() {
 		rounds = 150
 	}
@@ -266,7 +265,7 @@ func TestClose_concurrent(t *testing.T) {
 	}
 }
 
-// The server is paused: Close returns when its context is canceled, although rueidis waits to close its connections.
+// With a paused server, Close returns when its context is canceled, although rueidis waits to close its connections.
 func TestClose_pausedServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -294,8 +293,8 @@ func TestClose_pausedServer(t *testing.T) {
 	t.Error("Close continues after its context was canceled")
 }
 
-// The server is paused, and the context of Close is never canceled. Close takes at most three operation timeouts, whatever
-// the client is used for, and whether the connection is its own or the application's.
+// With a paused server and a context that is never canceled, Close takes at most three operation timeouts. That holds
+// whatever the client is used for, and whether or not it owns the connection.
 func TestClose_pausedServerWithoutATimeout(t *testing.T) {
 	const timeout = 1500 * time.Millisecond
 	for _, borrowed := range []bool{false, true} {
@@ -350,7 +349,7 @@ func TestClose_pausedServerWithoutATimeout(t *testing.T) {
 			defer s.Thaw(t)
 			start := time.Now()
 			err = c.Close(context.Background())
-			if took := time.Since(start); took > 3*timeout+5*time.Second { // a busy machine
+			if took := time.Since(start); took > 3*timeout+5*time.Second { // some slack for a busy machine
 				t.Errorf("it took %v, and an operation timeout is %v", took, timeout)
 			}
 			if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {

@@ -17,8 +17,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An error of Open names the server, the user and what to do. It matches the caller's context error only if that context is
-// canceled.
+// An error of Open names the server, the user and what to do. It matches an error of the caller's context only if that
+// context is canceled.
 func TestOpen_errors(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -79,7 +79,8 @@ func TestOpen_errors(t *testing.T) {
 	}
 }
 
-// A Sentinel has its own users. The error names no user of the servers, and says where the user of the Sentinels is set.
+// Sentinels have their own users. The error does not name the user of the servers, and reports where to set the user of the
+// Sentinels.
 func TestOpen_sentinelPassword(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1)
@@ -110,7 +111,7 @@ func TestOpen_sentinelPassword(t *testing.T) {
 	}
 }
 
-// The user of a function for credentials is not known, so the error names none.
+// With a credentials function the user is not known, so the error names none.
 func TestOpen_credentialsFunction(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -201,7 +202,8 @@ func TestOpen_refused(t *testing.T) {
 	}
 }
 
-// A server or a proxy may lack CLIENT, and the user needs no permission for it: the connection then has no name.
+// If the server or a proxy does not support CLIENT, or the user lacks permission for it, the client connects without a connection
+// name.
 func TestOpen_withoutClientSetName(t *testing.T) {
 	t.Parallel()
 	without, neither := redistest.Start(t, "--rename-command", "CLIENT", ""), redistest.Start(t, "--rename-command", "CLIENT", "", "--rename-command", "HELLO", "")
@@ -222,7 +224,7 @@ func TestOpen_withoutClientSetName(t *testing.T) {
 	}
 }
 
-// onlyClient connects to a server that has room for one client. While the server still counts a connection that its client
+// onlyClient connects to a server that accepts a single client. While the server still counts a connection that its client
 // closed, it rejects a new one.
 func onlyClient(t *testing.T, addr string) net.Conn {
 	t.Helper()
@@ -242,8 +244,8 @@ func onlyClient(t *testing.T, addr string) net.Conn {
 	}
 }
 
-// The error names what is at the address: a Sentinel, a server that is not Redis, TLS, another protocol, a full server.
-// With an Open in the background, each call returns the same error.
+// The error names what is at the address: a Sentinel, a server other than Redis, a TLS port, another protocol, or a
+// server at its client limit. If Open connects in the background, each call returns the same error.
 func TestOpen_wrongServers(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1)
@@ -252,7 +254,7 @@ func TestOpen_wrongServers(t *testing.T) {
 	full.Do(t, "CONFIG", "SET", "maxclients", "1")
 	only := onlyClient(t, full.Addr())
 	t.Cleanup(func() { only.Close() })
-	reply := func(text string) (addr string) { // a server that replies so to anything
+	reply := func(text string) (addr string) { // a server that sends this reply to any request
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -283,7 +285,7 @@ func TestOpen_wrongServers(t *testing.T) {
 			if err != nil {
 				return
 			}
-			_ = conn.(*tls.Conn).Handshake() // to plain text it replies with an alert
+			_ = conn.(*tls.Conn).Handshake() // it replies to plain text with an alert
 			conn.Close()
 		}
 	}()
@@ -312,7 +314,7 @@ func TestOpen_wrongServers(t *testing.T) {
 				t.Errorf("got %v, want %q in it", err, c.text)
 			}
 			if strings.Contains(c.text, "not a Sentinel") || strings.Contains(c.text, "no master") || strings.HasPrefix(name, "Sentinel,") {
-				return // a reply, which a call explains
+				return // each call explains an error reply
 			}
 			_, err = openLazily(t, c.url, client.WithOpTimeout(5*time.Second)).NewLock("orders").TryLock(t.Context())
 			if err == nil || !strings.Contains(err.Error(), c.text) {
@@ -322,8 +324,8 @@ func TestOpen_wrongServers(t *testing.T) {
 	}
 }
 
-// A cluster that does not respond is unavailable, for a client that asks it about sharded Pub/Sub as for any other call. The end of the
-// caller's context is the caller's own.
+// A paused cluster is unavailable for New, which queries it for sharded Pub/Sub, as for any other call. If the caller's context
+// is canceled, the error is the caller's.
 func TestNew_clusterPaused(t *testing.T) {
 	t.Parallel()
 	node := redistest.Start(t, "--cluster-enabled", "yes")

@@ -32,17 +32,17 @@ var (
 	errLazyCluster = errors.New("WithLazyConnect: the server is a node of a cluster, which can only be opened without this option")
 )
 
-// mostLazyPause is the longest pause between two attempts to connect.
+// mostLazyPause is the longest pause between two connection attempts.
 const mostLazyPause = time.Second
 
 type dialer = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error)
 
-// lazy is a rueidis client that connects in the background. Each call goes to the client
-// of that moment: first one that cannot dial, then the connected one.
+// lazy is a rueidis client that connects in the background. Each call goes to the current client:
+// at first one that cannot dial, later the connected one.
 type lazy struct {
 	option rueidis.ClientOption // set once; its DialCtxFn is dial
-	way    *dial.Way            // set once: knows how far the latest connection has come
-	given  dialer               // set once: that of way
+	way    *dial.Way            // set once; reports how far the latest connection attempt got
+	given  dialer               // set once; the dialer of way
 	ctx    context.Context      // set once: the context of dialing
 	cancel context.CancelFunc   // set once: stops dialing; an established connection stays open
 	tried  chan struct{}        // closed after the first attempt
@@ -51,9 +51,9 @@ type lazy struct {
 	unconnected rueidis.Client // set once: a client that cannot dial
 
 	mu      sync.Mutex
-	rdb     rueidis.Client    // unconnected, or the connected one
+	rdb     rueidis.Client    // unconnected, or the connected client
 	why     error             // why unconnected cannot dial
-	dialing map[net.Conn]bool // the connections of the attempt under way; nil when there is none
+	dialing map[net.Conn]bool // connections of the current attempt; nil between attempts
 }
 
 var _ rueidis.Client = (*lazy)(nil)
@@ -62,7 +62,7 @@ var _ rueidis.Client = (*lazy)(nil)
 func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	way, option := dial.NewWay(option)
 	l := &lazy{option: option, way: way, given: option.DialCtxFn, tried: make(chan struct{}), done: make(chan struct{}), why: undialled(net.ErrClosed)}
-	// A single client comes with the error of its first dial, and dials for each command.
+	// A single-server client returns the error of its first dial, and dials again for each command.
 	unconnected := option
 	unconnected.Sentinel = rueidis.SentinelOption{}
 	unconnected.Standalone = rueidis.StandaloneOption{}
@@ -80,7 +80,7 @@ func connectLazily(option rueidis.ClientOption) (*lazy, error) {
 	return l, nil
 }
 
-// run connects: it tries until it succeeds or l.ctx is canceled.
+// run dials until it succeeds or l.ctx is canceled.
 func (l *lazy) run() {
 	defer close(l.done)
 	for pause, first := 10*time.Millisecond, true; ; first = false {
@@ -96,7 +96,7 @@ func (l *lazy) run() {
 			if rdb != nil {
 				rdb.Close()
 			}
-			if _, replied := rueidis.IsRedisErr(err); !replied { // a reply is explained to each call
+			if _, replied := rueidis.IsRedisErr(err); !replied { // each call explains an error reply
 				err = l.way.Explain(l.ctx, err)
 			}
 		}
@@ -105,7 +105,7 @@ func (l *lazy) run() {
 		case err == nil:
 			l.rdb = rdb
 		case errors.Is(err, errLazyCluster), errors.Is(err, dial.ErrSentinel):
-			l.why = command.Final{Err: err} // to wait for another server would not help
+			l.why = command.Final{Err: err} // waiting for another server would not help
 		default:
 			l.why = undialled(err)
 		}
@@ -114,7 +114,7 @@ func (l *lazy) run() {
 			close(l.tried)
 		}
 		if err == nil {
-			return // a call may be in flight on unconnected, so that is not closed yet
+			return // unconnected stays open because a call may be in flight on it
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
@@ -125,8 +125,8 @@ func (l *lazy) run() {
 	}
 }
 
-// attempt is dial.NewClient, which takes no context and waits for the server's greeting,
-// until l.ctx is canceled.
+// attempt runs dial.NewClient until l.ctx is canceled. NewClient takes no context and waits for the
+// server's greeting.
 func (l *lazy) attempt() (rueidis.Client, error) {
 	l.mu.Lock()
 	l.dialing = make(map[net.Conn]bool)
@@ -147,8 +147,8 @@ func (l *lazy) attempt() (rueidis.Client, error) {
 	return dial.NewClient(l.option)
 }
 
-// dial dials as rueidis does. During an attempt the end of l ends the dialling and the
-// connection too.
+// dial dials as rueidis does. During an attempt, canceling l.ctx cancels the dial and closes the
+// connection.
 func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
 	l.mu.Lock()
 	connected := l.dialing == nil
@@ -174,8 +174,8 @@ func (l *lazy) dial(ctx context.Context, addr string, d *net.Dialer, config *tls
 	return conn, nil
 }
 
-// undialled makes err, the error of a client that could not be made, an error of dialling: after it
-// a caller knows that no command was carried out.
+// undialled wraps err, the error of creating a client, as a dial error. It tells a caller that no
+// command was executed.
 func undialled(err error) error {
 	var failed *net.OpError
 	_, replied := rueidis.IsRedisErr(err)
@@ -192,7 +192,7 @@ func (l *lazy) reason() error {
 	return l.why
 }
 
-// now returns the client of this moment.
+// now returns the current client.
 func (l *lazy) now() rueidis.Client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (l *lazy) soon(ctx context.Context) rueidis.Client {
 	select {
 	case <-l.tried:
 	case <-ctx.Done():
-	case <-l.ctx.Done(): // an attempt may outlast that, if the dialer ignores its context
+	case <-l.ctx.Done(): // an attempt can take longer than that if the dialer ignores its context
 	}
 	return l.now()
 }

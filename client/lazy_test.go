@@ -33,7 +33,7 @@ func openLazily(t *testing.T, url string, opts ...client.Option) *client.Client 
 	return c
 }
 
-// A client is made although its server is down:
+// Open returns a client even while its server is down:
 //
 //	1 TryLock says why there is no connection
 //	2 Lock waits for the server
@@ -100,7 +100,7 @@ func TestWithLazyConnect_serverPaused(t *testing.T) {
 	}
 }
 
-// A dialer that ignores its context delays neither a call during Close nor Close.
+// A dialer that ignores its context delays neither Close nor a call during Close.
 func TestWithLazyConnect_dialerIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials := make(chan struct{})
@@ -135,7 +135,7 @@ func TestWithLazyConnect_dialerIgnoresItsContext(t *testing.T) {
 			}
 		}
 		close(dials)
-		time.Sleep(time.Minute) // what rueidis has started ends
+		time.Sleep(time.Minute) // lets the goroutines of rueidis end
 	})
 }
 
@@ -188,7 +188,7 @@ func TestWithLazyConnect_errors(t *testing.T) {
 	}
 }
 
-// A quorum starts while one of three servers is down, and its error has the reason of each server without a vote.
+// A quorum starts while one of three servers is down. Its error contains the reason for each missing vote.
 func TestWithLazyConnect_quorum(t *testing.T) {
 	t.Parallel()
 	var servers []*redistest.Server

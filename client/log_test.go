@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// soon waits until the log contains what.
+// soon waits until the log contains the text.
 func (s *output) soon(t *testing.T, what string) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !s.contains(what); time.Sleep(5 * time.Millisecond) {
@@ -44,7 +44,7 @@ func renewed(t *testing.T, holds ...lock.Hold) {
 	}
 }
 
-// A client logs nothing while there is no fault, neither about the locks nor about its other work.
+// A client logs nothing while there is no fault, neither about locks nor about its other work.
 func TestLog_nothingWithoutFaults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -86,8 +86,8 @@ func TestLog_nothingWithoutFaults(t *testing.T) {
 	}
 }
 
-// A server that evicts keys can evict locks. The client logs that once, even for a user with only the permissions in
-// docs/operate/security.md, if the user may run the command.
+// A server that evicts keys can evict locks. The client logs that once, even with only the permissions in
+// docs/operate/security.md, if the user may read the policy.
 func TestLog_evictingServer(t *testing.T) {
 	t.Parallel()
 	for policy, warns := range map[string]bool{"allkeys-lru": true, "volatile-ttl": true, "noeviction": false} {
@@ -129,7 +129,7 @@ func TestLog_evictingServer(t *testing.T) {
 	}
 }
 
-// A user without permission to read the policy leaves no trace of an attempt in ACL LOG.
+// A user without permission to read the policy causes no entry in ACL LOG.
 func TestLog_evictingServerDenied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
@@ -147,14 +147,14 @@ func TestLog_evictingServerDenied(t *testing.T) {
 		t.Errorf("logged %s", all.text.String())
 	}
 	denied := slices.DeleteFunc(s.Denied(t, "locks"), func(d string) bool {
-		return d == "command client" || d == "command client|setinfo" // CLIENT SETINFO, which docs/operate/security.md describes, on 6.2 and since 7.2
+		return d == "command client" || d == "command client|setinfo" // CLIENT SETINFO, which docs/operate/security.md describes, is denied on 6.2 and since 7.2
 	})
 	if len(denied) > 0 {
 		t.Errorf("denied: %q", denied)
 	}
 }
 
-// Without a subscription, which the server denies, waiters get no notifications. The client logs that, without an owner.
+// If the server denies the subscription, waiters get no notifications. The client logs that, without an owner.
 func TestLog_deniedSubscriptions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

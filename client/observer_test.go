@@ -35,7 +35,7 @@ func TestWithObserver_several(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := h.Unlock(context.Background()); err != nil { // another context than the call's
+		if err := h.Unlock(context.Background()); err != nil { // not the context of the call
 			t.Error(err)
 		}
 		want := []string{"first " + kind + " caller", "second " + kind + " caller", "second " + kind + " caller"}
@@ -45,7 +45,8 @@ func TestWithObserver_several(t *testing.T) {
 	}
 }
 
-// Each event of an observer happens on a real server, is correct, and has the context of its call.
+// Each event of an observer occurs with a real server, has correct fields, and has the context of its
+// call.
 func TestObserver(t *testing.T) {
 	t.Parallel()
 	r := observetest.Play(t, client.WithName("observed"))

@@ -39,14 +39,13 @@ type config struct {
 	session.Config
 	opTimeoutGiven bool
 	pubsub         PubSub
-	errs           []error // about the options that were given
+	errs           []error // errors about invalid options
 	lazy           bool
 	name, label    string
 	unregistered   bool
 }
 
-// within notes an error about a duration that was given to an option and is less than
-// least or more than most.
+// within records an error if the duration d of an option is less than least or more than most.
 func (c *config) within(option string, d, least, most time.Duration) {
 	switch {
 	case d < least:
@@ -56,7 +55,7 @@ func (c *config) within(option string, d, least, most time.Duration) {
 	}
 }
 
-// The bounds of what the options take.
+// Bounds for the values of options.
 const (
 	minWatchdogTimeout = 10 * lock.MinLease
 	maxWatchdogTimeout = 365 * 24 * time.Hour
@@ -118,7 +117,7 @@ func WithLogger(l *slog.Logger) Option {
 func WithObserver(o lock.Observer) Option {
 	return option(func(c *config) {
 		switch {
-		case reflect.ValueOf(o).IsZero(): // nobody observes, and that costs nothing
+		case reflect.ValueOf(o).IsZero(): // an observer without functions costs nothing
 		case c.Observer == nil:
 			c.Observer = &o
 		default:
@@ -127,7 +126,7 @@ func WithObserver(o lock.Observer) Option {
 	})
 }
 
-// both returns an observer that tells a and then b.
+// both returns an observer that calls a and then b.
 func both(a, b *lock.Observer) *lock.Observer {
 	type function = func(context.Context, lock.Event)
 	var ab lock.Observer
@@ -186,7 +185,7 @@ func WithoutRegistry() Option {
 	return option(func(c *config) { c.unregistered = true })
 }
 
-// text notes an error about a text that was given to an option and that operators could not read.
+// text records an error if the text of an option is not readable for operators.
 func (c *config) text(option, text string) {
 	switch {
 	case len(text) > registry.MostText:

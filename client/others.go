@@ -10,8 +10,6 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// What a client hands out that holds no lease.
-
 // NewLatch returns a handle of the countdown latch called name. Callers wait until its count
 // reaches zero. NewLatch sends no command. An invalid name makes the first call fail. The name,
 // with the key prefix of the client, must not contain braces.

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Objects without a lease use the client's prefix, and end with the client.
+// Objects without a lease use the client's key prefix, and end when the client is closed.
 func TestWithoutLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)

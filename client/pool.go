@@ -10,22 +10,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// pooled is a rueidis client that logs once when it has no connection free for a command that needs its own. rueidis waits
-// for such a connection without a limit and without an error, so only the log can tell why notifications do not come,
-// the entry of the client is missing, and acquisitions with replicas time out.
+// pooled is a rueidis client that logs once when no connection is free for a command that needs its own. rueidis waits for
+// a free connection without a limit and without an error. Only the log can then explain why notifications do not arrive,
+// the client's entry is missing, and acquisitions with replicas time out.
 type pooled struct {
 	rueidis.Client
-	pool *pool // of all nodes
+	pool *pool // shared by all nodes
 }
 
-// pool is what the clients of all nodes share.
+// pool is shared by the clients of all nodes.
 type pool struct {
 	sender *command.Sender
-	logger *slog.Logger // nil is slog.Default
+	logger *slog.Logger // nil means slog.Default
 	once   sync.Once
 }
 
-// withPool returns rdb with a log message about its blocking pool.
+// withPool returns rdb wrapped so that an exhausted blocking pool is logged.
 func withPool(rdb rueidis.Client, sender *command.Sender, logger *slog.Logger) rueidis.Client {
 	return pooled{rdb, &pool{sender: sender, logger: logger}}
 }
@@ -51,8 +51,8 @@ func (p pooled) Nodes() map[string]rueidis.Client {
 	return nodes
 }
 
-// tell logs the message, unless the server does not respond on the shared connection either, or has only begun to: then the
-// wait ends soon, and waiting is canceled.
+// tell logs the message, unless the server does not respond on the shared connection either. After the PING it waits for
+// another timeout, because a server that has just resumed soon provides a connection, which cancels waiting.
 func (p pooled) tell(waiting context.Context) {
 	s := p.pool.sender
 	if s.Enter() != nil {

@@ -16,15 +16,15 @@ import (
 
 const noConnection = "blocking pool exhausted"
 
-// count returns how often the log contains what.
+// count returns how often the text occurs in the log.
 func (s *output) count(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Count(s.text.String(), what)
 }
 
-// The application uses all connections of the pool that it shares. The client logs that once, whatever waits for one:
-// notifications, its entry, and acquisitions with replicas.
+// The application uses all connections of the shared pool. The client logs that once, whichever of its parts waits
+// for one: notifications, its entry, or acquisitions with replicas.
 func TestPool_exhausted(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]client.Option{"with an entry": nil, "without": {client.WithoutRegistry()}} {
@@ -83,8 +83,8 @@ func TestPool_pausedServer(t *testing.T) {
 	}
 }
 
-// waking is a client whose server was paused: it gives no connection until it responds to the PING by which the client finds out whether the
-// server responds at all.
+// waking is a client whose server was paused. It gets no connection until the server responds to the PING with which the client
+// checks whether the server responds at all.
 type waking struct {
 	rueidis.Client
 	awake chan struct{}
@@ -103,7 +103,7 @@ func (w waking) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	return w.Client.Do(ctx, cmd)
 }
 
-// A server that was paused, and responds again while the client finds out why it has no connection, has not exhausted a pool.
+// A server that was paused and resumes during that check does not count as an exhausted pool.
 func TestPool_pauseEnds(t *testing.T) {
 	t.Parallel()
 	var all output
@@ -113,7 +113,7 @@ func TestPool_pauseEnds(t *testing.T) {
 		t.Errorf("TryLock with replicas: %v", err)
 	}
 	<-w.awake
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // an operation timeout later it would log
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // it would log one operation timeout after the PING
 		if n := all.count(noConnection); n != 0 {
 			t.Fatalf("logged %d times", n)
 		}

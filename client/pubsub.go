@@ -42,8 +42,8 @@ func (p PubSub) String() string {
 	return fmt.Sprintf("PubSub(%d)", int(p))
 }
 
-// sharded decides which it is on rdb. Outside of clusters there is nothing to
-// shard, whatever p says. It asks a node if it must.
+// sharded reports whether p means sharded Pub/Sub on rdb. Without a cluster there are no shards,
+// whatever p is. If necessary, it queries a node.
 func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
 	if p != PubSubAuto {
 		return rdb.Mode() == rueidis.ClientModeCluster && p == PubSubSharded, nil

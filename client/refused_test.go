@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The servers refuse connections. A call that does not wait fails immediately, although its operation timeout is long, and
-// however many calls there are. A call that waits continues.
+// The servers refuse connections. Calls that do not wait fail immediately, despite a long operation timeout and however
+// many calls there are. Calls that wait continue.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for topology, start := range map[string]func(t *testing.T) (rdb rueidis.Client, kill, restart func()){
@@ -51,9 +51,9 @@ func TestRefused(t *testing.T) {
 
 func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 	const (
-		callers   = 100 // of each call
+		callers   = 100 // of each type of call
 		opTimeout = 2 * time.Minute
-		soon      = opTimeout / 4 // on a busy machine
+		soon      = opTimeout / 4 // with slack for a busy machine
 	)
 	c := open(t, rdb, client.WithWatchdogTimeout(4*opTimeout), client.WithOpTimeout(opTimeout))
 	limiter, window := c.NewRateLimiter("calls", ratelimit.FailClosed().After(opTimeout), ratelimit.Limit{Rate: 1, Per: time.Second}), c.NewRedissonRateLimiter("window")
@@ -82,7 +82,7 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 			inner = append(inner, h)
 		}
 		calls["TryLock/"+kind] = func(i int) error { _, err := of(fmt.Sprint("free:", kind, i)).TryLock(t.Context()); return err }
-		if kind != "semaphore" { // which is not reentrant
+		if kind != "semaphore" { // semaphores are not reentrant
 			calls["reentry/"+kind] = func(i int) error { _, err := of(fmt.Sprint("held:", kind, i)).TryLock(inner[i].Context()); return err }
 		}
 		defer func() { // after all other calls
@@ -126,11 +126,11 @@ func testRefused(t *testing.T, rdb rueidis.Client, kill, restart func()) {
 	if err := <-waits; !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("a Lock that was canceled: %v", err)
 	}
-	t.Cleanup(restart) // so that the client closes soon; open has registered that before
+	t.Cleanup(restart) // so that Close is quick: it runs after this, because open registered its cleanup first
 }
 
-// One node of a cluster refuses connections. Another node may report the new node of the slot, so a call that does not wait
-// retries for its operation timeout.
+// One node of a cluster refuses connections. The slot may move to another node, so a call that does not wait retries for
+// its operation timeout.
 func TestRefused_oneNodeOfACluster(t *testing.T) {
 	t.Parallel()
 	const opTimeout = time.Second

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// open returns a client on rdb that is closed at the end of t.
+// open returns a client that uses rdb and is closed at the end of t.
 func open(t *testing.T, rdb rueidis.Client, opts ...client.Option) *client.Client {
 	t.Helper()
 	c, err := client.New(rdb, opts...)
@@ -29,12 +29,12 @@ func open(t *testing.T, rdb rueidis.Client, opts ...client.Option) *client.Clien
 	return c
 }
 
-// inspector is a lock of any type.
+// inspector is any type of lock.
 type inspector interface {
 	Inspect(ctx context.Context) (lock.State, error)
 }
 
-// eventually inspects l until ok is true.
+// eventually inspects l until ok returns true.
 func eventually(t *testing.T, l inspector, ok func(lock.State) bool) lock.State {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -51,7 +51,7 @@ func eventually(t *testing.T, l inspector, ok func(lock.State) bool) lock.State 
 	}
 }
 
-// Inspect shows who holds a lock of any type, and who waits, on one server and on a cluster.
+// Inspect shows the holders and waiters of every type of lock, on a single server and on a cluster.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
@@ -113,7 +113,7 @@ func registry(t *testing.T, connect func() rueidis.Client) {
 	}
 }
 
-// The entry is written with the first handle of a lock and removed by Close. There is none without a registry, or for a
+// The entry is written with the first lock handle and removed by Close. There is no entry without a registry, or for a
 // client without locks.
 func TestRegistry_entries(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestRegistry_entries(t *testing.T) {
 	}
 }
 
-// Without the permissions a client still locks, logs that once, and Inspect shows only the ID.
+// Without the permissions, a client can still lock and logs the denial once. Inspect shows only the client ID.
 func TestRegistry_denied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -186,7 +186,7 @@ func TestRegistry_denied(t *testing.T) {
 	}
 }
 
-// The permissions that the document lists suffice, and each of them is needed.
+// The permissions listed in the document are sufficient, and each one is necessary.
 func TestRegistry_permissions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A client that holds a lock and waits for another has one connection for commands, and one for notifications and its
-// entry. With RESP2, rueidis needs a second connection for notifications.
+// A client that holds one lock and waits for another uses one connection for commands, and one for notifications and
+// its entry. With RESP2, rueidis needs a second connection for notifications.
 func TestOpen_connections(t *testing.T) {
 	t.Parallel()
 	for url, most := range map[string]int{"": 2, "?protocol=2": 3} {
@@ -43,7 +43,7 @@ func TestOpen_connections(t *testing.T) {
 				_, err := c.NewLock("other").Lock(ctx)
 				waited <- err
 			}()
-			// The second entry and the subscription to force-unlock messages are there.
+			// Wait for the client's entry and its subscription to force-unlock notifications.
 			ready := func() bool {
 				channels := s.Do(t, "PUBSUB", "CHANNELS", "leasehold_client:"+c.ID())
 				found, _ := channels.AsStrSlice()
@@ -74,7 +74,7 @@ func with(query string) string {
 	return "&"
 }
 
-// PINGs are frequent enough for the lease, and rare otherwise.
+// PINGs are frequent enough to protect the lease, and otherwise rare.
 func TestOpen_pings(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// output is all that a client logged, and the errors that it returned.
+// output collects the log of a client and the errors that it returned.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
@@ -42,9 +42,9 @@ func (s *output) contains(what string) bool {
 	return strings.Contains(s.text.String(), what)
 }
 
-// No error and no log line contains the password or an owner string, which is all that a client needs to release the
-// owner's lock: without a fault, with a wrong password, without permissions, after a loss, with a key of the wrong type,
-// and while the server is down.
+// No error and no log line contains the password, or an owner string, with which any client could release the owner's
+// lock. The cases: no fault, a wrong password, missing permissions, a loss, a key of the wrong type, and a server that
+// is down.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	const password = "hunter2-hunter2"
@@ -110,7 +110,7 @@ func TestSecrets(t *testing.T) {
 		lose(h)
 	}
 
-	// A server without the command repeats its arguments in the error.
+	// If the server does not support the command, its error repeats the arguments.
 	renamed := redistest.Start(t, "--rename-command", "EVALSHA", "")
 	d, err := client.Open(t.Context(), renamed.URL(), options...)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// silent returns an address that does not answer to connections, as that of a host that is gone: its queue of connections is full.
+// silent returns an address whose connection backlog is full. Like a host that is gone, it does not respond to connection
+// attempts.
 func silent(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -29,7 +30,7 @@ func silent(t *testing.T) string {
 		t.Fatal(err)
 	}
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*syscall.SockaddrInet4).Port))
-	conn, err := net.Dial("tcp", addr) // the one that the queue takes
+	conn, err := net.Dial("tcp", addr) // fills the backlog
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func silent(t *testing.T) string {
 	return addr
 }
 
-// The host of the first Sentinel is gone. Open connects through the next one after the dial timeout, and not minutes later.
+// The host of the first Sentinel is gone. Open connects through the next one after the dial timeout, instead of after minutes.
 func TestOpen_sentinelGone(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 1)

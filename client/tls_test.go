@@ -37,8 +37,8 @@ func TestOpen_tls(t *testing.T) {
 	}
 }
 
-// The client uses TLS for the Sentinels of a rediss URL, too: otherwise an attacker in their place could send clients, with
-// their locks and password, to any server.
+// The client also uses TLS for the Sentinels of a rediss URL. Otherwise an attacker could impersonate them and redirect
+// clients, with their locks and password, to any server.
 func TestOpen_tlsToSentinels(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,20 +54,20 @@ func TestOpen_tlsToSentinels(t *testing.T) {
 		}
 		defer conn.Close()
 		first := make([]byte, 3)
-		_, _ = io.ReadFull(conn, first) // fewer bytes than that are not a handshake
+		_, _ = io.ReadFull(conn, first) // the check below detects a short read
 		received <- first
 	}()
 	if c, err := client.Open(t.Context(), "rediss://"+l.Addr().String()+"?master_set=primary"); err == nil {
 		t.Error("there is no Sentinel")
 		_ = c.Close(t.Context())
 	}
-	// A TLS record: a handshake, version 3.something.
+	// The record starts with its type, handshake, and a version 3.x.
 	if first := <-received; len(first) != 3 || first[0] != 0x16 || first[1] != 3 {
 		t.Errorf("the first bytes to a Sentinel are %q, want those of a TLS handshake", first)
 	}
 }
 
-// What an application adds to the options of a URL applies to the Sentinels and to the servers that they monitor.
+// Options that an application adds to those of a URL apply both to the Sentinels and to the servers they monitor.
 func TestParseURL_tlsBehindSentinels(t *testing.T) {
 	authority := redistest.NewAuthority(t)
 	option, err := client.ParseURL("rediss://" + redistest.StartTLSSentinel(t, authority) + "?master_set=primary")

@@ -31,7 +31,7 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	return tuned(option, DefaultWatchdogTimeout), nil
 }
 
-// parseURL is ParseURL without the options that suit locks.
+// parseURL is ParseURL without the settings for locks.
 func parseURL(text string) (rueidis.ClientOption, error) {
 	option, err := rueidis.ParseURL(withoutSlash(text))
 	if err != nil {
@@ -43,14 +43,14 @@ func parseURL(text string) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, err
 	}
 	if option.TLSConfig != nil && option.Sentinel.MasterSet != "" {
-		// The name in the URL is a Sentinel's; the certificate of each server is for its own name.
+		// The name in the URL is that of a Sentinel. The certificate of each server is verified for the server's own name.
 		option.TLSConfig.ServerName = ""
-		option.Sentinel.TLSConfig = option.TLSConfig // rueidis would connect to them in plain text
+		option.Sentinel.TLSConfig = option.TLSConfig // otherwise rueidis connects to them in plain text
 	}
 	return option, nil
 }
 
-// withoutSlash returns text without a slash at the end of the address, after which rueidis requires a number.
+// withoutSlash removes a slash at the end of the address, because rueidis requires a database number after it.
 func withoutSlash(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Path != "/" || u.Scheme == "unix" {
@@ -60,27 +60,27 @@ func withoutSlash(text string) string {
 	return u.String()
 }
 
-// tuned returns option with what suits locks with this lease, where it says nothing.
+// tuned sets the zero fields of option to values suitable for locks with this lease.
 func tuned(option rueidis.ClientOption, lease time.Duration) rueidis.ClientOption {
 	option.DisableCache = true
 	option.ClientName = cmp.Or(option.ClientName, "leasehold")
 	option.ConnWriteTimeout = cmp.Or(option.ConnWriteTimeout, 5*time.Second)
-	// The operating system detects a host that is gone, without a command. PINGs detect a server that
-	// hangs, before a lease can expire. rueidis sends them if nothing else was replied to since the last tick.
+	// The operating system detects a host that is gone, without a command. PINGs detect a server that hangs,
+	// before a lease can expire. rueidis sends one if it received no other reply since the last tick.
 	option.Dialer = dial.Lively(option.Dialer)
 	option.Dialer.KeepAlive = cmp.Or(option.Dialer.KeepAlive, max(min(lease/6, 5*time.Second), time.Second))
-	// rueidis uses nothing of Dialer for Sentinels. A Sentinel that hangs would keep the client from following a failover.
+	// rueidis ignores Dialer for Sentinels. A Sentinel that hangs would keep the client from following a failover.
 	sentinel := &option.Sentinel.Dialer
 	*sentinel = dial.Lively(*sentinel)
 	sentinel.KeepAlive = cmp.Or(sentinel.KeepAlive, option.Dialer.KeepAlive)
 	sentinel.Timeout = cmp.Or(sentinel.Timeout, option.Dialer.Timeout, rueidis.DefaultDialTimeout)
-	// Commands and replies of locks are short. The defaults take 1.35 MB for each connection.
+	// Commands and replies of locks are short. The default buffers take 1.35 MB for each connection.
 	option.ReadBufferEachConn = cmp.Or(option.ReadBufferEachConn, 32<<10)
 	option.WriteBufferEachConn = cmp.Or(option.WriteBufferEachConn, 32<<10)
 	option.RingScaleEachConn = cmp.Or(option.RingScaleEachConn, 9)
-	// One connection keeps the commands about a lock in order, and shares each write
-	// among more callers; a short wait for more of them halves what a busy client spends
-	// on writing. A caller that is alone does not wait.
+	// With a single connection, commands about a lock stay in order, and more callers share each
+	// write. A short wait for more callers halves the write cost of a busy client. A lone caller
+	// does not wait.
 	option.PipelineMultiplex = cmp.Or(option.PipelineMultiplex, -1)
 	option.MaxFlushDelay = cmp.Or(option.MaxFlushDelay, 20*time.Microsecond)
 	option.Sentinel.TopologyRefreshInterval = cmp.Or(option.Sentinel.TopologyRefreshInterval, 5*time.Second)
@@ -95,8 +95,8 @@ var (
 	errFragment = errors.New(`the URL contains "#", and a Redis URL has no fragment: in a user or password, write %23`)
 )
 
-// unreadable returns the error of ParseURL for text, which rueidis refused with err. It never repeats
-// anything that may be a part of the password.
+// unreadable returns the error of ParseURL for a text that rueidis rejected with err. It never
+// repeats anything that may be part of the password.
 func unreadable(text string, err error) error {
 	scheme, _, ok := strings.Cut(text, "://")
 	switch known := map[string]bool{"redis": true, "rediss": true, "valkey": true, "valkeys": true, "unix": true}; {
@@ -114,7 +114,7 @@ func unreadable(text string, err error) error {
 	return err
 }
 
-// parameters are those that a URL can have, each with what its value must be if rueidis ignores other values.
+// parameters are the supported URL parameters. want describes the valid values if rueidis ignores others.
 var parameters = map[string]struct {
 	want string
 	fits func(value string) bool
@@ -134,13 +134,13 @@ var parameters = map[string]struct {
 	"write_timeout": {"a positive duration, such as 5s", positive},
 }
 
-// positive reports whether value is a positive duration. rueidis reports what is no duration.
+// positive reports whether value is a positive duration, or not a duration at all, which rueidis reports.
 func positive(value string) bool {
 	d, err := time.ParseDuration(value)
 	return err != nil || d > 0
 }
 
-// check reports what rueidis ignores in a URL that it can read. The error repeats no value.
+// check returns an error for parts of a valid URL that rueidis ignores. The error repeats no value.
 func check(text string) error {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -150,7 +150,7 @@ func check(text string) error {
 	switch {
 	case !strings.Contains(text, "://"):
 		return errNoScheme
-	case strings.Contains(text, "#"): // of a password with this character, the host is the beginning
+	case strings.Contains(text, "#"): // a password with this character ends in the host part
 		return errFragment
 	case err != nil:
 		return errEncoding
@@ -160,11 +160,11 @@ func check(text string) error {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		parameter, known := parameters[name]
 		switch {
-		case !known && strings.Contains(u.RawQuery, "@"): // the name may be a part of the password
+		case !known && strings.Contains(u.RawQuery, "@"): // the name may be part of the password
 			return errEncoding
 		case !known:
 			return unknownParameter(name)
-		case len(given[name]) > 1 && name != "addr": // rueidis uses the first
+		case len(given[name]) > 1 && name != "addr": // rueidis uses only the first value
 			return fmt.Errorf("the URL parameter %s is given %d times, want 1", name, len(given[name]))
 		case name == "db" && u.Scheme != "unix" && strings.Trim(u.Path, "/") != "": // rueidis ignores the path
 			return errors.New("the URL names a database in its path and in the parameter db: omit one of them")
@@ -179,7 +179,7 @@ func check(text string) error {
 	return nil
 }
 
-// unknownParameter is the error of a URL with a parameter that has no meaning.
+// unknownParameter returns the error for an unsupported URL parameter.
 func unknownParameter(name string) error {
 	hint := ""
 	if short := strings.ToLower(name); strings.Contains(short, "tls") || strings.Contains(short, "ssl") {

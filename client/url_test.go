@@ -52,7 +52,7 @@ func TestParseURL_errors(t *testing.T) {
 	}
 }
 
-// A slash after the address names no database.
+// A trailing slash does not select a database.
 func TestParseURL_slash(t *testing.T) {
 	for url, db := range map[string]int{"redis://127.0.0.1:6379/": 0, "rediss://user:%2F@redis.example/?db=3": 3} {
 		o, err := client.ParseURL(url)
@@ -77,7 +77,7 @@ func TestParseURL_parameters(t *testing.T) {
 	}
 }
 
-// Whatever surrounds a password in a URL: no error contains it, and a URL that can be parsed has the options of Open.
+// For a password anywhere in a URL, no error contains it. A URL that can be parsed has the options of Open.
 func FuzzParseURL(f *testing.F) {
 	for _, u := range [][2]string{
 		{"redis://user:", "@127.0.0.1:6379/0"}, {"rediss://:", "@[::1]:6379?skip_verify=true"}, {"unix://user:", "@/run/redis.sock?db=x"}, {"redis://user:%zz", "@host/99999999999999999999"},
@@ -98,7 +98,7 @@ func FuzzParseURL(f *testing.F) {
 	})
 }
 
-// rueidis uses the dialer of a Sentinel alone, so it has the settings of the other, unless it has its own.
+// rueidis uses a separate dialer for Sentinels, so it gets the same settings unless it has its own.
 func TestParseURL_sentinelDialer(t *testing.T) {
 	o, err := client.ParseURL("redis://a:26379?master_set=m&dial_timeout=7s")
 	if err != nil {
