@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// barest is GCRA for one limit and nothing else. It is the floor for the others.
+// barest is GCRA for a single limit and nothing else. It is the lower bound for the other benchmarks.
 const barest = `
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -21,8 +21,8 @@ if tat - now > tonumber(ARGV[2]) then return {0, tat - now - ARGV[2]} end
 redis.call('SET', KEYS[1], string.format('%.0f', tat), 'PX', math.max(1, math.ceil((tat - now) / 1000)))
 return {1, 0}`
 
-// Each call costs one round trip, except where callers of a hot key share one, and where the limiter refuses
-// a call without asking.
+// Each call requires one round trip, unless callers of a hot key share one, or the limiter rejects the call
+// without a command.
 func BenchmarkTake(b *testing.B) {
 	s := redistest.Start(b)
 	for _, bench := range []struct {

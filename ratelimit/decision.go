@@ -25,10 +25,10 @@ type Decision struct {
 	// then have what this process has counted, which is nothing with FailOpen.
 	Err error
 
-	left int64         // the units that Limit has left, which can be more than Remaining
-	next time.Duration // the time until Limit has one unit more; 0 if it has all
-	at   int64         // of a Limiter: when the units were taken, in µs by the server's clock; 0 if the server was not asked
-	id   string        // of a RedissonLimiter: the call that took the units
+	left int64         // permits left of Limit, which can be more than Remaining
+	next time.Duration // time until Limit has one more permit; 0 if it is full
+	at   int64         // of a Limiter: when the permits were taken, in µs by the server's clock; 0 if no command was sent
+	id   string        // of a RedissonLimiter: the call that took the permits
 }
 
 // ErrLimited is returned when the permits are not available in time. The error is also a

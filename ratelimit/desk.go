@@ -16,10 +16,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// desk collects the calls of all callers of a limiter in this process. For each key one command
-// is under way at a time. The next command carries all callers that come in the meantime,
-// first come first served, so the number of commands does not grow with the number of callers. If there are
-// more keys than senders, one pipeline carries the requests of several keys; without a cluster one script call does.
+// desk collects the calls of all callers of a limiter in this process. For each key, one command is in flight at a
+// time. The next command carries all callers that arrive in the meantime, first-come, first-served, so the number of
+// commands does not grow with the number of callers. If there are more keys than senders, one pipeline carries the
+// requests for several keys; without a cluster, one script call does.
 //
 //	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a request under way ──▶ its answer
 //	            │         │                                 │
@@ -27,65 +27,65 @@ import (
 //	            │         └ the caller leaves: nothing was sent for it
 //	            └ refused here: by an answer that still holds, or while a request is overdue
 //
-// A refund and a reset go the same way. So the next call for the key cannot overtake them, and a refusal that was requested
-// before them is not remembered.
+// A refund and a reset take the same path, so the next call for the key cannot overtake them. A rejection of a request that
+// was sent before them is not cached.
 type desk struct {
 	send   *command.Sender // set once
 	sliced bool            // set once: Redis is a cluster
-	asks   sync.Pool       // of *ask that nobody refers to any more
-	unused sync.Pool       // of *lane, likewise
+	asks   sync.Pool       // *ask that is no longer referenced
+	unused sync.Pool       // *lane that is no longer referenced
 
 	mu      sync.Mutex
-	lanes   map[string]*lane     // by key: those with a request under way
+	lanes   map[string]*lane     // by key: those with a request in flight
 	refused map[string][]refusal // of each key
-	sweep   int                  // the number of keys in refused at which the desk removes refusals that are over
+	sweep   int                  // number of keys in refused at which the desk removes expired rejections
 	groups  [groups]group
 }
 
-// bucketID identifies what callers count together: a key under the same limits. They can go in one command.
+// bucketID identifies callers that share a count: the same key under the same limits. One command can carry them.
 type bucketID struct {
 	key   string
 	rules string
 }
 
-// group holds the keys of neighbouring slots. The mutex of the desk guards it.
+// group holds the keys of neighboring slots. The mutex of the desk guards it.
 type group struct {
-	ready   []*lane // the lanes that go next, first come first served
-	senders int     // the number of goroutines that send
-	overdue int     // the number of overdue requests
+	ready   []*lane // the lanes to send next, first-come, first-served
+	senders int     // number of sending goroutines
+	overdue int     // number of overdue requests
 }
 
-// lane is a key that callers ask about. The mutex of the desk guards it.
+// lane is a key with pending callers. The mutex of the desk guards it.
 type lane struct {
 	key    string
 	group  *group
-	next   []*ask // the callers that go with the next requests
-	under  []*ask // those of the request under way, who have the same limits
-	isLate bool   // the request under way is overdue
+	next   []*ask // callers for the next requests
+	under  []*ask // callers of the request in flight, who have the same limits
+	isLate bool   // the request in flight is overdue
 }
 
-// ask is the call of one caller, or a refund for a caller that has left.
+// ask is the call of one caller, or a refund for a caller that left.
 type ask struct {
-	done     chan struct{} // set once; cap 1: a token when r and err are set
-	patience *time.Timer   // set once; the caller's
+	done     chan struct{} // set once; cap 1: receives a token when r and err are set
+	patience *time.Timer   // set once; the caller's timeout
 
 	id    bucketID
 	rules luascripts.LimitRules
-	q     luascripts.LimitRequest // of one caller
+	q     luascripts.LimitRequest // of this caller alone
 	r     answer
 	err   error
 
 	left bool // guarded by the mutex of the desk: the caller has left
-	kept bool // guarded by the same mutex: the Policy let the caller pass, so its units are not refunded
+	kept bool // guarded by the same mutex: the Policy admitted the caller, so its permits are not refunded
 }
 
-// overdue is the error of a caller whose reply is overdue. The request is under way until ask.done has a token.
+// overdue is the error of a caller whose reply is overdue. The request is in flight until ask.done has a token.
 type overdue struct {
 	error
 	ask *ask
 }
 
-// Unwrap returns the error without the ask.
+// Unwrap returns the underlying error.
 func (e overdue) Unwrap() error { return e.error }
 
 // answer is a reply for one caller.
@@ -95,35 +95,35 @@ type answer struct {
 	sent time.Time // when the request was sent
 }
 
-// refusal is an answer that decides later calls without a request.
+// refusal is a cached rejection that decides later calls without a request.
 type refusal struct {
-	rules  string    // of the caller
-	least  int64     // this number of units cannot be taken
+	rules  string    // rules of the rejected caller
+	least  int64     // this number of permits cannot be taken
 	until  time.Time // before this time
-	forget time.Time // the desk believes the refusal until then
+	forget time.Time // the cached rejection is used until then
 	r      answer
 }
 
 const (
-	// groups is the number of groups on a cluster, which has 16,384 slots. As a rule, neighbouring slots are
-	// on one node, so a silent node makes the groups of its slots overdue, and hardly any others.
+	// groups is the number of groups on a cluster, which has 16,384 slots. Neighboring slots are usually on
+	// one node, so an unresponsive node makes the groups of its slots overdue, and hardly any others.
 	groups   = 64
 	perGroup = 16384 / groups
 
-	// maxSenders is the most pipelines of a group under way, and maxLanes the most keys with
-	// a request in one pipeline.
+	// maxSenders is the maximum number of pipelines of a group in flight. maxLanes is the maximum
+	// number of keys in one pipeline.
 	maxSenders = 8
 	maxLanes   = 32
 
 	// maxRequests is the maximum number of requests in one command. Equal requests count as one.
 	maxRequests = 64
 
-	// believed is the time for which the desk believes a refusal. After that time it notices a refund
-	// of another process, or a deleted key.
+	// believed is how long the desk uses a cached rejection. After that time it detects a refund by
+	// another process, or a deleted key.
 	believed = time.Second
 
-	// remembered is the most keys whose refusals the desk remembers, and sizes the most refusals of a
-	// key: of different numbers of units, or under different limits.
+	// remembered is the maximum number of keys with cached rejections. sizes is the maximum per key,
+	// for different numbers of permits or different limits.
 	remembered = 100_000
 	sizes      = 4
 )
@@ -186,15 +186,15 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 	return d.leave(a, err, late, late && lim.policy.mode == open)
 }
 
-// undo gives back the units of a caller that has left its Wait. It does not wait for the answer; if the refund fails, time gives the units
-// back. The caller has entered the sender, which may be closing.
+// undo returns the permits of a caller that left its Wait. It does not wait for the reply; if the refund fails, the permits are
+// refilled over time. The caller has entered the sender, which may be closing.
 func (d *desk) undo(id bucketID, rules luascripts.LimitRules, units, at int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.join(id, rules, luascripts.RefundRequest(units, at))
 }
 
-// newAsk returns an ask that is in no lane yet.
+// newAsk returns an ask that is not in a lane yet.
 func (d *desk) newAsk(id bucketID, rules luascripts.LimitRules, q luascripts.LimitRequest) *ask {
 	a := d.asks.Get().(*ask)
 	a.id, a.rules, a.q = id, rules, q
@@ -223,7 +223,7 @@ func (d *desk) join(id bucketID, rules luascripts.LimitRules, q luascripts.Limit
 	return a
 }
 
-// leave ends the wait of a caller with err, unless its answer has come just now.
+// leave ends the wait of a caller with err, unless its reply has just arrived.
 func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	a.patience.Stop()
 	d.mu.Lock()
@@ -240,8 +240,8 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	} else if late {
 		err = overdue{err, a}
 	}
-	// A caller that has waited for its whole timeout came before the request under way was sent, or while it
-	// was under way, so that request is overdue.
+	// A caller whose whole timeout passed arrived before the request in flight was sent, or while it was in
+	// flight. That request is therefore overdue.
 	if late && !l.isLate {
 		l.isLate = true
 		l.group.overdue++
@@ -249,7 +249,7 @@ func (d *desk) leave(a *ask, err error, late, keep bool) (answer, error) {
 	return answer{}, err
 }
 
-// run sends the requests of a group until none is left.
+// run sends the requests of a group until there are none left.
 func (d *desk) run(g *group) {
 	for {
 		d.mu.Lock()
@@ -261,7 +261,7 @@ func (d *desk) run(g *group) {
 		n := min(len(g.ready), maxLanes)
 		lanes := make([]*lane, 0, n)
 		calls := make([]luascripts.LimitCall, 0, n)
-		requests := make([]luascripts.LimitRequest, 0, n) // those of all calls; most have one
+		requests := make([]luascripts.LimitRequest, 0, n) // of all calls; most calls have one
 		for _, l := range g.ready[:n] {
 			if len(l.next) == 0 { // all callers have left
 				d.end(l)
@@ -286,19 +286,19 @@ func (d *desk) run(g *group) {
 			d.answer(lanes[i], calls[i].Requests, a, sent)
 		}
 		if len(lanes) > 1 || calls[0].Requests[0].Times > 1 {
-			runtime.Gosched() // the callers come first: their next requests are then in the next pipeline
+			runtime.Gosched() // let the callers run first, so that their next requests join the next pipeline
 		}
 	}
 }
 
-// resend reports whether a call for several keys is repeated for each key alone after err. took is the time until err was returned. A proxy can send
-// an error reply after the server executed the call, and rueidis can have sent the call twice.
+// resend reports whether a call for several keys is repeated separately for each key after err. took is the time until err was
+// returned. A proxy can send an error reply after the server executed the call, and rueidis can have sent the call twice.
 func resend(err error, took time.Duration) bool {
 	f := retry.FaultOf(err)
 	return !f.Temporary || !f.MayHaveRun() && !command.Resent(took)
 }
 
-// end ends a lane without callers. The mutex is held.
+// end removes a lane without callers. The mutex is held.
 func (d *desk) end(l *lane) {
 	d.onTime(l)
 	delete(d.lanes, l.key)
@@ -306,9 +306,9 @@ func (d *desk) end(l *lane) {
 	d.unused.Put(l)
 }
 
-// board takes from l.next the callers that go in one command, in the order in which they came: those with the limits of the
-// first, up to a refund or a reset of a caller with other limits. It adds their requests to requests: each is that of the next so many
-// callers in l.under. The mutex is held.
+// board moves the callers for the next command from l.next to l.under, first-come, first-served. They are the callers with the
+// same limits as the first one, up to a refund or reset by a caller with other limits. It appends their requests to requests.
+// Each request stands for the next Times callers in l.under. The mutex is held.
 func (l *lane) board(requests []luascripts.LimitRequest) []luascripts.LimitRequest {
 	rules, most := l.next[0].id.rules, len(requests)+maxRequests
 	l.under = l.under[:0]
@@ -342,9 +342,9 @@ func (l *lane) board(requests []luascripts.LimitRequest) []luascripts.LimitReque
 	return requests
 }
 
-// answer gives each caller its answer.
+// answer passes each caller its reply.
 func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.LimitCallReply, sent time.Time) {
-	var back []answer // the answers to refund
+	var back []answer // replies whose permits are refunded
 	of := answer{at: a.At, sent: sent}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -361,7 +361,7 @@ func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.
 					back = append(back, c.r)
 				}
 			}
-			c.done <- struct{}{} // and nobody but its caller refers to it
+			c.done <- struct{}{} // from now on only its caller refers to it
 		}
 		n += callers
 	}
@@ -371,10 +371,10 @@ func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.
 		for _, r := range sum(back) {
 			refunds = append(refunds, d.newAsk(id, rules, luascripts.RefundRequest(r.Taken, r.at+r.Delay.Microseconds())))
 		}
-		l.next = slices.Insert(l.next, 0, refunds...) // if it fails, time gives the units back
+		l.next = slices.Insert(l.next, 0, refunds...) // if a refund fails, the permits are refilled over time
 	}
 	if a.Err == nil {
-		// The reply to the last request has the latest state.
+		// The reply to the last request is the most recent state.
 		last := len(requests) - 1
 		of.LimitReply = a.Replies[last]
 		d.learn(l, id, requests[last], of)
@@ -386,7 +386,7 @@ func (d *desk) answer(l *lane, requests []luascripts.LimitRequest, a luascripts.
 	}
 }
 
-// onTime notes that no request of l is overdue any more. The mutex is held.
+// onTime records that no request of l is overdue. The mutex is held.
 func (d *desk) onTime(l *lane) {
 	if l.isLate {
 		l.isLate = false
@@ -395,7 +395,7 @@ func (d *desk) onTime(l *lane) {
 }
 
 // share returns the reply for the j-th of several callers with the same request. The first callers
-// get all that they want, and the others get nothing.
+// get everything they requested, and the others get nothing.
 func share(r luascripts.LimitReply, q luascripts.LimitRequest, j int) luascripts.LimitReply {
 	if q.Times <= 1 {
 		return r
@@ -411,7 +411,7 @@ func share(r luascripts.LimitReply, q luascripts.LimitRequest, j int) luascripts
 	return r
 }
 
-// sum adds up the answers whose units were taken at the same time.
+// sum merges replies whose permits were taken at the same time.
 func sum(back []answer) (sums []answer) {
 	for _, r := range back {
 		if n := len(sums); n > 0 && r.Delay == 0 && sums[n-1].Delay == 0 {
@@ -423,8 +423,8 @@ func sum(back []answer) (sums []answer) {
 	return sums
 }
 
-// knows returns the answer to a request if a refusal answers it: the units are not there
-// before the time of the refusal. The mutex is held.
+// knows returns a reply to q if a cached rejection covers it: the permits are not available before
+// a known time. The mutex is held.
 func (d *desk) knows(id bucketID, q luascripts.LimitRequest) (answer, bool) {
 	if q.Units == 0 {
 		return answer{}, false
@@ -436,7 +436,7 @@ func (d *desk) knows(id bucketID, q luascripts.LimitRequest) (answer, bool) {
 	now := time.Now()
 	for _, known := range all {
 		left := known.until.Sub(now)
-		// For another number of units the time is another one.
+		// For a different number of permits the time is different.
 		if known.rules != id.rules || known.least != q.Least || q.Wait >= left || since(known.forget, now) >= 0 {
 			continue
 		}
@@ -449,20 +449,20 @@ func (d *desk) knows(id bucketID, q luascripts.LimitRequest) (answer, bool) {
 	return answer{}, false
 }
 
-// since returns the time from t to now by the clock that measures more: the monotonic one stops while
+// since returns the time from t to now by whichever clock shows more. The monotonic clock stops while
 // the machine sleeps, and Redis refills the permits in that time.
 func since(t, now time.Time) time.Duration {
 	return max(now.Sub(t), now.Round(0).Sub(t.Round(0)))
 }
 
-// learn remembers a refusal of a caller of l. The mutex is held.
+// learn caches a rejection of a caller of l. The mutex is held.
 func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitRequest, r answer) {
-	// The refusal of a reservation says that the units are there too late for it. It does not
-	// say that they are not there at once.
+	// A rejected reservation means that the permits are available too late for it. They may still
+	// be available now.
 	if r.Retry <= 0 || q.Wait > 0 || r.Taken > 0 && q.Times == 1 {
 		return
 	}
-	// It does not know of units that come back after it.
+	// Permits that are about to be returned would make the rejection outdated.
 	if slices.ContainsFunc(l.next, func(a *ask) bool { return !a.q.TakesOrReads() }) {
 		return
 	}
@@ -480,7 +480,7 @@ func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitRequest, r answer) 
 			return
 		}
 	}
-	// The server answered after the request was sent, so until is not too late.
+	// The server replied after the request was sent, so until is not too late.
 	until := r.sent.Add(r.Retry)
 	forget := r.sent.Add(believed)
 	if until.Before(forget) {
@@ -493,7 +493,7 @@ func (d *desk) learn(l *lane, id bucketID, q luascripts.LimitRequest, r answer) 
 	d.refused[id.key] = append(all, refusal{rules: id.rules, least: q.Least, until: until, forget: forget, r: r})
 }
 
-// forget forgets the refusals of a key, whatever the limits. The mutex is held.
+// forget drops the cached rejections of a key, under any limits. The mutex is held.
 func (d *desk) forget(key string) { delete(d.refused, key) }
 
 // groupOf returns the group of a key's slot.

@@ -6,7 +6,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// WaitForAsks returns when n callers wait for the next request about a key.
+// WaitForAsks returns when n callers wait for the next request for a key.
 func WaitForAsks(l *Limiter, key string, n int) {
 	id, _ := l.enter(key, 0)
 	for {
@@ -21,15 +21,15 @@ func WaitForAsks(l *Limiter, key string, n int) {
 	}
 }
 
-// A Counted is the answer of the policy Local.
+// A Counted is a reply of the policy FailLocal.
 type Counted struct {
 	Taken, Remaining    int64
 	Delay, Retry, Reset time.Duration
 
-	Leave func() // of a caller that got a turn in line; else nil
+	Leave func() // for a caller that was queued; otherwise nil
 }
 
-// CountHere returns the count of the policy Local for one key.
+// CountHere returns a function that counts with the policy FailLocal for one key.
 func CountHere(processes int64, limits ...Limit) func(n, least int64, wait time.Duration) Counted {
 	l := (&Limiter{bad: nil}).With(limits...)
 	m := new(memory)
@@ -43,7 +43,7 @@ func CountHere(processes int64, limits ...Limit) func(n, least int64, wait time.
 	}
 }
 
-// Sleep makes what l remembers of Redis what it would be if the machine had slept for d.
+// Sleep changes the state that l has cached from Redis as if the machine had slept for d.
 func Sleep(l *Limiter, d time.Duration) {
 	if l.stock != nil {
 		l.stock.mu.Lock()

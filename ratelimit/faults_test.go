@@ -23,18 +23,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// subject is a limiter or a window of ten units a day, of which five are taken, and one call of it.
+// subject is a limiter or a RedissonLimiter with ten permits per day, of which five are taken, and one call of it.
 type subject struct {
 	call  func(ctx context.Context) error
 	left  func() int64
 	alone string // the name in the errors
 }
 
-// calls has each call of a limiter and of a window, and how many units are left after it: five before it.
+// calls has each call of a Limiter and a RedissonLimiter, and the permits left after it. Before it, five are left.
 var calls = []struct {
 	op     string
-	after  int64 // when it was carried out once
-	undone int64 // when its caller left before the answer
+	after  int64 // when it was executed once
+	undone int64 // when its caller left before the reply
 	make   func(t *testing.T, s, sees *command.Sender, key string) subject
 }{
 	{"take", 2, 5, ofLimiter(func(ctx context.Context, l *ratelimit.Limiter, key string, _ ratelimit.Decision, _ *ratelimit.Reservation) error {
@@ -88,7 +88,7 @@ var calls = []struct {
 	})},
 }
 
-// granted returns err, or an error if d is a refusal.
+// granted returns err, or an error if d is a rejection.
 func granted(d ratelimit.Decision, err error) error {
 	if err == nil && !d.OK {
 		err = fmt.Errorf("refused: %+v", d)
@@ -96,18 +96,18 @@ func granted(d ratelimit.Decision, err error) error {
 	return err
 }
 
-// windowed is the first of the calls of a window, which repeat a command whose answer was lost.
+// windowed is the index of the first call of a RedissonLimiter. These calls repeat a command after a lost reply.
 const windowed = 8
 
-// notThere stands for the units that are left of a window that is deleted.
+// notThere stands for the permits left in a deleted RedissonLimiter.
 const notThere = -1
 
-// ofLimiter makes the subjects of a call of a limiter. Two units of the five that are taken are d's, and three r's.
+// ofLimiter creates the subject for a call of a Limiter. Of the five permits taken, two belong to d and three to r.
 func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, d ratelimit.Decision, r *ratelimit.Reservation) error) func(t *testing.T, s, sees *command.Sender, key string) subject {
 	return func(t *testing.T, s, sees *command.Sender, key string) subject {
 		policy := ratelimit.FailClosed().After(s.Timeout)
 		l, other := ratelimit.On(s, "api", policy, daily), ratelimit.On(sees, "api", closed, daily)
-		if err := l.Refund(t.Context(), key, take(t, l, key, 1)); err != nil { // now the server knows the script
+		if err := l.Refund(t.Context(), key, take(t, l, key, 1)); err != nil { // loads the script on the server
 			t.Fatal(err)
 		}
 		d := take(t, l, key, 2)
@@ -123,14 +123,14 @@ func ofLimiter(call func(ctx context.Context, l *ratelimit.Limiter, key string, 
 	}
 }
 
-// ofWindow makes the subjects of a call of a window. Two units of the five that are taken are d's.
+// ofWindow creates the subject for a call of a RedissonLimiter. Of the five permits taken, two belong to d.
 func ofWindow(call func(ctx context.Context, w *ratelimit.RedissonLimiter, d ratelimit.Decision) error) func(t *testing.T, s, sees *command.Sender, key string) subject {
 	return func(t *testing.T, s, sees *command.Sender, key string) subject {
 		w, other := ratelimit.RedissonLimiterOn(s, key), ratelimit.RedissonLimiterOn(sees, key)
 		if _, err := w.Init(t.Context(), 10, 24*time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Refund(t.Context(), takeOf(t, w, 1)); err != nil { // now the server knows the script
+		if err := w.Refund(t.Context(), takeOf(t, w, 1)); err != nil { // loads the script on the server
 			t.Fatal(err)
 		}
 		d := takeOf(t, w, 2)
@@ -157,7 +157,7 @@ func (s subject) wants(t *testing.T, what, op string, err, want error) {
 	}
 }
 
-// soonLeft waits until so many units are left.
+// soonLeft waits until the given number of permits is left.
 func (s subject) soonLeft(t *testing.T, what string, want int64) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -171,8 +171,8 @@ func (s subject) soonLeft(t *testing.T, what string, want int64) {
 	}
 }
 
-// A lost request or answer, whichever command it is of: a limiter's call fails, and has taken or given back its units once or not at
-// all; a window's call has its answer all the same.
+// A request or a reply is lost, for each command. A call of a Limiter fails, and took or returned its permits at most once. A
+// call of a RedissonLimiter succeeds anyway.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -210,7 +210,7 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A caller that leaves while its command is on its way has its error at once, and what it took comes back.
+// A caller that leaves while its command is in flight gets its error immediately, and its permits are returned.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -235,7 +235,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// hold holds the next script, or its reply, up until release is closed. asked is closed when it has one.
+// hold blocks the next script, or its reply, until release is closed. asked is closed when one is blocked.
 func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 	asked, release = make(chan struct{}), make(chan struct{})
 	act := redistest.Action{HoldRequest: release}
@@ -253,11 +253,12 @@ func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 	return asked, release
 }
 
-// Without an answer each call ends after its patience; when the server answers again, what nobody was told of comes back.
+// Without replies each call ends after its timeout. When the server responds again, permits whose callers did not get a reply are
+// returned.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Minute }) // the connection outlives the freeze
+	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = time.Minute }) // the connection outlives the pause
 	quick, slow := command.New(rdb, command.Config{Timeout: 5 * time.Second}), command.New(rdb, command.Config{Timeout: time.Minute})
 	var subjects []subject
 	for i, c := range calls {
@@ -267,7 +268,7 @@ func TestFrozenServer(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // those that wait go on until it ends
+			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // waiting calls continue until it ends
 			defer cancel()
 			subjects[i].wants(t, "a frozen server", c.op, subjects[i].call(ctx), lock.ErrUnavailable)
 		})
@@ -279,7 +280,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// Close ends the calls that wait for an answer, waits for their commands, and what they took comes back.
+// Close ends the calls that wait for a reply, and waits for their commands. Their permits are returned.
 func TestClose_underWay(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -314,7 +315,8 @@ func TestClose_underWay(t *testing.T) {
 	}
 }
 
-// After Close no call has a decision without a command: neither from a refusal that is remembered, nor because a command is overdue, nor from the stock.
+// After Close no call is decided without a command: not by a cached rejection, not because a command is overdue, and not from the
+// prefetched stock.
 func TestClose_decidesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -341,7 +343,8 @@ func TestClose_decidesNothing(t *testing.T) {
 	})
 }
 
-// A request for the stock whose answer is lost, or whose caller leaves, puts nothing into the stock; those that wait for it ask themselves.
+// A prefetch whose reply is lost, or whose caller leaves, adds nothing to the stock. Callers that wait for it send their own
+// requests.
 func TestPrefetch_faults(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -349,7 +352,7 @@ func TestPrefetch_faults(t *testing.T) {
 	sender := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: time.Minute})
 	plain := ratelimit.On(sender, "api", closed, daily)
 	l := plain.Prefetch(3, time.Minute)
-	take(t, l, "first", 1) // now the server knows the script
+	take(t, l, "first", 1) // loads the script on the server
 	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 	if d, err := l.Take(t.Context(), "lost", 1); !errors.Is(err, lock.ErrUnavailable) || d.OK {
 		t.Errorf("a lost answer: %+v, %v", d, err)
@@ -388,7 +391,7 @@ func TestPrefetch_faults(t *testing.T) {
 	}
 }
 
-// A call for no unit takes nothing, and is never refused.
+// A call for 0 permits takes nothing and is never rejected.
 func TestTake_none(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -407,7 +410,8 @@ func TestTake_none(t *testing.T) {
 	}
 }
 
-// Each call of a limiter and of a window goes by the table of error replies. A Take of a limiter does not retry, as its policy decides.
+// Each call of a Limiter and a RedissonLimiter handles error replies as listed in the table. Take of a Limiter does not retry,
+// because its policy decides.
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	kindtest.Replies(t, func(t *testing.T, c *client.Client, name string) []kindtest.Call {
@@ -430,7 +434,7 @@ func TestReplies(t *testing.T) {
 	})
 }
 
-// A Wait goes on while Redis is unavailable. That of a limiter fails if the units may be taken.
+// A Wait continues while Redis is unavailable. The Wait of a Limiter fails if the permits may have been taken.
 func TestWait_replies(t *testing.T) {
 	t.Parallel()
 	t.Run("limiter", func(t *testing.T) {
@@ -452,7 +456,7 @@ func TestWait_replies(t *testing.T) {
 	})
 }
 
-// answered describes a response of a handler: its status, the headers of the limiter, and the errors that failed was called with.
+// answered describes the response of a handler: its status, the headers of the limiter, and the errors passed to failed.
 func answered(t *testing.T, r *http.Response, told []error, served int) string {
 	t.Helper()
 	if len(told) > 1 || served > 1 || (served == 1) != (r.StatusCode == http.StatusOK) {
@@ -473,16 +477,17 @@ func answered(t *testing.T, r *http.Response, told []error, served int) string {
 	return seen
 }
 
-// policies are all policies. The share of a Local one is a single unit of daily.
+// policies has each policy. The share of FailLocal is a single permit of daily.
 var policies = map[string]ratelimit.Policy{"Closed": ratelimit.FailClosed(), "Open": ratelimit.FailOpen(), "Local": ratelimit.FailLocal(10)}
 
-// The responses of a handler while Redis is unavailable and its policy is Closed, or is one that lets the request pass.
+// Expected responses of a handler while Redis is unavailable, under FailClosed and under the policies that admit the request.
 const (
 	rejectedWithoutRedis = "503, Retry-After, told: ErrUnavailable"
 	passedWithoutRedis   = "200, RateLimit-Policy"
 )
 
-// What a client of a server with a [ratelimit.Handler] sees of each fault, and what the handler reports as a failure, under each policy.
+// For each fault and each policy: the response that a client of a server with [ratelimit.Handler] receives, and the error passed
+// to failed.
 func TestHandler_faults(t *testing.T) {
 	t.Parallel()
 	for name, policy := range policies {
@@ -532,7 +537,7 @@ func TestHandler_faults(t *testing.T) {
 	}
 }
 
-// The same for each error reply. Only for those of a server that is unavailable does the policy decide.
+// The same for each error reply. The policy decides only after replies that mean that the server is unavailable.
 func TestHandler_replies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -72,7 +72,7 @@ func setItem(h http.Header, field, name, item string) {
 	h.Set(field, strings.Join(append(items, item), ", "))
 }
 
-// listItems returns the items of a list field, whose strings can have commas.
+// listItems returns the items of a list field. Strings in it can contain commas.
 func listItems(value string) (items []string) {
 	inString, escaped := false, false
 	fields := strings.FieldsFunc(value, func(c rune) bool {
@@ -100,7 +100,7 @@ const mostInHeader = 999_999_999_999_999
 // seconds returns d in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// quoted returns a name as a string of a structured field, which has ASCII characters only.
+// quoted returns a name as a string of a structured field, which can only contain ASCII characters.
 func quoted(name string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -166,7 +166,7 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 		if limit, ok := l.below(n); ok {
 			err := l.wrap("take", key, &LimitedError{RetryAfter: Never})
 			tell(err)
-			d := Decision{RetryAfter: Never, Limit: limit, Err: ErrLimited} // with an error, SetHeader does not write what is left
+			d := Decision{RetryAfter: Never, Limit: limit, Err: ErrLimited} // with an error, SetHeader omits the remaining permits
 			d.SetHeader(w.Header(), name)
 			c.respond(w, r, http.StatusRequestEntityTooLarge, err)
 			return
@@ -177,16 +177,16 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 			d.SetHeader(w.Header(), name)
 			next.ServeHTTP(w, r)
 		case err == nil:
-			if d.RetryAfter == Never { // of a share of FailLocal, so the request can succeed when Redis is available again
+			if d.RetryAfter == Never { // the share of FailLocal is too small, but the request can succeed when Redis is available again
 				d.RetryAfter = time.Second
 			}
 			d.SetHeader(w.Header(), name)
 			c.respond(w, r, http.StatusTooManyRequests, l.wrap("take", key, &LimitedError{RetryAfter: d.RetryAfter}))
-		case errors.Is(err, lock.ErrBadName) && l.bad == nil: // the key's fault
+		case errors.Is(err, lock.ErrBadName) && l.bad == nil: // the key is invalid
 			tell(err)
 			c.respond(w, r, http.StatusBadRequest, err)
 		default:
-			canceled := errors.Is(err, context.Canceled) && r.Context().Err() != nil // the client is gone, or the server ends
+			canceled := errors.Is(err, context.Canceled) && r.Context().Err() != nil // the client disconnected, or the server is shutting down
 			if !canceled {
 				tell(err)
 			}
@@ -198,7 +198,7 @@ func Handler(l *Limiter, name string, cost func(*http.Request) (key string, n in
 	})
 }
 
-// below returns the limit that can never give n units at once, if there is one.
+// below returns the limit that can never grant n permits at once, if there is one.
 func (l *Limiter) below(n int64) (limit Limit, ok bool) {
 	if l.bad != nil || n <= l.most {
 		return Limit{}, false
@@ -225,7 +225,7 @@ func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, stat
 	return func(c *handlerConfig) { c.respond = respond }
 }
 
-// respond is the default of WithErrorResponse. name is that of the policy.
+// respond is the default of WithErrorResponse. name is the name of the policy.
 func respond(w http.ResponseWriter, name string, status int) {
 	title := ""
 	switch status {
@@ -243,11 +243,11 @@ func respond(w http.ResponseWriter, name string, status int) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	// The status is the response. An error here means only that the client is gone.
+	// The status has been sent. An error here only means that the client disconnected.
 	_, _ = fmt.Fprintf(w, `{"type":%q,"title":%q,"status":%d,"violated-policies":[%q]}`+"\n", quotaExceeded, title, status, ascii(name))
 }
 
-// ascii returns name without the characters that a Go string and a JSON string quote differently.
+// ascii removes the characters that Go strings and JSON strings quote differently.
 func ascii(name string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {

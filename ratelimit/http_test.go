@@ -60,7 +60,8 @@ func headers(d ratelimit.Decision) (policy, limit, retry string) {
 	return h.Get("RateLimit-Policy"), h.Get("RateLimit"), h.Get("Retry-After")
 }
 
-// All parameters are of one limit: of the one that has the least left, or that refused, also if several have nothing left.
+// All parameters belong to one limit: the limit with the least permits left, or the one that rejected the call, even if several
+// limits have nothing left.
 func TestSetHeader_oneLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.PerSecond(3), ratelimit.PerMinute(6))
@@ -77,7 +78,7 @@ func TestSetHeader_oneLimit(t *testing.T) {
 		check("the fourth", take(t, l, "k", 1), false, second, `"p";r=0;t=1`, "1")
 		check("the fourth, from memory", take(t, l, "k", 1), false, second, `"p";r=0;t=1`, "1")
 		time.Sleep(time.Second)
-		check("the fourth, a second later", take(t, l, "k", 1), true, minute, `"p";r=2;t=9`, "") // of both limits two are left
+		check("the fourth, a second later", take(t, l, "k", 1), true, minute, `"p";r=2;t=9`, "") // both limits have two left
 		check("the sixth", take(t, l, "k", 2), true, minute, `"p";r=0;t=9`, "")
 		check("the seventh", take(t, l, "k", 1), false, minute, `"p";r=0;t=9`, "9")
 		time.Sleep(time.Second)
@@ -85,14 +86,14 @@ func TestSetHeader_oneLimit(t *testing.T) {
 		time.Sleep(time.Minute)
 		check("more than the burst", take(t, l, "k", 4), false, second, `"p";r=3`, "")
 
-		// Of the limit that refuses more is left than of the other one.
+		// The limit that rejects the call has more left than the other one.
 		l = l.With(ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 4}, ratelimit.Limit{Rate: 1, Per: 10 * time.Second, Burst: 5})
 		take(t, l, "other", 2)
 		check("refused later by the second", take(t, l, "other", 4), false, `"p";q=1;w=10`, `"p";r=3;t=10`, "10")
 	})
 }
 
-// A client that does as the headers say is never refused, and waits for no longer than it must: to the second.
+// A client that follows the headers is never rejected, and waits no longer than necessary, rounded to a second.
 func TestSetHeader_obedientClient(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -136,7 +137,7 @@ func TestSetHeader_obedientClient(t *testing.T) {
 	})
 }
 
-// The fields are lists: each policy has its item, whichever handler wrote it.
+// The fields are lists. Each policy has its own item, whichever handler wrote it.
 func TestSetHeader_list(t *testing.T) {
 	t.Parallel()
 	h := http.Header{"Ratelimit-Policy": {`"a";q=1, "b, \"c\"";q=2;w=3`, `"d"`}, "Ratelimit": {`"aa";r=1;t=2`}}
@@ -208,7 +209,7 @@ func TestHandler(t *testing.T) {
 	})
 }
 
-// Responses of one's own have the same status and headers, and the error.
+// Custom responses have the same status and headers, and get the error.
 func TestHandler_ownResponses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -250,7 +251,7 @@ func TestHandler_ownResponses(t *testing.T) {
 	})
 }
 
-// request makes a request of a handler in which the limiter l stands before next.
+// request sends a request with this key to h.
 func request(ctx context.Context, h http.Handler, key string) *http.Response {
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	r.Header.Set("User", key)
@@ -259,7 +260,8 @@ func request(ctx context.Context, h http.Handler, key string) *http.Response {
 	return w.Result()
 }
 
-// handler returns a handler whose requests of a user cost n units, what it has told failed, and how often it has called next.
+// handler returns a handler whose requests cost n permits of a user. It also returns the errors passed to failed, and the number
+// of calls of next.
 func handler(l *ratelimit.Limiter, name string, n int64, next http.Handler) (h http.Handler, told *[]error, served *int) {
 	told, served = new([]error), new(int)
 	cost := func(r *http.Request) (string, int64) { return r.Header.Get("User"), n }
@@ -271,7 +273,7 @@ func handler(l *ratelimit.Limiter, name string, n int64, next http.Handler) (h h
 	}), func(_ *http.Request, err error) { *told = append(*told, err) }), told, served
 }
 
-// A missing function is an error of the program, and is detected when it starts.
+// A missing function is a bug of the program, and is detected at startup.
 func TestWithErrorResponse_nil(t *testing.T) {
 	defer func() {
 		if said := fmt.Sprint(recover()); !strings.Contains(said, "ratelimit: WithErrorResponse(nil)") {
@@ -281,8 +283,8 @@ func TestWithErrorResponse_nil(t *testing.T) {
 	ratelimit.WithErrorResponse(nil)
 }
 
-// A client that goes away is no fault, whether before the request or before the answer. If it is the server that ends, the client is there,
-// and can repeat the request.
+// A client that disconnects before the request or before the reply is not a fault. If the server is shutting down, the client is
+// still connected, and can repeat the request.
 func TestHandler_clientGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -299,7 +301,7 @@ func TestHandler_clientGone(t *testing.T) {
 				t.Errorf("%s: %v, told %v, %d served", what, r, *told, *served)
 			}
 		}
-		// The time of the server itself is another matter: the client is there.
+		// The server's own time limit is different: the client is still connected.
 		late, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if r := request(late, h, "ann"); r.StatusCode != 503 || len(*told) != 1 || !errors.Is((*told)[0], context.DeadlineExceeded) {
@@ -309,7 +311,8 @@ func TestHandler_clientGone(t *testing.T) {
 	})
 }
 
-// A request for more than the share of FailLocal can succeed when Redis is available again, so the response says when to repeat it.
+// A request for more than the share of FailLocal can succeed when Redis is available again, so the response reports when to
+// retry.
 func TestHandler_costAboveTheShare(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -327,7 +330,7 @@ func TestHandler_costAboveTheShare(t *testing.T) {
 	})
 }
 
-// A request that costs more than the burst is never answered as if it could succeed later, and failed is told.
+// The response to a request that costs more than the burst never suggests a retry, and failed is called.
 func TestHandler_costAboveTheBurst(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -361,7 +364,7 @@ func TestHandler_costAboveTheBurst(t *testing.T) {
 	})
 }
 
-// A key that the client chose and that cannot be a key is the fault of the client; a bad name of the limiter is not.
+// If the client chose a key that is not valid, the client gets a 400. A bad name of the limiter is not the client's fault.
 func TestHandler_badKey(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.NewMini(t).Client(t)
@@ -384,7 +387,7 @@ func TestHandler_badKey(t *testing.T) {
 	}
 }
 
-// Handlers around each other each have their item in the headers.
+// Nested handlers each have their item in the headers.
 func TestHandler_aroundAnother(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)

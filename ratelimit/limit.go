@@ -34,7 +34,7 @@ func PerHour(n int64) Limit { return Limit{Rate: n, Per: time.Hour} }
 
 const (
 	maxLimits = 8
-	maxUnits  = 1_000_000_000_000_000 // a double holds this number exactly, and sums of such numbers
+	maxUnits  = 1_000_000_000_000_000 // a double represents this number, and sums of such numbers, exactly
 	maxPer    = 10 * 366 * 24 * time.Hour
 )
 
@@ -65,7 +65,7 @@ func (l Limit) check() error {
 	return nil
 }
 
-// checkLimits returns an error if a limiter cannot have these limits.
+// checkLimits returns an error if limits are not valid for one limiter.
 func checkLimits(limits []Limit) error {
 	if len(limits) == 0 || len(limits) > maxLimits {
 		return fmt.Errorf("%d limits: must be from 1 to %d", len(limits), maxLimits)

@@ -33,8 +33,8 @@ type Limiter struct {
 	limits []Limit
 	rules  luascripts.LimitRules
 	id     string // identifies the rules
-	most   int64  // the most units that a call can take at once
-	bad    error  // the error of every call; nil if New was called well
+	most   int64  // most permits that a call can take at once
+	bad    error  // the error of every call; nil if the arguments of New were valid
 }
 
 // New returns a limiter that uses rdb and never closes it. New sends no command and cannot fail.
@@ -161,7 +161,7 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.wrap("reset", key, err)
 }
 
-// refund gives back units that would have been used at the server's time at.
+// refund returns permits that would have been used at the server's time at.
 func (l *Limiter) refund(ctx context.Context, id bucketID, units, at int64) error {
 	_, err := l.desk.ask(deferred(ctx), l, id, luascripts.RefundRequest(units, at))
 	return err
@@ -175,13 +175,13 @@ func deferred(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter checks what a caller asks for, and returns its lane.
+// enter checks the arguments of a call, and returns its bucketID.
 func (l *Limiter) enter(key string, n int64) (bucketID, error) {
 	if l.bad != nil {
 		return bucketID{}, l.bad
 	}
 	select {
-	case <-l.desk.send.Closing(): // not every decision needs a command, which would fail
+	case <-l.desk.send.Closing(): // some decisions need no command, so they would not fail on their own
 		return bucketID{}, lock.ErrClosed
 	default:
 	}

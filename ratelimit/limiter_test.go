@@ -18,7 +18,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// A call with bad input fails with an error that names the operation and the input, and sends nothing.
+// A call with invalid arguments fails with an error that names the operation and the argument, and sends nothing.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -75,7 +75,7 @@ func TestBadInput(t *testing.T) {
 	if _, err := l.Take(t.Context(), strings.Repeat("k", 5000), 1); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a long key: %v", err)
 	}
-	for _, key := range []string{"value", "permits", "config", "timeout"} { // of a RedissonLimiter, a filter or a semaphore called x
+	for _, key := range []string{"value", "permits", "config", "timeout"} { // names of the keys of a RedissonLimiter, a filter or a semaphore called x
 		if _, err := ratelimit.New(rdb, "{x}", closed, fine).Take(t.Context(), key, 1); !errors.Is(err, lock.ErrBadName) {
 			t.Errorf("{x}:%s: %v", key, err)
 		}
@@ -86,7 +86,7 @@ func TestBadInput(t *testing.T) {
 	if d := take(t, ratelimit.New(rdb, "{x}", closed, fine), "ann", 1); !d.OK {
 		t.Errorf("%+v", d)
 	}
-	// Keys come from strangers, so every text is a valid key.
+	// Keys can come from untrusted input, so every text is a valid key.
 	for _, key := range []string{"", ":", "{", "}{", "{}", "a\x00b", "ü", strings.Repeat("k", 4000)} {
 		if d := take(t, l, key, 10); !d.OK {
 			t.Errorf("%q: %+v", key, d)
@@ -109,7 +109,7 @@ func TestTake_foreignKey(t *testing.T) {
 	}
 }
 
-// A call is charged to all limits, or to none.
+// A call takes permits from all limits or from none.
 func TestTake_severalLimits(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -129,18 +129,18 @@ func TestTake_severalLimits(t *testing.T) {
 	if d := take(t, l.With(ratelimit.Limit{Rate: 1000, Per: time.Second}, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour, Burst: 8}, ratelimit.Limit{Rate: 7, Per: 365 * 24 * time.Hour, Aligned: true}), "k", 3); d.OK || d.Remaining != 0 {
 		t.Errorf("other limits: %+v", d)
 	}
-	// The debt is five hours. It stays five hours under a rate of two an hour.
+	// The used quota refills in five hours. It still takes five hours under a rate of two per hour.
 	if d := peek(t, l.With(ratelimit.Limit{Rate: 2, Per: time.Hour, Burst: 20}), "k"); d.Remaining != 10 {
 		t.Errorf("twice the rate: %+v, want 10 left", d)
 	}
 }
 
-// Clients with several connections take as fast as they can. By their own clocks, no more than the
-// burst and the rate passes in any time.
+// Clients with several connections take permits as fast as they can. By their own clocks, in no
+// period do they take more than the burst plus the rate.
 func TestTake_neverMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	limit := ratelimit.Limit{Rate: 200, Per: time.Second, Burst: 50} // a busy machine keeps up with it
+	limit := ratelimit.Limit{Rate: 200, Per: time.Second, Burst: 50} // a busy machine can keep up with it
 	type seen struct{ sent, heard time.Time }
 	var mu sync.Mutex
 	var log []seen
@@ -158,7 +158,7 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 						return
 					}
 					if !d.OK {
-						sent = time.Now() // the turn comes between now and the return
+						sent = time.Now() // the permits are taken between now and the return
 						if err := l.Wait(t.Context(), "hot", 1); err != nil {
 							t.Error(err)
 							return
@@ -177,10 +177,10 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 	for i, from := range log {
 		n := 0
 		for _, to := range log {
-			// A call that was sent after from and answered before to happened in between.
+			// A call that was sent after from and replied to before to happened in between.
 			if !to.sent.Before(from.sent) {
 				n++
-				// The limiter goes by the clock of the server, which is that of the wall, and may be set meanwhile.
+				// The limiter uses the server's wall clock, which can be changed in the meantime.
 				took := max(to.heard.Sub(from.sent), to.heard.Round(0).Sub(from.sent.Round(0)))
 				if allowed := float64(limit.Burst) + took.Seconds()*float64(limit.Rate); float64(n) > allowed+1e-6 {
 					t.Fatalf("from the %d-th on: %d in %v, allowed are %.1f", i, n, took, allowed)
@@ -195,14 +195,14 @@ func TestTake_neverMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// Callers that come while a request is under way share the next request, first come first served.
+// Callers that arrive while a request is in flight share the next request, first-come, first-served.
 func TestTake_together(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	rdb := s.Client(t, redistest.Via(p))
 	l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 60, Per: 24 * time.Hour})
-	peek(t, l, "k") // the server knows the script
+	peek(t, l, "k") // loads the script on the server
 	s.ResetStats(t)
 
 	answer := make(chan struct{})
@@ -247,7 +247,7 @@ func TestTake_together(t *testing.T) {
 	}
 }
 
-// After a refusal the limiter sends nothing until units are there, or until a second is over.
+// After a rejection the limiter sends nothing until permits are available, or until a second has passed.
 func TestTake_refusedHere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -277,7 +277,7 @@ func TestTake_refusedHere(t *testing.T) {
 		if err := l.Refund(t.Context(), "slow", d); err != nil {
 			t.Fatal(err)
 		}
-		m.Del("api:slow") // as an operator or a refund of another process does
+		m.Del("api:slow") // as an operator or a refund by another process does
 		time.Sleep(time.Second)
 		if d := take(t, slow, "slow", 1); !d.OK {
 			t.Errorf("a second after the debt was gone: %+v", d)
@@ -285,7 +285,7 @@ func TestTake_refusedHere(t *testing.T) {
 	})
 }
 
-// The machine slept since a refusal, and the units are there again.
+// The machine slept after a rejection, and the permits are available again.
 func TestTake_refusedBeforeASleep(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb, scripts := counted(t, m)
@@ -301,7 +301,7 @@ func TestTake_refusedBeforeASleep(t *testing.T) {
 	}
 }
 
-// A time since before a sleep includes the sleep. A clock that was set back takes nothing off.
+// A duration that includes a sleep counts the sleep. A clock that moved backward subtracts nothing.
 func TestSince(t *testing.T) {
 	now := time.Now()
 	if d := ratelimit.Since(redistest.BeforeSleep(now, time.Hour)); d < time.Hour {
@@ -312,7 +312,7 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// The limiter forgets a refusal when this process gives units back.
+// The limiter drops a cached rejection when this process returns permits.
 func TestRefund_isSeenAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 2, Per: time.Minute})
@@ -329,7 +329,8 @@ func TestRefund_isSeenAtOnce(t *testing.T) {
 	})
 }
 
-// Reset makes a key as new: for this process at once, whatever it remembers, for others within a second. Other keys stay.
+// Reset restores the full quota of a key, for this process immediately, whatever it has cached, and for others within a second.
+// Other keys are not affected.
 func TestReset(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -345,7 +346,7 @@ func TestReset(t *testing.T) {
 		take(t, a, "other", 1)
 		take(t, a, "k", 3)
 		with := a.With(ratelimit.PerHour(2))
-		for _, l := range []*ratelimit.Limiter{a, b, with} { // all remember
+		for _, l := range []*ratelimit.Limiter{a, b, with} { // all of them cache the rejection
 			if d := take(t, l, "k", 2); d.OK {
 				t.Fatalf("%+v", d)
 			}
@@ -377,7 +378,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// A caller that waits keeps its turn when the key is reset.
+// A waiting caller keeps its turn when the key is reset.
 func TestReset_ofAWaiter(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.PerMinute(1))
@@ -398,7 +399,8 @@ func TestReset_ofAWaiter(t *testing.T) {
 	})
 }
 
-// Without Redis, Reset fails whatever the policy, and is not sent later if it was not sent yet. With Redis, it resets the count of this process, too.
+// While Redis is unavailable, Reset fails whatever the policy. If it was not sent yet, it is not sent later. When Redis is
+// available, Reset also resets the count of this process.
 func TestReset_withoutRedis(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, p := range []ratelimit.Policy{ratelimit.FailClosed(), ratelimit.FailOpen(), ratelimit.FailLocal(1)} {
@@ -432,7 +434,7 @@ func TestReset_withoutRedis(t *testing.T) {
 	})
 }
 
-// A lost reply costs the units once. The error says that the outcome is unknown.
+// After a lost reply, the permits are taken once. The error reports that the outcome is unknown.
 func TestTake_lostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -451,8 +453,8 @@ func TestTake_lostReply(t *testing.T) {
 	}
 }
 
-// A proxy sends an error after the server executed a call for several keys. The call is not repeated, which would take the
-// units twice.
+// A proxy sends an error after the server executed a call for several keys. The call is not repeated, because that would
+// take the permits twice.
 func TestTake_severalKeysBehindAProxy(t *testing.T) {
 	t.Parallel()
 	t.Run("an error of the proxy", func(t *testing.T) {
@@ -493,7 +495,7 @@ func severalKeysBehindAProxy(t *testing.T, refuse redistest.Action) {
 	for i := range crowd {
 		wg.Go(func() { _, errs[i] = l.Take(t.Context(), fmt.Sprint("k", i), 1) })
 	}
-	time.AfterFunc(100*time.Millisecond, func() { close(answer) }) // most of them share the next call by then
+	time.AfterFunc(100*time.Millisecond, func() { close(answer) }) // by then most of them share the next call
 	wg.Wait()
 	p.OnRequest(nil)
 	if shared == "" {
@@ -515,7 +517,7 @@ func severalKeysBehindAProxy(t *testing.T, refuse redistest.Action) {
 	}
 }
 
-// The units of a caller that leaves before the answer come back.
+// If a caller leaves before the reply, its permits are returned.
 func TestTake_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -551,12 +553,12 @@ func TestTake_cancelled(t *testing.T) {
 	}
 }
 
-// untilLeft waits until at least n are left, within a rounding.
+// untilLeft waits until at least n permits are left, within rounding.
 func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		d := peek(t, l, key)
-		// Time pays for the µs between the two calls, though not exactly.
+		// The µs between the two calls refill permits, though not exactly.
 		if d.Remaining >= n || d.Remaining == n-1 && d.ResetAfter < time.Minute {
 			return
 		}
@@ -566,7 +568,7 @@ func untilLeft(t *testing.T, l *ratelimit.Limiter, key string, n int64) {
 	}
 }
 
-// Close ends every wait, and the units of the waiters come back.
+// Close ends every wait, and the permits of the waiters are returned.
 func TestClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := command.New(redistest.NewMini(t).Client(t), command.Config{Prefix: "p:", Timeout: time.Minute})
@@ -594,7 +596,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// On a cluster every key has a slot of its own, whatever characters it has.
+// On a cluster every key has its own slot, whatever characters it contains.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -614,7 +616,7 @@ func TestCluster(t *testing.T) {
 	}
 	wg.Wait()
 
-	// A key moves to another node.
+	// The slot of a key is migrated to another node.
 	key := "moved"
 	take(t, l, key, 2)
 	from := c.Master(t, "api:"+key)

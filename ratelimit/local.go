@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// without decides about a Take or a Peek after Redis failed with err.
+// without decides a Take or a Peek after Redis failed with err.
 func (l *Limiter) without(op, key string, id bucketID, n, least int64, err error) (Decision, error) {
 	d := Decision{Err: err, Limit: l.limits[0]}
 	switch {
@@ -27,7 +27,7 @@ func (l *Limiter) without(op, key string, id bucketID, n, least int64, err error
 	return d, nil
 }
 
-// reserveWithout decides about a reservation after Redis failed with err.
+// reserveWithout decides a reservation after Redis failed with err.
 func (l *Limiter) reserveWithout(op, key string, id bucketID, n int64, wait time.Duration, err error) (*Reservation, error) {
 	reserved := &Reservation{limiter: l, key: key, id: id, n: n, err: err}
 	switch l.policy.mode {
@@ -47,21 +47,22 @@ func (l *Limiter) reserveWithout(op, key string, id bucketID, n int64, wait time
 	return reserved, nil
 }
 
-// memory is the count of the policy Local. The zero memory has counted nothing.
+// memory is the in-process count of the policy FailLocal. The zero memory is empty.
 type memory struct {
 	mu    sync.Mutex
 	keys  map[bucketID]*bucket // guarded by mu
-	sweep int                  // guarded by mu: the number of keys at which those that owe nothing are removed
+	sweep int                  // guarded by mu: number of keys at which keys with their full quota are removed
 }
 
-// take takes units of this process's share of each limit, as limit_take.lua does of the whole limit. A caller that has to wait for them gets a turn.
+// take takes permits from this process's share of each limit, as limit_take.lua does from the whole limit. A caller that has to
+// wait for them gets a turn.
 func (m *memory) take(id bucketID, limits []Limit, processes, n, least int64, wait time.Duration) (r answer, waits *turn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	b := m.of(id, limits, processes, now)
 
-	at := now // when the caller uses the units
+	at := now // when the caller uses the permits
 	refuses := -1
 	have, _ := b.left(now)
 	most, smallest := b.most()
@@ -92,7 +93,8 @@ func (m *memory) take(id bucketID, limits []Limit, processes, n, least int64, wa
 	return r, waits
 }
 
-// leave takes a caller out of the line before its turn. Its units come back if no later caller is in line, and otherwise when those have left, too.
+// leave removes a caller from the queue before its turn. Its permits are returned if no later caller is queued, and otherwise
+// when the later callers have left, too.
 func (m *memory) leave(t *turn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +106,7 @@ func (m *memory) leave(t *turn) {
 	}
 }
 
-// reset forgets a key, under all limits. Callers that wait keep their turns.
+// reset forgets a key, under all limits. Waiting callers keep their turns.
 func (m *memory) reset(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,15 +141,16 @@ func (m *memory) of(id bucketID, limits []Limit, processes int64, now time.Time)
 	return b
 }
 
-// bucket is what the callers of one key owe.
+// bucket is the used quota of one key.
 type bucket struct {
-	parts  []part    // of each limit
+	parts  []part    // one for each limit
 	latest time.Time // when the latest reservation is due
-	idle   time.Time // when nothing is owed
-	line   []*turn   // of the callers that wait, in the order in which they came
+	idle   time.Time // when the full quota is available
+	line   []*turn   // waiting callers, first-come, first-served
 }
 
-// turn is the place of a caller in line, with what the bucket was before it came. While a caller is in line, only later callers in line change the bucket.
+// turn is a caller's position in the queue, with the state of the bucket before it joined. While a caller is queued, only later
+// callers in the queue change the bucket.
 type turn struct {
 	of   *bucket // set once
 	at   time.Time
@@ -157,7 +160,7 @@ type turn struct {
 	latest, idle time.Time
 }
 
-// join puts a caller at the end of the line.
+// join puts a caller at the end of the queue.
 func (b *bucket) join(at, now time.Time) *turn {
 	b.serve(now)
 	t := &turn{of: b, at: at, parts: slices.Clone(b.parts), latest: b.latest, idle: b.idle}
@@ -165,18 +168,18 @@ func (b *bucket) join(at, now time.Time) *turn {
 	return t
 }
 
-// serve takes the callers out of the line whose turn has come.
+// serve removes the callers whose turn has come from the queue.
 func (b *bucket) serve(now time.Time) {
 	for len(b.line) > 0 && !b.line[0].at.After(now) {
 		b.line = b.line[1:]
 	}
 }
 
-// left returns the units that all limits have at now, and the index of the limit that has the least: of several, of the one that
-// gets its next unit last.
+// left returns the permits that all limits have at now, and the index of the limit with the fewest. If several limits have the
+// fewest, it is the one that gets its next permit last.
 func (b *bucket) left(now time.Time) (units int64, scarcest int) {
 	units = math.MaxInt64
-	var latest time.Time // when that limit gets its next unit
+	var latest time.Time // when that limit gets its next permit
 	for i := range b.parts {
 		n := b.parts[i].left(now)
 		next := b.parts[i].enough(n+1, now)
@@ -184,13 +187,13 @@ func (b *bucket) left(now time.Time) (units int64, scarcest int) {
 			units, scarcest, latest = n, i, next
 		}
 	}
-	if b.latest.After(now) { // a reservation comes before
+	if b.latest.After(now) { // a reservation comes first
 		units = 0
 	}
 	return units, scarcest
 }
 
-// most returns the most units that a call can take at once, and the index of the limit that says so.
+// most returns the most permits that a call can take at once, and the index of the limit that determines it.
 func (b *bucket) most() (most int64, smallest int) {
 	most = math.MaxInt64
 	for i := range b.parts {
@@ -201,8 +204,8 @@ func (b *bucket) most() (most int64, smallest int) {
 	return most, smallest
 }
 
-// earliest returns the earliest time at which a caller that comes at now can use units of all limits, and the index of the
-// limit that has them last; -1 if a reservation comes later than that.
+// earliest returns the earliest time at which a caller that arrives at now can use permits of all limits, and the index of
+// the limit that has them last. The index is -1 if only an earlier reservation delays the caller.
 func (b *bucket) earliest(units int64, now time.Time) (at time.Time, last int) {
 	last = -1
 	for at = later(now, b.latest); ; {
@@ -215,11 +218,11 @@ func (b *bucket) earliest(units int64, now time.Time) (at time.Time, last int) {
 		if next.Equal(at) {
 			return at, last
 		}
-		at = next // another limit may not have the units at this time
+		at = next // at this time, another limit may lack permits
 	}
 }
 
-// take takes units of all limits, which the caller uses at a time.
+// take takes permits of all limits that the caller uses at the given time.
 func (b *bucket) take(units int64, at time.Time) {
 	for i := range b.parts {
 		b.idle = later(b.idle, b.parts[i].take(units, at))
@@ -227,21 +230,21 @@ func (b *bucket) take(units int64, at time.Time) {
 	b.latest = later(b.latest, at)
 }
 
-// part is this process's share of one limit, and what callers owe of it. It is a bucket, or, of an aligned
-// limit, a count in windows.
+// part is this process's share of one limit, and the used quota of that share. It is a bucket, or a count
+// per window for an aligned limit.
 type part struct {
-	most int64   // set once: the size of the bucket, or the units in a window
-	unit float64 // set once: the time in which a unit flows into the bucket, in ns
+	most int64   // set once: the size of the bucket, or the permits per window
+	unit float64 // set once: the time in which the bucket gets one permit, in ns
 	per  int64   // set once: the length of a window in µs; 0 for a bucket
 
-	debt   float64   // the time in which the bucket is full again, in ns; as of
+	debt   float64   // the time until the bucket is full, in ns; as of
 	asOf   time.Time // this time
-	window int64     // the latest window of which units were taken
-	used   int64     // the units taken of that window
+	window int64     // the latest window from which permits were taken
+	used   int64     // the permits taken from that window
 }
 
 func newPart(l Limit, processes int64) part {
-	// The share is at least one unit: a share of none would make Local the same as Closed.
+	// The share is at least one permit. With a share of 0, FailLocal would be the same as FailClosed.
 	p := part{most: max(1, l.Burst/processes), unit: float64(l.Per) / float64(l.Rate) * float64(processes)}
 	if l.Aligned {
 		p.per = l.Per.Microseconds()
@@ -249,7 +252,7 @@ func newPart(l Limit, processes int64) part {
 	return p
 }
 
-// left returns the units that are there at t.
+// left returns the permits available at t.
 func (p *part) left(t time.Time) int64 {
 	if p.per > 0 {
 		return max(0, p.most-p.usedOf(p.windowAt(t)))
@@ -257,7 +260,7 @@ func (p *part) left(t time.Time) int64 {
 	return max(0, int64(math.Floor(float64(p.most)-p.debtAt(t)/p.unit+1e-6)))
 }
 
-// enough returns the earliest time from t on at which units are there.
+// enough returns the earliest time at or after t at which the permits are available.
 func (p *part) enough(units int64, t time.Time) time.Time {
 	if p.per > 0 {
 		w := max(p.windowAt(t), p.window)
@@ -269,7 +272,7 @@ func (p *part) enough(units int64, t time.Time) time.Time {
 	return later(t, p.asOf.Add(ns(p.debt-float64(p.most-units)*p.unit)))
 }
 
-// take takes units that the caller uses at t, and returns when nothing is owed any more.
+// take takes permits that the caller uses at t, and returns when the full quota is available again.
 func (p *part) take(units int64, t time.Time) time.Time {
 	if p.per > 0 {
 		w := p.windowAt(t)
@@ -283,14 +286,14 @@ func (p *part) take(units int64, t time.Time) time.Time {
 // debtAt returns the debt as of t.
 func (p *part) debtAt(t time.Time) float64 { return max(0, p.debt-float64(t.Sub(p.asOf))) }
 
-// ns returns a time in ns, rounded up except for the error of float64, and longest at most. Where many processes share a limit, a unit of
-// one of them can take longer than a Duration counts.
+// ns converts a number of ns to a Duration. It rounds up, except for the error of float64, and returns at most longest. If many
+// processes share a limit, one permit of a share can take longer than a Duration can represent.
 func ns(n float64) time.Duration { return time.Duration(math.Ceil(min(n, float64(longest)) - 1e-3)) }
 
-// longest is a time that a caller can add to now, and round up.
+// longest is small enough for a caller to add it to the current time and round it up.
 const longest = 100 * 365 * 24 * time.Hour
 
-// windowAt returns the window of t, begin the time at which a window begins, and usedOf the units taken of a window.
+// windowAt returns the window of t, begin returns the start of a window, and usedOf returns the permits taken from a window.
 func (p *part) windowAt(t time.Time) int64   { return t.UnixMicro() / p.per }
 func (p *part) begin(window int64) time.Time { return time.UnixMicro(window * p.per) }
 func (p *part) usedOf(window int64) int64 {

@@ -17,7 +17,7 @@ var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// closed is the policy of tests with a server that answers, on a machine that may be busy.
+// closed is a policy for tests with an available server, on a machine that may be busy.
 var closed = ratelimit.FailClosed().After(30 * time.Second)
 
 // take takes n units, and fails the test if there is an error.
@@ -39,7 +39,7 @@ func peek(t testing.TB, l *ratelimit.Limiter, key string) ratelimit.Decision {
 	return d
 }
 
-// counted returns a client of m, and the number of scripts that it has sent.
+// counted returns a client of m, and a counter of the scripts that it has sent.
 func counted(t testing.TB, m *redistest.Mini) (rdb rueidis.Client, scripts *atomic.Int64) {
 	t.Helper()
 	scripts = new(atomic.Int64)
@@ -56,7 +56,7 @@ func counted(t testing.TB, m *redistest.Mini) (rdb rueidis.Client, scripts *atom
 // isScript reports whether a request runs a script.
 func isScript(req [][]byte) bool { return strings.HasPrefix(strings.ToUpper(string(req[0])), "EVAL") }
 
-// soon returns a context that ends after d.
+// soon returns a context that is canceled after d.
 func soon(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

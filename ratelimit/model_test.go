@@ -16,12 +16,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// bucket is the reference for one limit: a bucket of units into which the rate flows, as
-// the comment of Limit describes it. It counts in fractions, so it is exact. Times are µs since
-// 1970.
+// bucket is the reference for one limit, a bucket that refills as documented for Limit. It counts
+// in fractions, so it is exact. Times are in µs since 1970.
 type bucket struct {
 	limit ratelimit.Limit
-	level *big.Rat // the units at the time at
+	level *big.Rat // the permits at the time at
 	at    *big.Rat
 }
 
@@ -44,7 +43,7 @@ func (b *bucket) window(t *big.Rat) *big.Int {
 	return new(big.Int).Div(q.Num(), q.Denom())
 }
 
-// levelAt returns the units that are there at t, which is not before at.
+// levelAt returns the permits available at t, which is not before at.
 func (b *bucket) levelAt(t *big.Rat) *big.Rat {
 	most := new(big.Rat).SetInt64(capacity(b.limit))
 	if b.limit.Aligned {
@@ -61,7 +60,7 @@ func (b *bucket) levelAt(t *big.Rat) *big.Rat {
 	return in
 }
 
-// enough returns the earliest time from t on at which n units are there.
+// enough returns the earliest time at or after t at which n permits are available.
 func (b *bucket) enough(n int64, t *big.Rat) *big.Rat {
 	lacks := new(big.Rat).Sub(new(big.Rat).SetInt64(n), b.levelAt(t))
 	if lacks.Sign() <= 0 {
@@ -75,7 +74,7 @@ func (b *bucket) enough(n int64, t *big.Rat) *big.Rat {
 	return lacks.Add(lacks, t)
 }
 
-// use takes n units at t.
+// use takes n permits at t.
 func (b *bucket) use(n int64, t *big.Rat) {
 	b.level = new(big.Rat).Sub(b.levelAt(t), new(big.Rat).SetInt64(n))
 	b.at = t
@@ -95,7 +94,7 @@ func newBuckets(limits []ratelimit.Limit, now int64) *buckets {
 	return b
 }
 
-// from returns the earliest time at which a caller that comes at now can use units.
+// from returns the earliest time at which a caller that arrives at now can use permits.
 func (b *buckets) from(now int64) *big.Rat {
 	t := new(big.Rat).SetInt64(now)
 	if b.latest.Cmp(t) > 0 {
@@ -148,7 +147,7 @@ func after(now int64, t *big.Rat) time.Duration {
 	return time.Duration(q.Int64()) * time.Microsecond
 }
 
-// near reports whether two durations differ by a µs at most, the precision of a double.
+// near reports whether two durations differ by at most one µs, the precision of a double.
 func near(a, b time.Duration) bool { return max(a-b, b-a) <= time.Microsecond }
 
 func drawLimit(rt *rapid.T, label string) ratelimit.Limit {
@@ -162,13 +161,13 @@ func drawLimit(rt *rapid.T, label string) ratelimit.Limit {
 	return l
 }
 
-// timeless hides the deadline of a test from rapid: a bubble does not allow the request.
+// timeless hides the deadline of a test from rapid, because a bubble does not allow reading it.
 type timeless struct{ rapid.TB }
 
-// bubble runs f on virtual time.
+// bubble runs f with virtual time.
 func bubble(t *testing.T, f func(t *testing.T)) { t.Parallel(); synctest.Test(t, f) }
 
-// Every answer is that of the reference, for one limit and for several.
+// Every reply equals that of the reference, for one limit and for several.
 func TestModel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -180,7 +179,7 @@ func TestModel(t *testing.T) {
 			for i := range rapid.IntRange(1, 3).Draw(rt, "limits") {
 				limits = append(limits, drawLimit(rt, fmt.Sprint("limit ", i)))
 			}
-			// A new limiter remembers no refusal, so it asks Redis.
+			// A new limiter has no cached rejection, so it sends a command.
 			fresh := func() *ratelimit.Limiter { return ratelimit.New(rdb, "model", closed, limits...) }
 			l, remembers := fresh(), rapid.Bool().Draw(rt, "remembers")
 			limiter := func() *ratelimit.Limiter {
@@ -206,7 +205,7 @@ func TestModel(t *testing.T) {
 					retry = after(now(), ref.earliest(max(least, 1), now()))
 				}
 				if remembers && !ok && d.OK == ok && d.Taken == 0 && d.RetryAfter <= retry+time.Microsecond {
-					return // the other fields are those at the time of the refusal
+					return // the other fields date from the rejection
 				}
 				if d.OK != ok || d.Taken != taken || d.Remaining != ref.left(now()) || !near(d.RetryAfter, retry) || d.Err != nil {
 					rt.Fatalf("%s at %d: %+v, want %v, %d, %d left, retry after %v", what, now(), d, ok, taken, ref.left(now()), retry)
@@ -283,7 +282,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// The count of the policy Local equals that of the reference, of the share of each process.
+// The count of the policy FailLocal equals the reference for the share of each process.
 func TestLocal_model(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {
@@ -304,10 +303,10 @@ func TestLocal_model(t *testing.T) {
 			type used struct {
 				n     int64
 				at    *big.Rat
-				leave func() // while the caller is in line
+				leave func() // while the caller is queued
 				gone  bool
 			}
-			var all []*used // in the order in which they came; without those whose units came back
+			var all []*used // in order of arrival, without those whose permits were returned
 			use := func(n int64, at *big.Rat, leave func()) {
 				ref.use(n, at)
 				all = append(all, &used{n: n, at: at, leave: leave})
@@ -365,7 +364,7 @@ func TestLocal_model(t *testing.T) {
 					for len(all) > 0 && all[len(all)-1].gone && inLine(all[len(all)-1]) {
 						all = all[:len(all)-1]
 					}
-					ref = newBuckets(shares, began) // as if those had never come
+					ref = newBuckets(shares, began) // as if those callers had never arrived
 					for _, u := range all {
 						ref.use(u.n, u.at)
 					}
@@ -379,14 +378,14 @@ func TestLocal_model(t *testing.T) {
 	})
 }
 
-// use is a number of units that a caller used, and the time.
+// use is a number of permits that a caller used, and when.
 type use struct {
 	at int64 // µs
 	n  int64
 }
 
-// Whatever callers refund and cancel, the units that they use stay within the limits, and nobody passes a caller that waits. The test
-// replays all uses through the reference in their order, and the reference must always have the units.
+// Whatever callers refund and cancel, the permits that they use stay within the limits, and no caller overtakes a waiting one.
+// The test replays all uses in order through the reference, which must always have the permits.
 func TestRefund_neverLetsMorePass(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -439,7 +438,8 @@ func TestRefund_neverLetsMorePass(t *testing.T) {
 					}
 				},
 				"give back": func(rt *rapid.T) {
-					// Units that were due in the past were used, or come back late. Neither may let more units pass.
+					// Permits that were due in the past were used, or are returned late. In neither case may more permits be
+					// admitted.
 					if len(out) == 0 {
 						return
 					}
@@ -458,7 +458,7 @@ func TestRefund_neverLetsMorePass(t *testing.T) {
 			for _, u := range used {
 				at := new(big.Rat).SetInt64(u.at)
 				for i, b := range ref.all {
-					// Delays are rounded up to a µs, so the distance of two uses may be a µs too short.
+					// Delays are rounded up to a µs, so two uses may be one µs too close.
 					if d := after(u.at, b.enough(u.n, at)); d > 2*time.Microsecond {
 						rt.Fatalf("limit %+v: the use of %d at %d is %v early; of %v", limits[i], u.n, u.at, d, used)
 					}

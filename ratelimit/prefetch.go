@@ -23,25 +23,25 @@ func (l *Limiter) Prefetch(b int64, within time.Duration) *Limiter {
 	return with.With(l.limits...)
 }
 
-// stock holds the units that this process has of each key. Limiters with the same stock share them.
+// stock holds the prefetched permits of this process for each key. Limiters with the same stock share them.
 type stock struct {
 	extra  int64         // set once
 	within time.Duration // set once
 
 	mu     sync.Mutex
 	grants map[bucketID]*grant
-	sweep  int // the number of grants at which those that are over are removed
+	sweep  int // number of grants at which expired grants are removed
 }
 
-// grant holds the units that this process has of one key. The mutex of the stock guards it.
+// grant holds the prefetched permits for one key. The mutex of the stock guards it.
 type grant struct {
 	left     int64
 	until    time.Time
-	r        answer        // the answer that granted the units
-	fetching chan struct{} // closed when the request under way is over; nil if none is under way
+	r        answer        // the reply that granted the permits
+	fetching chan struct{} // closed when the request in flight ends; nil if none is in flight
 }
 
-// check returns an error if s does not fit limits of which callers can take most units at once.
+// check returns an error if s does not suit limits that admit at most most permits at once.
 func (s *stock) check(most int64) error {
 	switch {
 	case s.extra < 1 || s.extra > most/2:
@@ -52,8 +52,9 @@ func (s *stock) check(most int64) error {
 	return nil
 }
 
-// take is Take from the stock. One caller of a key fetches units at a time, and the others wait for them. Those
-// that get none ask for their own, so that the desk sends their requests in one command.
+// take is Take from the stock. One caller per key fetches permits at a time, and the others wait for it. If the
+// stock is still too small after that, each of them sends its own request, which the desk combines into one
+// command.
 func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (answer, error) {
 	for waited := false; ; waited = true {
 		s.mu.Lock()
@@ -82,14 +83,14 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 			return l.desk.ask(ctx, l, id, luascripts.LimitRequest{Units: n, Times: 1, Least: n})
 		}
 		select {
-		case <-under: // at the latest when the policy decides for its caller, who came first
+		case <-under: // at the latest when the policy decides for the fetching caller, which came first
 		case <-ctx.Done():
 			return answer{}, l.desk.send.Failed(ctx, now, ctx.Err())
 		}
 	}
 }
 
-// fetch asks Redis for the units that a caller needs beyond the stock, and for extra ones.
+// fetch requests the permits that a caller needs beyond the stock, plus extra ones.
 func (s *stock) fetch(ctx context.Context, l *Limiter, id bucketID, g *grant, n, had int64, until time.Time, before answer) (answer, error) {
 	need := n - had
 	r, err := l.desk.ask(ctx, l, id, luascripts.LimitRequest{Units: need + s.extra, Times: 1, Least: need})
@@ -107,7 +108,7 @@ func (s *stock) fetch(ctx context.Context, l *Limiter, id bucketID, g *grant, n,
 	g.left, g.until, g.r = r.Taken-need, r.sent.Add(s.within), r
 	r.Taken, r.Remaining = n, r.Remaining+g.left
 	if had > 0 {
-		r.at = before.at // a refund counts from the time at which the oldest units were taken
+		r.at = before.at // a refund counts from the time at which the oldest permits were taken
 	}
 	return r, nil
 }

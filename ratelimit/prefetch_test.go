@@ -13,7 +13,7 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// Many units cost few commands, and callers get all of the units.
+// Prefetching needs few commands for many permits, and callers get all of the permits.
 func TestPrefetch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb, scripts := counted(t, redistest.NewMini(t))
@@ -37,18 +37,18 @@ func TestPrefetch(t *testing.T) {
 		if n := scripts.Load() - before; n != 6 {
 			t.Errorf("%d commands, want one for ten refusals", n-5)
 		}
-		// Units that are not used in time are lost: this call takes 21 units for one.
+		// Permits that are not used in time are lost. This call takes 21 permits for one.
 		take(t, l, "late", 1)
 		time.Sleep(time.Second)
 		take(t, l, "late", 1)
 		if d := peek(t, plain, "late"); d.Remaining != 58 {
 			t.Errorf("%+v, want 58 left", d)
 		}
-		// The call uses the units in the stock together with those that it fetches.
+		// The call uses the permits in the stock together with those that it fetches.
 		if d := take(t, l, "late", 30); !d.OK || d.Remaining != 48 {
 			t.Errorf("%+v, want 48 left, here and there", d)
 		}
-		// The units in the stock are still there after a refusal.
+		// After a rejection the permits are still in the stock.
 		before = scripts.Load()
 		if d := take(t, l, "late", 90); d.OK {
 			t.Errorf("%+v", d)
@@ -62,7 +62,7 @@ func TestPrefetch(t *testing.T) {
 	})
 }
 
-// Processes that use their units late still let no more pass in any time than the documented bound.
+// Even if processes use their permits late, the admitted permits stay within the documented bound.
 func TestPrefetch_bound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -103,7 +103,7 @@ func TestPrefetch_bound(t *testing.T) {
 	})
 }
 
-// The machine slept until the units in the stock were no longer to be used.
+// The machine slept until the permits in the stock had expired.
 func TestPrefetch_afterASleep(t *testing.T) {
 	rdb, scripts := counted(t, redistest.NewMini(t))
 	l := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 100, Per: 24 * time.Hour}).Prefetch(20, time.Hour)
@@ -119,8 +119,8 @@ func TestPrefetch_afterASleep(t *testing.T) {
 	}
 }
 
-// Callers that come while one asks wait for the units that it gets. Those that get none ask together, and not one after
-// the other.
+// Callers that arrive while another one fetches wait for its permits. Those that get none share one command instead of
+// sending one each.
 func TestPrefetch_crowd(t *testing.T) {
 	const trip = 15 * time.Millisecond // the policy waits for 50 ms
 	for _, c := range []struct {
@@ -158,15 +158,15 @@ func TestPrefetch_crowd(t *testing.T) {
 	}
 }
 
-// A refund of units from the stock returns no more than is still used of the oldest of them.
+// A refund of permits from the stock returns no more than the part of the oldest ones that has not been refilled.
 func TestPrefetch_refund(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb, _ := counted(t, redistest.NewMini(t))
 		plain := ratelimit.New(rdb, "api", closed, ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 100})
 		l := plain.Prefetch(50, time.Second)
-		take(t, l, "k", 1) // uses 51
+		take(t, l, "k", 1) // uses 51 permits
 		time.Sleep(900 * time.Millisecond)
-		d := take(t, l, "k", 51) // 50 of the stock, and uses 51 more
+		d := take(t, l, "k", 51) // 50 from the stock, and uses 51 more
 		if left := peek(t, plain, "k").Remaining; left != 7 {
 			t.Errorf("%d are left, want 7", left)
 		}
@@ -185,7 +185,7 @@ func TestPrefetch_silence(t *testing.T) {
 		l = l.Prefetch(3, time.Minute)
 		take(t, l, "k", 1)
 		wire.Freeze(true)
-		for range 3 { // the stock has these units
+		for range 3 { // the stock has these permits
 			if d := take(t, l, "k", 1); !d.OK {
 				t.Errorf("%+v", d)
 			}

@@ -77,7 +77,7 @@ type RedissonLimiter struct {
 	bad  error
 
 	mu   sync.Mutex
-	left []<-chan struct{} // guarded by mu: each is closed when the units of a caller that has left are back
+	left []<-chan struct{} // guarded by mu: each is closed when the permits of a caller that left are returned
 }
 
 // NewRedissonLimiter returns a handle of the limiter called name. The handle uses rdb and never
@@ -99,7 +99,7 @@ func RedissonLimiterOn(s *command.Sender, name string) *RedissonLimiter {
 	return w
 }
 
-// maxWindow is the most units of a RedissonLimiter: an entry has four bytes for the number.
+// maxWindow is the maximum number of permits of a RedissonLimiter. An entry stores the number in four bytes.
 const maxWindow = math.MaxUint32
 
 // Init sets the rate of the limiter if none is set, like trySetRate of Redisson. If a different
@@ -197,7 +197,7 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 			mu.Unlock()
 			return luascripts.TakeWindow(ctx, w.send.Redis, w.keys, n, least, call, ago)
 		}, func(r luascripts.WindowReply) {
-			if r.Taken > 0 { // if the refund fails, the units come back when the window is over
+			if r.Taken > 0 { // if the refund fails, the permits are available again when the interval ends
 				_, _ = luascripts.RefundWindow(context.Background(), w.send.Redis, w.keys, r.Taken, call)
 			}
 		})
@@ -208,7 +208,7 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 			return Decision{Err: err}, w.wrap(op, err)
 		}
 		if r.Taken < least && r.Retry == 0 {
-			continue // the server removes entries that are over in steps, and has not removed all
+			continue // the server removes expired entries in steps, and has not removed all
 		}
 		return Decision{
 			OK: r.Taken > 0 || n == 0, Taken: r.Taken, Remaining: r.Remaining, RetryAfter: r.Retry, ResetAfter: r.Reset,
@@ -293,7 +293,7 @@ func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	}
 }
 
-// check returns an error if a call for n units is not valid.
+// check returns an error if a call for n permits is not valid.
 func (w *RedissonLimiter) check(n int64) error {
 	if w.bad == nil && (n < 0 || n > maxWindow) {
 		return fmt.Errorf("%d permits: must be from 0 to %d", n, int64(maxWindow))
@@ -310,7 +310,7 @@ func (w *RedissonLimiter) wrap(op string, err error) error {
 	return &lock.Error{Op: op, Name: w.name, Err: err}
 }
 
-// refusedBy returns the error that a verdict of a window means.
+// refusedBy returns the error for a verdict of the script.
 func refusedBy(v luascripts.Verdict) error {
 	switch v {
 	case luascripts.Uninitialized:
@@ -323,21 +323,22 @@ func refusedBy(v luascripts.Verdict) error {
 	return nil
 }
 
-// persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled, and any other one for the timeout of
-// the sender, or until the server cannot write. If late is not nil, f takes units: it goes behind callers that have left and whose units are not back yet,
-// and if its own caller has left when a reply comes, persist passes the reply to late.
+// persist calls f, which must be safe to repeat, until there is a reply. A call that waits retries until ctx is canceled. Any
+// other call retries for the timeout of the sender, or until the server cannot write. A non-nil late means that f takes permits.
+// Then f runs after the permits of callers that left have been returned. If its own caller has left when a reply arrives, persist
+// passes the reply to late.
 func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
 	var (
 		mu   sync.Mutex
 		got  *T                // guarded by mu
-		left bool              // guarded by mu: the caller has an error
-		sent []<-chan struct{} // guarded by mu: of each copy, closed when it can take no units any more
+		left bool              // guarded by mu: the caller got an error
+		sent []<-chan struct{} // guarded by mu: for each copy, closed when it can no longer take permits
 	)
 	defer func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil && got != nil {
-			value, err = *got, nil // it came at the last moment
+			value, err = *got, nil // the reply arrived at the last moment
 		}
 		if left = err != nil; left && late != nil {
 			w.leave(sent)
@@ -364,7 +365,7 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 			mu.Lock()
 			if left && late != nil {
 				mu.Unlock()
-				return none, context.Canceled // nobody waits for this reply
+				return none, context.Canceled // the caller of this request has left
 			}
 			back := make(chan struct{})
 			defer close(back)
@@ -401,14 +402,15 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 	}
 }
 
-// leave notes that a caller has left before its reply, and when its units are back.
+// leave records that a caller left before its reply, and the channels that are closed when its permits are returned.
 func (w *RedissonLimiter) leave(back []<-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.left = append(w.left, back...)
 }
 
-// leaving returns when the units of callers that have left are back, for a caller that takes units.
+// leaving returns the channels that are closed when the permits of callers that left are returned. A caller that takes permits
+// waits for them.
 func (w *RedissonLimiter) leaving(takes bool) []<-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -44,7 +44,7 @@ func takeOf(t testing.TB, w *ratelimit.RedissonLimiter, n int64) ratelimit.Decis
 	return d
 }
 
-// Every answer equals that of a reference, a plain list of units with their times.
+// Every reply equals that of a reference, a plain list of permits with their times.
 func TestRedissonLimiter_model(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
@@ -73,7 +73,7 @@ func TestRedissonLimiter_model(t *testing.T) {
 				}
 				return entries, used
 			}
-			until := func(n int64) time.Duration { // that many units are left
+			until := func(n int64) time.Duration { // when that many permits are left
 				entries, used := live()
 				switch {
 				case rate-used >= n:
@@ -131,7 +131,7 @@ func TestRedissonLimiter_model(t *testing.T) {
 						return
 					}
 					i := rapid.IntRange(0, len(log)-1).Draw(rt, "which")
-					for range 2 { // the second refund finds the units back
+					for range 2 { // the second refund finds the permits already returned
 						if err := w.Refund(t.Context(), log[i].d); err != nil {
 							rt.Fatal(err)
 						}
@@ -139,7 +139,7 @@ func TestRedissonLimiter_model(t *testing.T) {
 					log = slices.Delete(log, i, i+1)
 				},
 				"another rate": func(rt *rapid.T) {
-					log, _ = live() // a longer interval does not bring back entries that are over
+					log, _ = live() // a longer interval does not bring back expired entries
 					rate = rapid.Int64Range(1, 20).Draw(rt, "rate")
 					per = max(per, time.Duration(rapid.Int64Range(1, 3000).Draw(rt, "ms"))*time.Millisecond)
 					if err := w.SetRate(t.Context(), rate, per); err != nil {
@@ -187,7 +187,7 @@ func TestRedissonLimiter_layout(t *testing.T) {
 	}
 }
 
-// A copy of a SetRate that comes late undoes no newer one: neither when that SetRate was repeated, nor when it gave up.
+// A delayed duplicate of a SetRate does not undo a newer call, whether the first SetRate was repeated or returned an error.
 func TestRedissonLimiter_lateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -207,7 +207,7 @@ func TestRedissonLimiter_lateCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		copied := p.LoseDated(c.lose, c.all)
-		for copied() == nil { // one that gives up may not come so far
+		for copied() == nil { // a call that fails early may not get this far
 			if err := w.SetRate(t.Context(), n+1, time.Hour); !errors.Is(err, c.want) {
 				t.Fatalf("%+v: %v", c, err)
 			}
@@ -316,7 +316,7 @@ func TestRedissonLimiter_Init(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// The script mends two defects of Redisson's limiter: a counter that drifts, and releases that count twice.
+// The script fixes two bugs of Redisson's limiter: a counter that drifts, and releases that count twice.
 func TestRedissonLimiter_heals(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -324,7 +324,7 @@ func TestRedissonLimiter_heals(t *testing.T) {
 	t.Run("taken twice from the value", func(t *testing.T) {
 		w := newWindow(t, rdb, "drift", 10, time.Hour)
 		takeOf(t, w, 4)
-		s.Do(t, "DECRBY", "{drift}:value", "4") // Redisson repeats a call whose answer was lost
+		s.Do(t, "DECRBY", "{drift}:value", "4") // Redisson repeats a call after a lost reply
 		if d, err := w.Peek(t.Context()); err != nil || !d.OK || d.Remaining != 6 {
 			t.Errorf("%+v, %v, want 6 left", d, err)
 		}
@@ -349,7 +349,7 @@ func TestRedissonLimiter_heals(t *testing.T) {
 	t.Run("the value is lost", func(t *testing.T) {
 		w := newWindow(t, rdb, "lost", 10, time.Hour)
 		takeOf(t, w, 7)
-		s.Do(t, "DEL", "{lost}:value") // by hand, or by an eviction
+		s.Do(t, "DEL", "{lost}:value") // manually, or by an eviction
 		if d := takeOf(t, w, 4); d.OK || d.Remaining != 3 {
 			t.Errorf("%+v: 11 of 10", d)
 		}
@@ -374,7 +374,7 @@ func TestRedissonLimiter_heals(t *testing.T) {
 	})
 	t.Run("a million entries are over", func(t *testing.T) {
 		newWindow(t, rdb, "many", 20_000, 5*time.Second)
-		// These members are as Redisson writes them, and long over.
+		// Redisson writes such members. These expired long ago.
 		s.Do(t, "EVAL", `for i = 1, 20000 do
 			redis.call('ZADD', KEYS[2], 1000 + i, string.char(16) .. string.format('%016d', i) .. string.char(1, 0, 0, 0))
 		end
@@ -390,13 +390,13 @@ func TestRedissonLimiter_heals(t *testing.T) {
 	})
 }
 
-// After a lost answer the handle asks again, and the call counts once.
+// After a lost reply the handle retries, and the call counts once.
 func TestRedissonLimiter_lostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	w := newWindow(t, s.Client(t, redistest.Via(p)), "w", 10, time.Hour)
-	if err := w.Refund(t.Context(), takeOf(t, w, 1)); err != nil { // the server knows the scripts
+	if err := w.Refund(t.Context(), takeOf(t, w, 1)); err != nil { // loads the scripts on the server
 		t.Fatal(err)
 	}
 	p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
@@ -411,7 +411,7 @@ func TestRedissonLimiter_lostReply(t *testing.T) {
 	if d := takeOf(t, w, 0); d.Remaining != 7 {
 		t.Errorf("%+v, want 7 left", d)
 	}
-	for i, want := range []int64{5, 2, 0} { // of 7 that are left, and then of what is left of these
+	for i, want := range []int64{5, 2, 0} { // of the 7 that are left, and then of the rest
 		p.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		d, err := w.TakeUpTo(t.Context(), 5)
 		if err != nil || d.Taken != want || d.OK != (want > 0) || d.Remaining != []int64{2, 0, 0}[i] {
@@ -427,7 +427,7 @@ func TestRedissonLimiter_lostReply(t *testing.T) {
 	}
 }
 
-// While memory is full, no units are taken, with an error that says so, and none are counted; what is there is told and given back.
+// While memory is full, no permits are taken or counted, and the error reports it. Reads and refunds still work.
 func TestRedissonLimiter_memoryFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -456,7 +456,7 @@ func TestRedissonLimiter_memoryFull(t *testing.T) {
 	waited := make(chan error, 1)
 	s.ResetStats(t)
 	go func() { waited <- w.Wait(ctx, 1) }()
-	for s.CommandCalls(t, "evalsha") < 2 { // it has read the first reply
+	for s.CommandCalls(t, "evalsha") < 2 { // it has received the first reply
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
@@ -470,10 +470,10 @@ func TestRedissonLimiter_memoryFull(t *testing.T) {
 	_, err = window(rdb, "new").Init(t.Context(), 5, time.Hour)
 	full("init", err)
 	remain(3)
-	if created, err := w.Init(t.Context(), 5, 24*time.Hour); created || err != nil { // the rate is what it was
+	if created, err := w.Init(t.Context(), 5, 24*time.Hour); created || err != nil { // with the same rate as before
 		t.Errorf("%v, %v", created, err)
 	}
-	if d := takeOf(t, w, 4); d.OK || d.RetryAfter <= 0 { // a refusal needs no memory
+	if d := takeOf(t, w, 4); d.OK || d.RetryAfter <= 0 { // a rejection needs no memory
 		t.Errorf("4 of 3: %+v", d)
 	}
 	for range 2 {
@@ -494,7 +494,8 @@ func TestRedissonLimiter_memoryFull(t *testing.T) {
 	}
 }
 
-// In a window whose entries are over, there is room for new ones, also while memory is full: a script that has removed something may write.
+// Expired entries make room for new ones even while memory is full, because a script that has deleted something is allowed to
+// write.
 func TestRedissonLimiter_memoryFullOfOldEntries(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -509,7 +510,7 @@ func TestRedissonLimiter_memoryFullOfOldEntries(t *testing.T) {
 	}
 }
 
-// The units of a caller that leaves before the answer come back.
+// If a caller leaves before the reply, its permits are returned.
 func TestRedissonLimiter_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -537,7 +538,8 @@ func TestRedissonLimiter_cancelled(t *testing.T) {
 	}
 }
 
-// The units of a call that is canceled while its answer is on the way are there for the next call of the handle, and so are those of several.
+// If a call is canceled while its reply is in flight, the next call of the handle can take its permits. The same applies to
+// several canceled calls.
 func TestRedissonLimiter_cancelledBeforeTheNextCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -550,7 +552,7 @@ func TestRedissonLimiter_cancelledBeforeTheNextCall(t *testing.T) {
 		} {
 			w := newWindow(t, rdb, name, 3, time.Hour)
 			peekAt := func() int64 { return takeOf(t, w, 0).Remaining }
-			peekAt() // now the server knows the script
+			peekAt() // loads the script on the server
 			ctx, cancel := context.WithCancel(t.Context())
 			release := make(chan struct{})
 			wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{HoldReply: release} })
@@ -565,7 +567,7 @@ func TestRedissonLimiter_cancelledBeforeTheNextCall(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			// One that leaves while it is behind these takes nothing.
+			// A caller that leaves while it waits for these takes nothing.
 			short, stop := context.WithCancel(t.Context())
 			go func() { done <- call(short, w) }()
 			synctest.Wait()
@@ -585,7 +587,7 @@ func TestRedissonLimiter_cancelledBeforeTheNextCall(t *testing.T) {
 	})
 }
 
-// Delete leaves no key, and a limiter that is made afterwards starts over.
+// Delete leaves no keys, and a limiter that is created afterward starts over.
 func TestRedissonLimiter_Delete(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -596,7 +598,7 @@ func TestRedissonLimiter_Delete(t *testing.T) {
 	other := newWindow(t, rdb, "waiting", 1, 6*time.Second)
 	takeOf(t, other, 1)
 	go func() { wait <- other.Wait(t.Context(), 1) }()
-	for range 2 { // also of a window that is not there
+	for range 2 { // the second call finds no limiter
 		for _, w := range []*ratelimit.RedissonLimiter{w, other} {
 			if err := w.Delete(t.Context()); err != nil {
 				t.Fatal(err)
@@ -651,7 +653,7 @@ func TestRedissonLimiter_Delete(t *testing.T) {
 	}
 }
 
-// A copy of a Delete that comes late deletes no limiter that was made since.
+// A delayed duplicate of a Delete does not delete a limiter that was created since.
 func TestRedissonLimiter_lateDelete(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -671,7 +673,8 @@ func TestRedissonLimiter_lateDelete(t *testing.T) {
 	}
 }
 
-// A copy of an Init or a SetRate that comes late creates no limiter that was deleted since, be it the first copy or one that may set the rate.
+// A delayed duplicate of an Init or a SetRate does not create a limiter that was deleted since, whether it is the first copy or
+// one that is allowed to set the rate.
 func TestRedissonLimiter_lateCreation(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -722,7 +725,7 @@ func TestRedissonLimiter_lateCreation(t *testing.T) {
 	}
 }
 
-// A handle serves its waiters one after the other, each when a unit is free.
+// A handle serves its waiters one after the other, each as soon as a permit is available.
 func TestRedissonLimiter_Wait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWindow(t, redistest.NewMini(t).Client(t), "w", 2, time.Second)
@@ -769,9 +772,9 @@ func TestRights_window(t *testing.T) {
 					_, err = w.Take(t.Context(), 1)
 				}
 			}
-			_, _ = w.Take(t.Context(), 2) // refused
+			_, _ = w.Take(t.Context(), 2) // rejected
 			time.Sleep(25 * time.Millisecond)
-			_, _ = w.Take(t.Context(), 1) // removes the entries that are over
+			_, _ = w.Take(t.Context(), 1) // removes the expired entries
 			_ = w.SetRate(t.Context(), 3, 30*time.Millisecond)
 			_ = w.SetRate(t.Context(), 2, 20*time.Millisecond)
 		}

@@ -56,8 +56,8 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64) error {
 	return nil
 }
 
-// patiently is reserve for a call that waits: while Redis is unavailable, and the policy is Closed, it retries until ctx is
-// canceled. If the units may be taken, it does not take them again.
+// patiently is reserve for a call that waits. While Redis is unavailable and the policy is FailClosed, it retries until ctx
+// is canceled. If the permits may have been taken, it does not take them again.
 func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Reservation, error) {
 	pause := retry.Backoff{Most: longestPause}
 	var last error
@@ -65,7 +65,8 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 		began := time.Now()
 		r, err := l.reserve(ctx, op, key, n)
 		if late := (overdue{}); errors.As(err, &late) {
-			// Nothing else is sent for the key until this request ends. A reply would be too late: the units are refunded.
+			// Nothing else is sent for the key until this request ends. A reply would come too late, so its permits are
+			// refunded.
 			select {
 			case <-late.ask.done:
 				if late.ask.err != nil {
@@ -76,7 +77,7 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 			case <-l.desk.send.Closing():
 			}
 		}
-		// A slow reply can be to a command that was sent twice. A slow dial sends nothing.
+		// A slow reply can belong to a command that was sent twice. A slow dial sends nothing.
 		resent := command.Resent(time.Since(began)) && !errors.As(err, new(retry.Undialled))
 		taken := errors.Is(err, lock.ErrUnavailable) && !errors.As(err, new(command.NoReply)) && (resent || retry.FaultOf(err).MayHaveRun())
 		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
@@ -92,7 +93,7 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 	}
 }
 
-// longestPause is the longest pause of a call that waits, between two attempts while Redis is unavailable.
+// longestPause is the longest pause between two attempts of a waiting call while Redis is unavailable.
 const longestPause = time.Second
 
 // Reserve takes n permits of key that the caller may use after [Reservation.Delay]. It fails with
@@ -109,9 +110,9 @@ type Reservation struct {
 	key     string
 	id      bucketID
 	n       int64
-	ready   time.Time // zero: at once
-	at      int64     // when the units are due, by the server's clock, in µs; 0 if the server was not asked
-	turn    *turn     // by the policy Local, if the units are not there at once; nil otherwise
+	ready   time.Time // zero if the permits can be used immediately
+	at      int64     // when the permits can be used, in µs by the server's clock; 0 if no command was sent
+	turn    *turn     // for FailLocal, if the permits cannot be used immediately; otherwise nil
 	err     error     // see Decision.Err
 
 	cancelled sync.Once
@@ -143,7 +144,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.failed
 }
 
-// leave takes the caller out of the line of the policy Local, if it is in that.
+// leave removes the caller from the queue of FailLocal, if it is queued there.
 func (r *Reservation) leave() {
 	if r.turn != nil {
 		r.limiter.local.leave(r.turn)

@@ -28,7 +28,7 @@ func isNear(t *testing.T, what string, got, want time.Duration) {
 	}
 }
 
-// Redis serves the waiters of two processes in the order of arrival, with one command each.
+// Redis serves the waiters of two processes first-come, first-served, with one command each.
 func TestWait_inOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -55,7 +55,7 @@ func TestWait_inOrder(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		// A Take does not pass the waiters.
+		// A Take does not overtake the waiters.
 		if d := take(t, processes[0], "k", 1); d.OK {
 			t.Errorf("%+v, before the waiters", d)
 		}
@@ -71,7 +71,7 @@ func TestWait_inOrder(t *testing.T) {
 	})
 }
 
-// Wait and Reserve fail at once if the turn comes too late, and take nothing.
+// Wait and Reserve fail immediately if the turn would come too late, and take nothing.
 func TestWait_tooLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 6, Per: time.Minute, Burst: 3})
@@ -101,8 +101,8 @@ func TestWait_tooLate(t *testing.T) {
 	})
 }
 
-// An error reply says that nothing was executed, and comes so late that rueidis can have sent the command twice. Wait fails, as another
-// attempt could take the units twice.
+// An error reply means that nothing was executed. It arrives so late that rueidis may have sent the command twice. Wait fails,
+// because another attempt could take the permits twice.
 func TestWait_lateError(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -119,8 +119,8 @@ func TestWait_lateError(t *testing.T) {
 	})
 }
 
-// The connection breaks after the reply is overdue, and the server may have executed the command. Wait fails, as another attempt could take
-// the units twice.
+// The connection breaks after the reply is overdue, and the server may have executed the command. Wait fails, because another
+// attempt could take the permits twice.
 func TestWait_breaksLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -137,12 +137,12 @@ func TestWait_breaksLate(t *testing.T) {
 	})
 }
 
-// The host does not answer, so no connection is made, and nothing was sent, however long that took. Wait retries.
+// The host does not respond, so no connection is established and nothing was sent, however long that took. Wait retries.
 func TestWait_slowDialError(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
 		wire := m.Proxy(t)
-		var failures atomic.Int64 // the number of dials that still fail
+		var failures atomic.Int64 // number of dials that still fail
 		l := ratelimit.New(m.Client(t, func(o *rueidis.ClientOption) {
 			o.PipelineMultiplex = -1 // one connection
 			o.DialCtxFn = func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
@@ -171,7 +171,7 @@ func TestWait_slowDialError(t *testing.T) {
 	})
 }
 
-// The error of a Wait that is canceled while its first reply is overdue names both causes.
+// The error of a Wait that is canceled while its first reply is overdue matches both causes.
 func TestWait_cancelledWhileOverdue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l, wire := silent(t, ratelimit.FailClosed())
@@ -184,7 +184,7 @@ func TestWait_cancelledWhileOverdue(t *testing.T) {
 	})
 }
 
-// The units of a waiter that gives up are there at once for the next waiter.
+// If a waiter leaves, the next waiter can take its permits immediately.
 func TestWait_cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Minute})
@@ -213,8 +213,8 @@ func TestWait_cancelled(t *testing.T) {
 	})
 }
 
-// The units of a canceled Wait are there for the next call of this process, under whichever limits. Often, as without an order
-// one call in two would be too early.
+// After a Wait is canceled, the next call of this process can take its permits, under any limits. The test repeats this,
+// because without ordering one call in two would come too early.
 func TestWait_cancelledBeforeTheNextCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		limit := ratelimit.Limit{Rate: 3, Per: time.Second}
@@ -227,7 +227,7 @@ func TestWait_cancelledBeforeTheNextCall(t *testing.T) {
 			done := make(chan error)
 			go func() { done <- l.Wait(ctx, key, 3) }()
 			synctest.Wait()
-			if d := take(t, l, key, 1); d.OK { // a refusal to remember
+			if d := take(t, l, key, 1); d.OK { // caches a rejection
 				t.Fatalf("%+v, before the waiter", d)
 			}
 			cancel()
@@ -243,7 +243,7 @@ func TestWait_cancelledBeforeTheNextCall(t *testing.T) {
 	})
 }
 
-// The units of a call that is canceled while its answer is on the way are there for the next call, too.
+// If a call is canceled while its reply is in flight, the next call can take its permits, too.
 func TestTake_cancelledBeforeTheNextCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -276,7 +276,7 @@ func TestTake_cancelledBeforeTheNextCall(t *testing.T) {
 				}
 				next <- d
 			}()
-			synctest.Wait() // it is in line
+			synctest.Wait() // it is queued
 			close(release)
 			if d := <-next; !d.OK {
 				t.Errorf("after a canceled call, the next call of key %s: %+v", key, d)
@@ -286,7 +286,7 @@ func TestTake_cancelledBeforeTheNextCall(t *testing.T) {
 	})
 }
 
-// No call passes a refund that came before it, not even with other limits, as those calls go in a command of their own.
+// No call overtakes an earlier refund, even with other limits, although such calls go in a separate command.
 func TestTake_behindARefund(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -297,8 +297,8 @@ func TestTake_behindARefund(t *testing.T) {
 		asked, release := hold(wire, "reply")
 		var calls sync.WaitGroup
 		for i, call := range []func() (ratelimit.Decision, error){
-			func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },     // under way
-			func() (ratelimit.Decision, error) { return other.Take(t.Context(), "k", 1) }, // goes next
+			func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },     // in flight
+			func() (ratelimit.Decision, error) { return other.Take(t.Context(), "k", 1) }, // sent next
 			func() (ratelimit.Decision, error) { return d, l.Refund(t.Context(), "k", d) },
 			func() (ratelimit.Decision, error) { return other.Take(t.Context(), "k", 2) },
 			func() (ratelimit.Decision, error) { return l.Take(t.Context(), "k", 1) },
@@ -340,7 +340,7 @@ func TestRefund_canceledBefore(t *testing.T) {
 	})
 }
 
-// A refund is sent even if its caller leaves while it waits for the answer to another call.
+// A refund is sent even if its caller leaves while the refund is queued behind a call in flight.
 func TestRefund_cancelledInLine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -368,7 +368,7 @@ func TestRefund_cancelledInLine(t *testing.T) {
 	})
 }
 
-// A refusal because of a caller that had left by then is not remembered either: both go in one command.
+// A rejection caused by a caller that had left by then is not cached either. Both calls go in one command.
 func TestTake_refusedBesideACanceledCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -412,7 +412,7 @@ func TestTake_refusedBesideACanceledCall(t *testing.T) {
 	})
 }
 
-// A refusal that was requested before units came back is not remembered, whatever gives them back.
+// A rejection of a request sent before permits were returned is not cached, whatever returned them.
 func TestTake_refusedBeforeUnitsComeBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -467,7 +467,7 @@ func TestTake_refusedBeforeUnitsComeBack(t *testing.T) {
 	})
 }
 
-// The last reservation in line gives all its units back. A later reservation keeps its turn.
+// Canceling the last reservation in the queue returns all its permits. A later reservation keeps its turn.
 func TestReservation_Cancel(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 1, Per: time.Second})
@@ -493,17 +493,17 @@ func TestReservation_Cancel(t *testing.T) {
 		cancel(c) // the first call counts
 		d := reserve()
 		isNear(t, "in the place of the third", d.Delay(), 2*time.Second)
-		cancel(b) // d was promised the time after b
+		cancel(b) // d was given the time after b
 		e := reserve()
 		isNear(t, "behind the others", e.Delay(), 3*time.Second)
 		time.Sleep(10 * time.Second)
 		isNear(t, "a turn that came", e.Delay(), 0)
-		cancel(e) // its units were used long ago: none comes back
+		cancel(e) // its permits were used long ago, so none is returned
 		if d := peek(t, l, "k"); d.Remaining != 1 || e.Err() != nil {
 			t.Errorf("%+v", d)
 		}
 
-		// Without reservations ahead, a call does not wait.
+		// Without earlier reservations, a call does not wait.
 		wide := l.With(ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 5})
 		take(t, wide, "wide", 5)
 		f, err := wide.Reserve(t.Context(), "wide", 5)
@@ -519,15 +519,16 @@ func TestReservation_Cancel(t *testing.T) {
 	})
 }
 
-// Callers that leave the line in any order give all their units back, once nobody is behind them. One that stays keeps its turn.
+// Callers can leave the queue in any order. All their permits are returned once no caller is behind them. A caller that stays
+// keeps its turn.
 func TestReservation_Cancel_inAnyOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rdb := redistest.NewMini(t).Client(t)
 		slow, odd := ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 3}, ratelimit.Limit{Rate: 100, Per: time.Hour, Burst: 50}
 		for name, limits := range map[string][]ratelimit.Limit{"one": {slow}, "two": {odd, slow}} {
 			for _, c := range []struct {
-				leave []int         // one after the other, of six that wait for 1 s to 6 s
-				next  time.Duration // the delay of the next that comes
+				leave []int         // in this order, of six that wait for 1 s to 6 s
+				next  time.Duration // the delay of the next caller
 			}{
 				{[]int{0, 1, 2, 3, 4, 5}, time.Second},
 				{[]int{5, 4, 3, 2, 1, 0}, time.Second},
@@ -559,7 +560,7 @@ func TestReservation_Cancel_inAnyOrder(t *testing.T) {
 				isNear(t, key, r.Delay(), c.next)
 			}
 		}
-		// With different numbers of units, and when the turn of the first is over.
+		// With different numbers of permits, after the first turn has passed.
 		l := ratelimit.New(rdb, "line", closed, slow)
 		take(t, l, "k", 3)
 		a, err1 := l.Reserve(t.Context(), "k", 3)
@@ -574,7 +575,7 @@ func TestReservation_Cancel_inAnyOrder(t *testing.T) {
 		if err := a.Cancel(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3500 * time.Millisecond) // the turn of a is over
+		time.Sleep(3500 * time.Millisecond) // the turn of a has passed
 		if err := b.Cancel(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -587,7 +588,7 @@ func TestReservation_Cancel_inAnyOrder(t *testing.T) {
 	})
 }
 
-// Of two that leave, one before and one after a caller that stays, neither lets another one pass that caller.
+// Two callers leave, one ahead of and one behind a caller that stays. Neither lets another caller overtake it.
 func TestReservation_Cancel_aroundOneThatStays(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "line", closed, ratelimit.Limit{Rate: 1, Per: time.Second, Burst: 3})
@@ -610,7 +611,7 @@ func TestReservation_Cancel_aroundOneThatStays(t *testing.T) {
 		before()
 		after := reserve(1, 5*time.Second)
 		after()
-		if err := l.Refund(t.Context(), "k", d); err != nil { // of a caller that had its units before all of them
+		if err := l.Refund(t.Context(), "k", d); err != nil { // for a caller that took its permits before all of them
 			t.Fatal(err)
 		}
 		after = reserve(1, 5*time.Second)
@@ -622,7 +623,7 @@ func TestReservation_Cancel_aroundOneThatStays(t *testing.T) {
 	})
 }
 
-// The script keeps a hundred of those that have left, and so is quick however many leave.
+// The script stores up to 100 callers that left, so it stays fast however many leave.
 func TestReservation_Cancel_many(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
@@ -652,11 +653,11 @@ func TestReservation_Cancel_many(t *testing.T) {
 	})
 }
 
-// With aligned windows, a caller that comes too late for one window waits for the next.
+// With aligned windows, a caller that is too late for one window waits for the next one.
 func TestWait_aligned(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := ratelimit.New(redistest.NewMini(t).Client(t), "api", closed, ratelimit.Limit{Rate: 3, Per: time.Hour, Aligned: true})
-		time.Sleep(15 * time.Minute) // a bubble begins at midnight
+		time.Sleep(15 * time.Minute) // a bubble starts at midnight
 		d := take(t, l, "k", 2)
 		isNear(t, "the window ends", d.ResetAfter, 45*time.Minute)
 		if d := take(t, l, "k", 2); d.OK || d.Remaining != 1 {
@@ -677,7 +678,7 @@ func TestWait_aligned(t *testing.T) {
 			t.Errorf("served at %v", now)
 		}
 
-		// When all callers that wait for the next window have left, this one has the permits that it had before them.
+		// When all callers that wait for the next window have left, this window has the same permits as before.
 		time.Sleep(15 * time.Minute)
 		for key, left := range map[string]int64{"used": 1, "refunded": 3} {
 			d := take(t, l, key, 2)

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// withEach runs play as a user with the rights of docs/operate/security.md, which Redis must not deny
-// anything. It then runs play without each of these rights, and Redis must deny something.
+// withEach runs play as a user with the permissions of docs/operate/security.md, and expects no
+// denial. It then runs play without each permission in turn, and expects a denial.
 func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Client)) {
 	rights := redistest.RightsWithoutLocks(t, head)
 	s := redistest.Start(t)
@@ -27,7 +27,7 @@ func withEach(t *testing.T, head string, play func(t *testing.T, rdb rueidis.Cli
 	for _, right := range rights {
 		name := "no" + strings.NewReplacer("+", "-", "~", "-", "*", "", ":", "", "{", "", "&", "").Replace(right)
 		less := slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == right })
-		s.Do(t, "SCRIPT", "FLUSH") // the client then needs EVAL
+		s.Do(t, "SCRIPT", "FLUSH") // so that the client needs EVAL
 		s.Do(t, "FLUSHALL")
 		play(t, s.Client(t, s.AddUser(t, name, less...), single))
 		if len(slices.DeleteFunc(s.Denied(t, name), idle)) == 0 {

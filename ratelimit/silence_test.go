@@ -17,7 +17,7 @@ import (
 
 var daily = ratelimit.Limit{Rate: 10, Per: 24 * time.Hour}
 
-// silent returns a limiter of ten units a day, whose server gives no answer while wire is frozen.
+// silent returns a limiter of ten permits per day, whose server does not respond while wire is frozen.
 func silent(t *testing.T, p ratelimit.Policy) (l *ratelimit.Limiter, wire *redistest.Proxy) {
 	t.Helper()
 	m := redistest.NewMini(t)
@@ -27,7 +27,7 @@ func silent(t *testing.T, p ratelimit.Policy) (l *ratelimit.Limiter, wire *redis
 	return l, wire
 }
 
-// thaw lets the server answer again, and waits until its late answers have arrived.
+// thaw makes the server respond again, and waits until the late replies have arrived.
 func thaw(wire *redistest.Proxy) {
 	wire.Freeze(false)
 	time.Sleep(time.Second)
@@ -119,7 +119,7 @@ func TestLocal(t *testing.T) {
 			}
 			return d
 		}
-		// The share is half of ten a day.
+		// The share is half of ten per day.
 		if d := take(l, "k", 5); !d.OK || d.Remaining != 0 {
 			t.Errorf("%+v", d)
 		}
@@ -138,7 +138,7 @@ func TestLocal(t *testing.T) {
 		if d := take(l, "other", 1); !d.OK {
 			t.Errorf("%+v", d)
 		}
-		// The limits are two at once, five a second and twenty an hour: a call takes of all or of none.
+		// The limits are a burst of two, five per second and twenty per hour. A call takes permits from all of them or from none.
 		start := time.Now()
 		for i := range 20 {
 			if err := fast.Wait(t.Context(), "k", 1); err != nil {
@@ -169,8 +169,8 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// The share of one of very many processes is a unit in centuries. That is no time that has passed.
-// Without Redis, too, a decision names the limit that refused, or the one that has the least left and gets its next unit last.
+// Even without Redis, a decision names the limit that rejected the call. Otherwise it names the limit with the fewest permits
+// left, or the one of them that gets its next permit last.
 func TestLocal_namesTheLimit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l, wire := silent(t, ratelimit.FailLocal(1))
@@ -182,7 +182,7 @@ func TestLocal_namesTheLimit(t *testing.T) {
 			n      int64
 			want   ratelimit.Limit
 		}{
-			{[]ratelimit.Limit{second, minute}, 0, 3, minute}, // of both nothing is left
+			{[]ratelimit.Limit{second, minute}, 0, 3, minute}, // neither has permits left
 			{[]ratelimit.Limit{second, minute}, 3, 1, minute},
 			{[]ratelimit.Limit{minute, second}, 3, 1, minute},
 			{[]ratelimit.Limit{second, ratelimit.PerMinute(6)}, 3, 1, second},
@@ -219,7 +219,8 @@ func TestLocal_manyProcesses(t *testing.T) {
 	})
 }
 
-// Without Redis, too, the units of a caller that leaves its Wait come back at once if no later caller of the process waits, and else when those leave.
+// Even without Redis, the permits of a caller that leaves its Wait are returned immediately if no later caller of the process
+// waits. Otherwise they are returned when the later callers leave.
 func TestLocal_leave(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l, wire := silent(t, ratelimit.FailLocal(1))
@@ -246,7 +247,7 @@ func TestLocal_leave(t *testing.T) {
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		latest := reserve(3 * time.Second) // those that stay keep their turns
+		latest := reserve(3 * time.Second) // the callers that stay keep their turns
 		for _, r := range []*ratelimit.Reservation{later, latest, latest} {
 			if err := r.Cancel(t.Context()); err != nil {
 				t.Error(err)
@@ -254,7 +255,7 @@ func TestLocal_leave(t *testing.T) {
 		}
 		r := reserve(time.Second)
 		time.Sleep(time.Second)
-		if err := r.Cancel(t.Context()); err != nil { // its turn has come, so it may have used its unit
+		if err := r.Cancel(t.Context()); err != nil { // its turn has come, so it may have used its permit
 			t.Error(err)
 		}
 		reserve(time.Second)
@@ -281,7 +282,7 @@ func TestRefusedConnections(t *testing.T) {
 	})
 }
 
-// If the context of the caller ends before the patience, Take returns its error and no policy decides.
+// If the caller's context is canceled before the reply timeout, Take returns its error and the policy does not decide.
 func TestPolicy_ofAContextThatEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l, wire := silent(t, ratelimit.FailOpen())
@@ -297,10 +298,10 @@ func TestPolicy_ofAContextThatEnds(t *testing.T) {
 	})
 }
 
-// A silent node of a cluster does not affect the keys of other nodes.
+// An unresponsive node of a cluster does not affect the keys of other nodes.
 func TestPolicy_onACluster(t *testing.T) {
 	t.Parallel()
-	// The options keep replicas from taking over.
+	// The options prevent replicas from being promoted.
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
 	rdb := c.Client(t)
 	l := ratelimit.New(rdb, "api", ratelimit.FailOpen().After(2*time.Second), daily)
