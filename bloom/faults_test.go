@@ -29,7 +29,7 @@ type filter interface {
 	Delete(ctx context.Context) error
 }
 
-// calls are the calls of a filter in an order in which each of them succeeds, with a command of each.
+// calls has each call of a filter with one of its commands, in an order in which all of them succeed.
 var calls = []struct {
 	op, command string
 	do          func(ctx context.Context, f filter) error
@@ -45,7 +45,7 @@ var calls = []struct {
 		if f, ok := f.(*bloom.Filter); ok {
 			return second(f.Config(ctx))
 		}
-		return second(f.Count(ctx)) // a Sharded has none
+		return second(f.Count(ctx)) // a Sharded has no such call
 	}},
 	{"delete", "EVALSHA", func(ctx context.Context, f filter) error { return f.Delete(ctx) }},
 }
@@ -57,7 +57,7 @@ var hundred = func() (all []string) {
 	return all
 }()
 
-// filters are a filter of each kind, by its name.
+// filters returns a filter of each type, by name.
 func filters(s *command.Sender) map[string]filter {
 	return map[string]filter{"one": bloom.On(s, "one"), "some": bloom.ShardedOn(s, "some", 3)}
 }
@@ -71,7 +71,7 @@ func named(t *testing.T, what, name string, err, want error) {
 	}
 }
 
-// A lost question or answer is an error, whichever command it is of, and the call can be repeated.
+// A lost request or reply causes an error, for each command, and the call can be repeated.
 func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	for what, act := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
@@ -80,13 +80,13 @@ func TestLostReplies(t *testing.T) {
 			s := redistest.Start(t)
 			p := redistest.NewProxy(t, s.Addr())
 			sender := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: patient})
-			made(t, bloom.On(sender, "other"), 10, 0.1) // now the server knows the script
+			made(t, bloom.On(sender, "other"), 10, 0.1) // loads the script on the server
 			for name, f := range filters(sender) {
 				for _, c := range calls {
 					p.OnRequest(redistest.Once(c.command, act))
 					err := c.do(t.Context(), f)
 					if c.op == "count" && c.command == "HMGET" && err == nil {
-						t.Errorf("%s: nothing was lost", c.op) // it reads the parameters first
+						t.Errorf("%s: nothing was lost", c.op) // the call reads the parameters first
 					}
 					named(t, c.op+" without an answer to "+c.command, name, err, lock.ErrUnavailable)
 					p.OnRequest(nil)
@@ -97,7 +97,7 @@ func TestLostReplies(t *testing.T) {
 					if err != nil {
 						t.Errorf("%s of %s, repeated: %v", c.op, name, err)
 					}
-					if c.command == "BITFIELD" { // once or twice
+					if c.command == "BITFIELD" { // executed once or twice
 						if there, err := f.Contains(t.Context(), bytes([]string{"a", "b", "c"})...); err != nil || !there[0] || !there[1] || there[2] {
 							t.Errorf("%s: %v, %v", name, there, err)
 						}
@@ -108,14 +108,14 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A copy of a Delete that comes late deletes no filter that was made since.
+// A delayed duplicate of a Delete does not delete a filter that was created since.
 func TestDelete_lateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	f, other := bloom.On(command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: patient}), "f"), bloom.On(command.New(s.Client(t), command.Config{Timeout: patient}), "f")
 	for what, lose := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
-		if err := other.Delete(t.Context()); err != nil { // now the server knows the script
+		if err := other.Delete(t.Context()); err != nil { // loads the script on the server
 			t.Fatal(err)
 		}
 		copied := p.LoseDated(lose, true)
@@ -136,8 +136,8 @@ func TestDelete_lateCopies(t *testing.T) {
 	}
 }
 
-// A caller that leaves has its error at once. Its command is carried out all the same, and Close waits for that; but a question for
-// the time deletes nothing.
+// A caller that leaves gets its error immediately. Its command is still executed, and Close waits for it. A Delete that was only
+// reading the server's time deletes nothing.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -176,7 +176,7 @@ func TestCancelled(t *testing.T) {
 				cancel()
 				err := <-done
 				named(t, c.op+", left while its "+phase+" is on its way", name, err, context.Canceled)
-				// of some filters, one may not have sent its command yet
+				// a shard may not have sent its command yet
 				if name == "one" && !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
 					t.Errorf("%s of %s: %v does not say that there was no reply", c.op, name, err)
 				}
@@ -190,7 +190,7 @@ func TestCancelled(t *testing.T) {
 				switch c.op {
 				case "init":
 					if name == "some" {
-						break // some of its filters may exist
+						break // some of its shards may exist
 					}
 					if created, err := f.Init(t.Context(), 1000, 0.01); created || err != nil {
 						t.Errorf("%s: the caller left, and its filter was not made: %v, %v", name, created, err)
@@ -211,7 +211,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// Without an answer each call ends after the timeout; when the server answers again, all goes on.
+// Without replies each call ends after the timeout. When the server responds again, all calls work.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -232,7 +232,7 @@ func TestFrozenServer(t *testing.T) {
 		}
 	}
 	s.Thaw(t)
-	// What was sent is carried out now, in any order: the connections of the client do not wait for each other.
+	// The server now runs the commands that were sent, in any order, because the connections of the client are independent.
 	if err := hasty.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -248,7 +248,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// Close ends the calls that wait, and those that come later; it waits for their commands.
+// Close ends waiting and later calls, and waits for their commands.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -298,7 +298,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// While memory is full, no filter is made and nothing is added, with an error that says so; what is there is found.
+// While memory is full, no filter is created and nothing is added, and the error reports it. Contains still works.
 func TestMemoryFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -319,14 +319,14 @@ func TestMemoryFull(t *testing.T) {
 	made(t, open(s.Client(t), "new"), 1000, 0.01)
 }
 
-// roomFor sets the maxmemory of a server so that so many bytes are left.
+// roomFor sets the maxmemory of a server so that this many bytes are left.
 func roomFor(t *testing.T, s *redistest.Server, bytes int64) {
 	t.Helper()
 	used := memory(t, s)
 	s.Do(t, "CONFIG", "SET", "maxmemory", fmt.Sprint(used+bytes))
 }
 
-// memory returns how many bytes a server uses.
+// memory returns the number of bytes that a server uses.
 func memory(t *testing.T, s *redistest.Server) int64 {
 	t.Helper()
 	m := s.Do(t, "INFO", "memory")
@@ -344,13 +344,13 @@ func memory(t *testing.T, s *redistest.Server) int64 {
 
 const (
 	mb    = 1 << 20
-	bits1 = 9.585 // what an element takes at 0.01
+	bits1 = 9.585 // bits per element at 0.01
 )
 
-// elements returns for how many elements a filter at 0.01 has so many bytes, or a little less.
+// elements returns the number of elements for which a filter at 0.01 takes this many bytes, or slightly fewer.
 func elements(bytes int) uint64 { return uint64(float64(bytes) * 8 / (bits1 + 0.001)) }
 
-// writes fails the test if the server does not take a write that needs memory, as a lock does.
+// writes fails the test if the server rejects a write that needs memory, like that of a lock.
 func writes(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	s.Do(t, "SET", "a lock", "1")
@@ -366,7 +366,8 @@ func hasKeys(t *testing.T, what string, s *redistest.Server, n int64) {
 	}
 }
 
-// tooLarge fails the test unless err says that a filter does not fit, with the figures. It returns how many bytes the filter needs.
+// tooLarge fails the test unless err reports that a filter does not fit, with the sizes. It returns the number of bytes that the
+// filter needs.
 func tooLarge(t *testing.T, what string, err error) (needs int64) {
 	t.Helper()
 	if !errors.Is(err, bloom.ErrTooLarge) || errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
@@ -382,8 +383,8 @@ func tooLarge(t *testing.T, what string, err error) (needs int64) {
 	return needs
 }
 
-// A filter for which the server has not the memory is refused before anything is written: otherwise the server would refuse
-// every lock from then on. Others fit, and leave enough for locks.
+// A filter for which the server does not have enough memory is rejected before anything is written. Otherwise the server
+// would then reject every lock. Smaller filters fit, and leave enough memory for locks.
 func TestInit_tooLarge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -401,7 +402,7 @@ func TestInit_tooLarge(t *testing.T) {
 	writes(t, s)
 	add(t, f, "a")
 
-	// There is no memory for another one like it. A filter that exists needs none.
+	// A second filter of that size does not fit. An existing filter needs no memory.
 	_, err := open(rdb, "g").Init(t.Context(), elements(19*mb), 0.01)
 	tooLarge(t, "a second one", err)
 	if created, err := open(rdb, "f").Init(t.Context(), elements(19*mb), 0.01); created || err != nil {
@@ -412,7 +413,7 @@ func TestInit_tooLarge(t *testing.T) {
 	}
 }
 
-// The error does not say less than the server will need: memory is allocated in sizes.
+// The reported size is at least what the server will use, because it allocates memory in size classes.
 func TestInit_needs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -433,8 +434,8 @@ func TestInit_needs(t *testing.T) {
 	}
 }
 
-// A server that evicts any key can make room for a filter that is smaller than its memory. One that evicts keys with an expiry
-// would evict locks, and may find no such key.
+// With an allkeys policy, the server can make room for a filter that is smaller than maxmemory. With a volatile policy, it
+// would evict locks, and may find no key to evict.
 func TestInit_evictingServer(t *testing.T) {
 	t.Parallel()
 	for policy, fits := range map[string]bool{"noeviction": false, "volatile-lru": false, "volatile-ttl": false, "allkeys-lru": true, "allkeys-random": true} {
@@ -459,7 +460,7 @@ func TestInit_evictingServer(t *testing.T) {
 	}
 }
 
-// A user who lacks the permission to call INFO makes filters without the check, and the server logs no denial.
+// A user who lacks permission for INFO creates filters without the check, and the server logs no denial.
 func TestInit_withoutInfo(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -472,7 +473,7 @@ func TestInit_withoutInfo(t *testing.T) {
 	}
 }
 
-// tellsWhatIsAllowed reports whether a script can find out which commands its user is allowed to call: from Redis 7.0 on.
+// tellsWhatIsAllowed reports whether a script can find out which commands its user is allowed to run, as of Redis 7.0.
 func tellsWhatIsAllowed(t *testing.T, s *redistest.Server) bool {
 	t.Helper()
 	m := s.Do(t, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0")
@@ -480,7 +481,7 @@ func tellsWhatIsAllowed(t *testing.T, s *redistest.Server) bool {
 	return err == nil && n == 1
 }
 
-// All filters of a Sharded on one server must fit into its memory together, or none is made.
+// All shards on one server must fit into its memory together. Otherwise none is created.
 func TestInit_shardsTooLarge(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -497,7 +498,7 @@ func TestInit_shardsTooLarge(t *testing.T) {
 		t.Fatalf("shards that fit: %v, %v", created, err)
 	}
 	writes(t, s)
-	// Two of them are lost. The memory for these two is there, that for all ten is not.
+	// Two shards are lost. There is enough memory for these two, but not for all ten.
 	for _, i := range []string{"3", "7"} {
 		s.Do(t, "DEL", "s:{"+i+"}", "s:{"+i+"}:config")
 	}
@@ -509,7 +510,7 @@ func TestInit_shardsTooLarge(t *testing.T) {
 	}
 }
 
-// On a cluster each node needs the memory for its own shards only.
+// On a cluster each node needs memory only for its own shards.
 func TestInit_shardsTooLargeForANode(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
@@ -538,7 +539,7 @@ func TestInit_shardsTooLargeForANode(t *testing.T) {
 	}
 }
 
-// Each call of a filter goes by the table of error replies, and does not retry.
+// Each call handles error replies as listed in the table, and does not retry.
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	kindtest.Replies(t, func(t *testing.T, c *client.Client, name string) (all []kindtest.Call) {

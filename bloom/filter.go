@@ -68,12 +68,12 @@ type Filter struct {
 	bits   string
 	config string
 	kryo   bool
-	shards uint64 // the number of filters of a Sharded; 0 for a filter of its own
+	shards uint64 // number of filters of a Sharded; 0 for a single filter
 	bad    error
 	asking *command.Batcher[call] // the callers of Contains
 	adding *command.Batcher[call] // the callers of Add
 
-	known   atomic.Pointer[luascripts.BloomConfig] // nil before the first answer
+	known   atomic.Pointer[luascripts.BloomConfig] // nil before the first reply
 	without atomic.Bool                            // the server does not have BITFIELD
 }
 
@@ -118,15 +118,16 @@ const (
 	maxSize     = 4_294_967_294 // the limit of Redisson
 	maxHashes   = 1_000         // the most bits of an element, and in one command
 	maxTogether = 4_096         // the most elements of several callers in one pipeline
-	maxAtOnce   = 65_536        // the most elements of one caller in one pipeline, which must end within the time-out
+	maxAtOnce   = 65_536        // the most elements of one caller in one pipeline, which must end within the timeout
 
-	// bitWords is how many bytes of a whole filter cost as much as to ask for one bit: a bit takes at least 28
-	// bytes of a question and its answer, and 0.2 µs of the server's time, in which a network carries as many.
+	// bitWords is the number of bytes of a whole filter that cost as much as reading one bit. A bit takes at
+	// least 28 bytes of request and reply, and 0.2 µs of server time, in which a network transfers about as
+	// many bytes.
 	bitWords = 48
 )
 
-// orphans is for how long Init waits for bits without a configuration to go away: those of an Add that came after a
-// Delete do.
+// orphans is how long Init waits for bits without a configuration to be removed. An Add that arrives after a Delete
+// removes its own.
 const orphans = time.Second
 
 // Init creates the filter for n elements. With n elements in it, Contains reports about the share p
@@ -147,7 +148,7 @@ func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, e
 	return err == nil && r.Verdict == luascripts.Done, f.wrap(op, err)
 }
 
-// init makes the filter, or with check only finds out whether it can, and whether there is the memory for room filters.
+// init creates the filter. With check it only checks whether it can, and whether there is enough memory for room filters.
 func (f *Filter) init(ctx context.Context, c luascripts.BloomConfig, p float64, room int, check bool) (r luascripts.BloomReply, err error) {
 	for end := time.Now().Add(orphans); ; {
 		r, err = command.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (luascripts.BloomReply, error) {
@@ -177,7 +178,7 @@ func (f *Filter) init(ctx context.Context, c luascripts.BloomConfig, p float64, 
 	return r, err
 }
 
-// inAll says how many filters need so many bytes.
+// inAll returns the number of shards for an error about their total size, or "" for one filter.
 func inAll(filters int) string {
 	if filters == 1 {
 		return ""
@@ -220,7 +221,7 @@ func (f *Filter) Contains(ctx context.Context, elements ...[]byte) ([]bool, erro
 	return f.all(ctx, "contains", elements, false)
 }
 
-// news counts the elements that were not there before.
+// news counts the elements that were not present before.
 func news(there []bool, err error) (n int, _ error) {
 	for _, was := range there {
 		if !was {
@@ -258,7 +259,7 @@ func (f *Filter) hashes(elements [][]byte) ([]pair, error) {
 	return hashes, nil
 }
 
-// do sets or reads the bits of hashed elements, together with those of other callers. It reports for each element
+// do sets or reads the bits of hashed elements, batched with those of other callers. It reports for each element
 // whether all its bits were set.
 func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
 	callers := f.asking
@@ -275,7 +276,7 @@ func (f *Filter) do(ctx context.Context, hashes []pair, set bool) (there []bool,
 	return there, nil
 }
 
-// call is the call of one caller. It is sent together with others.
+// call is the call of one caller. It is sent in a batch with others.
 type call struct {
 	hashes []pair
 	there  []bool // the reply
@@ -303,9 +304,9 @@ func (f *Filter) batcher(set bool) *command.Batcher[call] {
 	return command.NewBatcher(f.send, exec, func(c *call) int { return len(c.hashes) }, maxTogether, func(*call) bool { return true })
 }
 
-// repeat sets or reads the bits of hashed elements by the parameters that are in Redis. They come with each answer. If
-// they differ from those that the question assumed, the answer has no meaning, and an Add has set a few bits too many.
-// They cause no false negatives, but can enlarge the string to the size of the earlier filter. See [Filter.Delete].
+// repeat sets or reads the bits of hashed elements according to the parameters in Redis, which come with each reply.
+// If they differ from the assumed parameters, the reply is useless, and an Add has set a few extra bits. These cause
+// no false negatives, but can enlarge the string to the size of the earlier filter. See [Filter.Delete].
 func (f *Filter) repeat(ctx context.Context, hashes []pair, set bool) (there []bool, err error) {
 	for tries := 0; ; tries++ {
 		c := f.known.Load()
@@ -330,13 +331,13 @@ func (f *Filter) repeat(ctx context.Context, hashes []pair, set bool) (there []b
 
 type pair struct{ h1, h2 uint64 }
 
-// ask sets or reads bits by the configuration c, and returns the configuration in Redis.
+// ask sets or reads bits according to the configuration c, and returns the configuration in Redis.
 func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []pair, set bool) (there []bool, is *luascripts.BloomConfig, err error) {
 	var all []uint64
 	for _, e := range elements {
 		all = indexes(all, e.h1, e.h2, c.Size, c.Hashes)
 	}
-	whole := !set && c.Size/8 < bitWords*uint64(len(all)) // the filter costs less than the question for the bits
+	whole := !set && c.Size/8 < bitWords*uint64(len(all)) // reading the whole filter costs less than requesting the bits
 	var replies []rueidis.RedisResult
 	without := f.without.Load()
 	for {
@@ -364,7 +365,7 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 		return nil, nil, err
 	case gone:
 		if set {
-			// If it fails, Init finds bits without a configuration, and says so.
+			// If this fails, Init detects bits without a configuration and reports them.
 			_, _ = luascripts.UndoBloom(ctx, f.send.Redis, f.config, f.bits, unset(all, bits))
 		}
 		f.known.Store(nil)
@@ -382,7 +383,7 @@ func (f *Filter) ask(ctx context.Context, c *luascripts.BloomConfig, elements []
 	return there, &found, nil
 }
 
-// bitsOf reads the answers to a question for all bits, or for the whole filter.
+// bitsOf reads the replies for all bits, or for the whole filter.
 func bitsOf(replies []rueidis.RedisResult, all []uint64, whole, without bool) (bits []int64, err error) {
 	for _, r := range replies {
 		var some []int64
@@ -409,7 +410,7 @@ func bitsOf(replies []rueidis.RedisResult, all []uint64, whole, without bool) (b
 	return bits, nil
 }
 
-// unset returns those of all bits that were 0.
+// unset returns the bits that were 0.
 func unset(all []uint64, was []int64) (zero []uint64) {
 	for i := range min(len(all), len(was)) {
 		if was[i] == 0 {
@@ -419,8 +420,8 @@ func unset(all []uint64, was []int64) (zero []uint64) {
 	return zero
 }
 
-// pipeline sends commands. A server in memory behind a pipe reads nothing while its client does not read its
-// answers, so without BITFIELD pipeline sends only a few commands at a time.
+// pipeline sends commands. An in-memory server behind a pipe reads nothing until its client reads the
+// replies, so without BITFIELD pipeline sends only a few commands at a time.
 func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed, without bool) (replies []rueidis.RedisResult) {
 	atOnce := len(commands)
 	if without {
@@ -432,8 +433,8 @@ func (f *Filter) pipeline(ctx context.Context, commands []rueidis.Completed, wit
 	return replies
 }
 
-// commands returns the commands that set or read bits: up to a thousand bits in each, and one without BITFIELD. All bits of an element
-// are in one command, so that of two callers that add it at once one finds it new.
+// commands returns the commands that set or read bits, with up to a thousand bits in each, or a single bit without BITFIELD. All
+// bits of an element are in one command, so if two callers add it at the same time, only one of them finds it new.
 func (f *Filter) commands(all []uint64, hashes int, set, without bool) (commands []rueidis.Completed) {
 	if without {
 		for _, i := range all {
@@ -454,7 +455,7 @@ func (f *Filter) commands(all []uint64, hashes int, set, without bool) (commands
 				args = append(args, "GET", "u1", strconv.FormatUint(i, 10))
 			}
 		}
-		// A command built word by word does not count as one that a replica may answer.
+		// rueidis does not send a command built with Arbitrary to replicas.
 		verb := "BITFIELD_RO"
 		if set {
 			verb = "BITFIELD"
@@ -469,7 +470,7 @@ func (f *Filter) wholeCommand(size uint64) rueidis.Completed {
 	return f.send.Redis.B().Arbitrary("GETRANGE").Keys(f.bits).Args("0", strconv.FormatUint((size-1)/8, 10)).Build()
 }
 
-// pick returns bits of a filter. The text ends where no later bit was ever set.
+// pick returns bits of a filter. The text ends after the last bit that was ever set.
 func pick(text string, all []uint64) []int64 {
 	bits := make([]int64, len(all))
 	for n, i := range all {
@@ -484,7 +485,7 @@ func (f *Filter) configCommand() rueidis.Completed {
 	return f.send.Redis.B().Arbitrary("HMGET").Keys(f.config).Args("size", "hashIterations", "expectedInsertions", "falseProbability", "leasehold_shards").Build()
 }
 
-// words reads the answer to configCommand. gone reports that there is no configuration.
+// words reads the reply to configCommand. gone reports that there is no configuration.
 func words(r rueidis.RedisResult) (words []string, gone bool, err error) {
 	all, err := r.ToArray()
 	if err != nil {
@@ -604,7 +605,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 	return f.wrap(op, err)
 }
 
-// other returns the error of a filter with other parameters than the caller expects.
+// other returns the error for a filter whose parameters differ from those that the caller expects.
 func (f *Filter) other(is luascripts.BloomConfig) error {
 	err := error(&ConfigError{configOf(is)})
 	if is.Shards != f.shards {

@@ -66,13 +66,13 @@ func bytes(texts []string) (all [][]byte) {
 	return all
 }
 
-// onBoth runs a test on a real server and on the one in memory, which does not have BITFIELD.
+// onBoth runs a test on a real server and on the in-memory one, which does not support BITFIELD.
 func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
 	t.Run("redis", func(t *testing.T) { t.Parallel(); f(t, redistest.Start(t).Client(t)) })
 	t.Run("memory", func(t *testing.T) { t.Parallel(); f(t, redistest.NewMini(t).Client(t)) })
 }
 
-// The bits in Redis and the answers always equal those of a reference, a plain list of bits.
+// The bits in Redis and the replies always equal those of a reference, a plain list of bits.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -190,7 +190,7 @@ func TestInit(t *testing.T) {
 			}
 		}
 
-		// The parameters change without the handle, or are lost. The handle never answers a false "no".
+		// Another handle changes the parameters, or they are lost. The handle never returns a false negative.
 		add(t, f, "a", "b")
 		again := open(rdb, "race")
 		if err := again.Delete(t.Context()); err != nil {
@@ -237,7 +237,7 @@ func TestInit(t *testing.T) {
 		if _, err := open(rdb, "words").Add(t.Context(), nil); !answered(err, lock.ErrWrongType) {
 			t.Errorf("words: %v", err)
 		}
-		// Nobody can make a client work for as long as a number in Redis says.
+		// A number stored in Redis cannot make a client work for an arbitrarily long time.
 		for _, bad := range [][]string{{"100", "1000000000000"}, {"1000000000000", "3"}, {"100", "0"}, {"0", "3"}} {
 			do("HSET", "{words}:config", "size", bad[0], "hashIterations", bad[1])
 			if _, err := open(rdb, "words").Contains(t.Context(), nil); !answered(err, lock.ErrWrongType) {
@@ -249,12 +249,12 @@ func TestInit(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// answered reports whether err is that error, and does not say that Redis gives no answer, as a caller then tries again.
+// answered reports whether err matches want, and not ErrUnavailable, after which a caller would retry.
 func answered(err, want error) bool {
 	return errors.Is(err, want) && !errors.Is(err, lock.ErrUnavailable)
 }
 
-// An Add that comes after a Delete fails, and leaves nothing that keeps others from making the filter anew.
+// An Add that arrives after a Delete fails, and leaves nothing behind that prevents others from creating the filter again.
 func TestAdd_afterDelete(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -308,8 +308,8 @@ func TestAdd_afterDelete(t *testing.T) {
 	})
 }
 
-// A filter is made anew again and again, while others add to it. The bits of an Add that came after a Delete are gone before Init
-// gives up. On a busy machine that can take longer, so only in virtual time Init must succeed the first time.
+// A filter is created again and again, while others add to it. The bits of an Add that arrived after a Delete are removed before
+// Init fails. On a busy machine that can take longer, so Init must succeed on the first attempt only in virtual time.
 func TestInit_whileOthersAdd(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, rdb rueidis.Client, again bool) {
@@ -327,7 +327,7 @@ func TestInit_whileOthersAdd(t *testing.T) {
 					}
 					switch _, err := f.Add(t.Context(), fmt.Append(nil, i, n)); {
 					case errors.Is(err, bloom.ErrNotInitialized):
-						time.Sleep(time.Millisecond) // until it is made
+						time.Sleep(time.Millisecond) // until it is created
 					case err != nil:
 						t.Error(err)
 					}
@@ -455,7 +455,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A call with very many elements sends several pipelines, so that each of them ends within the time-out.
+// A call with very many elements sends several pipelines, so that each of them ends within the timeout.
 func TestAdd_veryMany(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -476,7 +476,7 @@ func TestAdd_veryMany(t *testing.T) {
 	}
 }
 
-// Calls of many goroutines go together, and each has the answer to its own elements: every element is new to one of them.
+// Calls of many goroutines are batched, and each gets the reply for its own elements. Each element is new to exactly one of them.
 func TestAdd_together(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -506,7 +506,7 @@ func TestAdd_together(t *testing.T) {
 	}
 }
 
-// Two calls may find at the same time that the server does not have BITFIELD.
+// Two calls may detect concurrently that the server does not support BITFIELD.
 func TestAdd_besideContains(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -530,7 +530,7 @@ func TestAdd_besideContains(t *testing.T) {
 	})
 }
 
-// A call whose answer is lost fails with an error that says so. Its elements are added all the same.
+// A call whose reply is lost fails with an error that reports it. Its elements are added anyway.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -612,7 +612,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// A user that may not write the configuration leaves no bits either.
+// If the user is not allowed to write the configuration, Init leaves no bits either.
 func TestInit_denied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -636,10 +636,10 @@ func TestRights(t *testing.T) {
 		_, _ = f.Init(t.Context(), 1000, 0.1)
 		_, _ = f.Add(t.Context(), []byte("a"))
 		_, _ = f.Contains(t.Context(), []byte("a"))
-		_, _ = f.Contains(t.Context(), slices.Repeat([][]byte{[]byte("a")}, 10)...) // the whole filter is shorter
+		_, _ = f.Contains(t.Context(), slices.Repeat([][]byte{[]byte("a")}, 10)...) // reads the whole filter, which is shorter
 		_, _ = f.Count(t.Context())
 		_ = f.Delete(t.Context())
-		_, _ = f.Add(t.Context(), []byte("late")) // by what it knows of the filter
+		_, _ = f.Add(t.Context(), []byte("late")) // with its cached parameters
 		some := bloom.ShardedOn(command.New(rdb, command.Config{Prefix: "orders:", Timeout: patient}), "some", 3)
 		_, _ = some.Init(t.Context(), 1000, 0.1)
 		_, _ = some.Add(t.Context(), []byte("a"))
@@ -648,7 +648,7 @@ func TestRights(t *testing.T) {
 		_ = some.Delete(t.Context())
 	}
 	play(t, "all", rights)
-	// Before Redis 7.0 a script cannot find out whether it may call INFO, which is not a required permission.
+	// Before Redis 7.0 a script cannot find out whether it is allowed to call INFO, which is not a required permission.
 	if denied := slices.DeleteFunc(s.Denied(t, "all"), func(d string) bool { return d == "command info" || d == "command ping" }); len(denied) > 0 {
 		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/minio/highwayhash"
 )
 
-// hashKey is the key of Redisson's hash function.
+// hashKey is the key that Redisson uses for HighwayHash.
 var hashKey = []byte{
 	0x15, 0x7c, 0x4a, 0x7f, 0xb9, 0x79, 0x37, 0x9e, 0x34, 0xc8, 0xed, 0x5c, 0x60, 0xc0, 0x9c, 0xf3,
 	0x51, 0x72, 0xa2, 0xf3, 0x6b, 0x27, 0x82, 0x10, 0x95, 0x8e, 0xc1, 0xd0, 0x11, 0x6a, 0x6c, 0xf8,
 }
 
-// hash returns the two numbers from which the bits of an element follow.
+// hash returns the two numbers from which the bits of an element are computed.
 func hash(element []byte) (h1, h2 uint64) {
 	sum := highwayhash.Sum128(element, hashKey)
 	return binary.LittleEndian.Uint64(sum[:8]), binary.LittleEndian.Uint64(sum[8:])
@@ -38,14 +38,14 @@ func indexes(all []uint64, h1, h2, size, hashes uint64) []uint64 {
 	return all
 }
 
-// shard returns the index of the filter that has an element. The bits in that filter follow from the same numbers,
-// but from other parts of them.
+// shard returns the index of the filter for an element. The bits in that filter are computed from the same
+// numbers, but from other parts of them.
 func shard(h1, h2, shards uint64) uint64 {
 	high, _ := bits.Mul64(h1^bits.RotateLeft64(h2, 29), shards)
 	return high
 }
 
-// sizeOf returns the number of bits of a filter, and the number of bits that an element sets, as Redisson computes them.
+// sizeOf returns the number of bits of a filter, and the number of bits per element, as Redisson computes them.
 func sizeOf(n uint64, p float64) (size float64, hashes uint64) {
 	size = math.Trunc(-float64(n) * math.Log(p) / (math.Ln2 * math.Ln2))
 	return size, uint64(max(1, math.Floor(size/float64(n)*math.Ln2+0.5)))
@@ -80,7 +80,7 @@ func kryo5(element []byte) (encoded []byte, ok bool) {
 		}
 		encoded = append(encoded, b)
 	}
-	for _, u := range units { // Kryo encodes each unit by itself, even half of a surrogate pair
+	for _, u := range units { // Kryo encodes each UTF-16 unit separately, even half of a surrogate pair
 		switch {
 		case u < 0x80:
 			encoded = append(encoded, byte(u))

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/bloom"
 )
 
-// The wanted numbers come from Redisson 4.7.0. TestJavaBloom compares whole filters.
+// The expected numbers come from Redisson 4.7.0. TestJavaBloom compares whole filters.
 func TestHash(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][2]uint64{
@@ -68,8 +68,8 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// The measured shares of false positives equal those of the package comment, within three standard deviations. No
-// element that was added is missing.
+// The measured rates of false positives equal those of the package comment, within three standard deviations. No
+// added element is missing.
 func TestFalsePositives(t *testing.T) {
 	t.Parallel()
 	const n, probes = 20_000, 300_000

@@ -25,7 +25,7 @@ type Sharded struct {
 	bad     error
 }
 
-// maxShards is the most filters of a Sharded.
+// maxShards is the maximum number of filters of a Sharded.
 const maxShards = 1024
 
 // NewSharded returns a handle of the filter called name, split into shards filters. The handle uses
@@ -85,8 +85,8 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 	return created, err
 }
 
-// missing reports which of the filters have to be made. It fails if one exists with other parameters, or if a server has not the
-// memory for those that it has to take.
+// missing reports which filters have to be created. It fails if a filter exists with different parameters, or if a server lacks
+// the memory for its new filters.
 func (s *Sharded) missing(ctx context.Context, n uint64, p float64) (missing []bool, err error) {
 	missing = make([]bool, len(s.filters))
 	servers := make([]string, len(s.filters))
@@ -186,7 +186,7 @@ func (s *Sharded) Delete(ctx context.Context) error {
 	return s.each(func(_ int, f *Filter) error { return f.Delete(ctx) })
 }
 
-// each calls f for each filter, for some of them at once, and returns the first error.
+// each calls f for every filter, with limited concurrency, and returns the first error.
 func (s *Sharded) each(f func(i int, filter *Filter) error) error {
 	const atOnce = 16
 	errs := make([]error, len(s.filters))
