@@ -136,21 +136,22 @@ func TryDo(ctx context.Context, l Locker, fn func(ctx context.Context) error) er
 	return under(ctx, h, fn)
 }
 
-// under calls fn with the context of the work under h, and unlocks.
+// under calls fn with the work context of h, then unlocks h.
 func under(ctx context.Context, h Hold, fn func(ctx context.Context) error) (err error) {
 	work, release := workContext(ctx, h)
 	defer func() {
 		unlock := h.Unlock(ctx)
 		release()
 		if loss := h.Err(); errors.Is(unlock, ErrLost) && errors.Is(err, loss) {
-			unlock = beside(unlock) // fn has told of the loss
+			unlock = beside(unlock) // fn has already reported the loss
 		}
 		err = errors.Join(err, unlock)
 	}()
 	return fn(work)
 }
 
-// beside returns what the error of an Unlock says beside a loss: of several locks another one can be held yet.
+// beside drops the losses from the error of an Unlock. With several locks, others may still be held, and their
+// errors remain.
 func beside(unlock error) error {
 	all, ok := unlock.(interface{ Unwrap() []error }) //nolint:errorlint // below a join there are no errors of other locks
 	if !ok {

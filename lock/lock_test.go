@@ -31,7 +31,7 @@ func TestError(t *testing.T) {
 	}
 }
 
-// holder is a Locker whose one hold was lost, or was not.
+// holder is a Locker with a single hold, which was lost if loss is not nil.
 type holder struct{ loss, unlock error }
 
 func (h holder) Name() string                               { return "orders" }
@@ -53,7 +53,7 @@ func (h holder) Owner() string                { return "" }
 
 func (h holder) Extend(context.Context, time.Duration) error { return nil }
 
-// Do returns each error, and each once.
+// Do returns each error exactly once.
 func TestDo_errors(t *testing.T) {
 	loss := &lock.Error{Op: "hold", Name: "orders", Err: fmt.Errorf("%w: lease expired", lock.ErrLost)}
 	late := &lock.Error{Op: "unlock", Name: "orders", Err: fmt.Errorf("%w: %w", lock.ErrNotHeld, loss.Err)}
@@ -86,7 +86,7 @@ func TestDo_errors(t *testing.T) {
 	}
 }
 
-// busy is a Locker that another owner has.
+// busy is a Locker held by another owner.
 type busy struct{ holder }
 
 func (busy) Lock(context.Context) (lock.Hold, error)    { panic("TryDo waits") }
@@ -103,13 +103,14 @@ func TestTryDo_busy(t *testing.T) {
 	}
 }
 
-// under is a Locker whose hold has a context derived from the one given to Lock, as any implementation may derive it. lock runs just before Lock returns.
+// under is a Locker whose holds derive their context from the context given to Lock, as other implementations of Locker may do.
+// It calls lock just before Lock returns.
 type under struct {
 	busy
 	lock     func(ctx context.Context)
 	ctx      context.Context
 	end      context.CancelCauseFunc
-	deadline bool // the context given to Lock had one
+	deadline bool // whether the context given to Lock had a deadline
 }
 
 func (l *under) Lock(ctx context.Context) (lock.Hold, error) { return l.TryLock(ctx) }
@@ -130,7 +131,8 @@ func (l *under) Unlock(context.Context) error {
 	return nil
 }
 
-// The context of the function ends as the caller's does, with that one's error and cause, and so do contexts under it. The hold goes on.
+// The context of the function, and contexts derived from it, are canceled with the caller's context, with the same error and
+// cause. The hold continues.
 func TestDo_canceled(t *testing.T) {
 	why := errors.New("shutting down")
 	for name, c := range map[string]struct {
@@ -196,7 +198,7 @@ func TestDo_canceled(t *testing.T) {
 	}
 }
 
-// The context of the function ends when the hold does, and a context under it.
+// When the hold is lost, the context of the function and contexts derived from it are canceled.
 func TestDo_lost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loss := fmt.Errorf("%w: lease expired", lock.ErrLost)
@@ -224,7 +226,8 @@ func TestDo_lost(t *testing.T) {
 	})
 }
 
-// The caller's context ends the wait. If it ends just after the grant, and the hold's context with it, the lock is unlocked and the function is not called.
+// The caller's context limits the wait. If it is canceled just after the grant, together with the hold's context, the lock is
+// unlocked and the function is not called.
 func TestDo_canceledWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		why := errors.New("shutting down")
@@ -253,7 +256,7 @@ func TestDo_canceledWhileItWaits(t *testing.T) {
 	})
 }
 
-// The cause of the caller's context may be the error of another call. The error of the wait does not match that.
+// The cause of the caller's context may be the error of another call. The error of the wait does not match that error.
 func TestUntilUnlock_causeOfAnotherCall(t *testing.T) {
 	why := errors.New("shutting down")
 	for _, other := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
@@ -269,7 +272,7 @@ func TestUntilUnlock_causeOfAnotherCall(t *testing.T) {
 	}
 }
 
-// The context of a Lock that panics does not follow the caller's any more.
+// If Lock panics, the context that was passed to it is no longer canceled with the caller's.
 func TestUntilUnlock_panics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The age is that of the oldest that has not ended, whatever ends first.
+// Age returns the age of the oldest wait that has not ended, regardless of which ones end first.
 func TestOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o lock.Oldest

@@ -46,7 +46,7 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	acquired := false
 	defer func() {
 		if !acquired {
-			wait.release() // also when acquire panics
+			wait.release() // even if acquire panics
 		}
 	}()
 	h, err := acquire(wait)
@@ -79,8 +79,8 @@ func HoldFromContext(ctx context.Context) Hold {
 	return h
 }
 
-// workContext returns the context of the work under h for a caller with ctx: canceled with ctx, and when h ends. release frees its
-// resources once h has ended.
+// workContext returns the context of the work under h for a caller with ctx. It is canceled with ctx, and when h ends. release
+// frees its resources once h has ended.
 func workContext(ctx context.Context, h Hold) (work context.Context, release func()) {
 	held := h.Context()
 	work = context.WithValue(held, owner.Hold{}, h)
@@ -94,24 +94,24 @@ func workContext(ctx context.Context, h Hold) (work context.Context, release fun
 	}
 }
 
-// relay is a context that is canceled when one of several others is, with the same error and cause, until it is released. The standard
-// library can derive a context from one other only, and cannot release it. Err checks the others itself, because
-// the signal of a hold's context can be late in a process that was paused.
+// relay is a context that is canceled when any of several other contexts is, with the same error and cause, until it is released.
+// The standard library can derive a context from only one other, and cannot release it. Err checks the others itself, because a
+// process that was just resumed may process the cancellation of a hold's context late.
 type relay struct {
-	context.Context // the values; and the cause after the cancellation, because context.Cause asks for a value
+	context.Context // the values; and the cause after the cancellation, because context.Cause calls Value
 	cancel          context.CancelCauseFunc
 	done            chan struct{}
-	caller          context.Context // the caller's
-	acquires        bool            // it is that of a Lock for work that ends with Unlock, and not that of the work
+	caller          context.Context
+	acquires        bool // passed to Lock by UntilUnlock; false for the context of the work
 
 	mu       sync.Mutex
 	err      error             // why it is canceled; nil while it is not
-	released bool              // it will never be canceled
+	released bool              // it can no longer be canceled
 	others   []context.Context // nil after the cancellation or the release
 	stops    []func() bool     // stop listening to others
 }
 
-// newRelay returns a relay with the values of one context, which is canceled when one of the others is.
+// newRelay returns a relay with the values of values. It is canceled when any of the other contexts is.
 func newRelay(values, caller context.Context, acquires bool, others ...context.Context) *relay {
 	r := &relay{done: make(chan struct{}), caller: caller, acquires: acquires, others: others}
 	r.Context, r.cancel = context.WithCancelCause(context.WithoutCancel(values))
@@ -153,7 +153,7 @@ func (r *relay) end(err, cause error) {
 	}
 }
 
-// release has r never be canceled from now on, and reports whether it was not before.
+// release makes sure that r is never canceled from now on. It reports whether r had not been canceled yet.
 func (r *relay) release() bool {
 	r.mu.Lock()
 	alive, stops := r.err == nil, r.stops
@@ -190,7 +190,7 @@ func (r *relay) Value(key any) any {
 		r.mu.Lock()
 		released := r.released
 		r.mu.Unlock()
-		if !released { // later it would be about locks acquired under the hold
+		if !released { // after the release, Caller would apply to locks acquired under the hold
 			return r.caller
 		}
 	}
