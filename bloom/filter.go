@@ -455,7 +455,7 @@ func (f *Filter) commands(all []uint64, hashes int, set, without bool) (commands
 				args = append(args, "GET", "u1", strconv.FormatUint(i, 10))
 			}
 		}
-		// rueidis does not send a command built with Arbitrary to replicas.
+		// A command built with Arbitrary does not count as read-only, so rueidis does not send it to replicas.
 		verb := "BITFIELD_RO"
 		if set {
 			verb = "BITFIELD"
