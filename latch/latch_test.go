@@ -148,7 +148,7 @@ func TestRounds(t *testing.T) {
 		if err := result(t, first); err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Close(t.Context()); err != nil { // else it may listen a while longer
+		if err := other.Close(t.Context()); err != nil { // otherwise it may stay subscribed for a while
 			t.Fatal(err)
 		}
 		second := wait(t.Context(), l)
@@ -494,7 +494,7 @@ func countTogether(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (fin
 	held, seen := make(chan struct{}), new(atomic.Int64)
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		if string(req[0]) != "EVALSHA" || !slices.ContainsFunc(req, func(arg []byte) bool { return string(arg) == "PUBLISH" }) {
-			return redistest.Action{} // a waiter polls, and notifies nobody
+			return redistest.Action{} // a waiter polls and publishes nothing
 		}
 		seen.Add(1)
 		return redistest.Action{HoldReply: held}
@@ -536,7 +536,7 @@ func countTogether(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (fin
 	}
 }
 
-// counting returns a server, a proxy in front of it, and a latch behind the proxy whose script the server knows.
+// counting returns a server, a proxy in front of it, and a latch behind the proxy whose script is loaded on the server.
 func counting(t *testing.T) (s *redistest.Server, p *redistest.Proxy, c *client.Client, l *latch.Latch) {
 	s = redistest.Start(t)
 	p = redistest.NewProxy(t, s.Addr())
@@ -547,8 +547,8 @@ func counting(t *testing.T) (s *redistest.Server, p *redistest.Proxy, c *client.
 	return s, p, c, l
 }
 
-// The calls of a process that wait at the same time are one command, which counts each of them, and tells each what was
-// left after it. Some of them may come too late for the count.
+// CountDown calls of a process that wait at the same time become one command. It counts each of them, and each call
+// returns the count left after it. Some of them may arrive after the count is zero.
 func TestCountDown_together(t *testing.T) {
 	t.Parallel()
 	s, p, c, l := counting(t)
@@ -830,7 +830,7 @@ func TestCountDownOnce_storedForADay(t *testing.T) {
 	}
 }
 
-// A caller that gives up leaves no goroutine or subscription behind, in each phase of its wait.
+// A caller whose context is canceled leaves no goroutine or subscription behind, in each phase of its wait.
 func TestWait_cancelled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

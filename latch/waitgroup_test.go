@@ -367,11 +367,11 @@ func TestWaitGroup_reportsTwiceAtOnce(t *testing.T) {
 		m := join(t, waitGroup)
 		done, h := make(chan error, 1), m.Hold
 		m.Hold = &hookedHold{h, []func(){
-			func() { // of Fail
+			func() { // called by Fail
 				go func() { done <- m.Done(t.Context()) }()
 				synctest.Wait()
 			},
-			func() { // of Done, if it gets that far: Fail is over first
+			func() { // called by Done if it gets that far; Fail has ended before
 				time.Sleep(time.Second)
 				m.Hold = h
 			},
@@ -386,7 +386,7 @@ func TestWaitGroup_reportsTwiceAtOnce(t *testing.T) {
 	})
 }
 
-// A nil context ends nothing.
+// A nil context does not end the worker.
 func TestWaitGroup_reportsWithoutContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waitGroup := locktest.NewServer(t).Client(t).NewWaitGroup("import")
@@ -407,8 +407,8 @@ func TestWaitGroup_reportsWithoutContext(t *testing.T) {
 	})
 }
 
-// A worker that reports its end while Redis is unavailable is done or lost as it says, however long Redis is unavailable, provided
-// that its lease lasts.
+// If a worker reports its end while Redis is unavailable, it becomes done or lost as reported, however long the outage is,
+// provided that its lease lasts.
 func TestWaitGroup_reportsInALongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -717,7 +717,7 @@ func TestWaitGroup_lateCopy(t *testing.T) {
 	}
 
 	for what, end := range map[string]func(*latch.Worker) error{
-		"lost": func(m *latch.Worker) error { // and its client reports nothing more
+		"lost": func(m *latch.Worker) error { // its client reports nothing else
 			p.Refuse(true)
 			p.CutAll()
 			<-m.Context().Done()
