@@ -31,7 +31,7 @@ func Example() {
 	// <nil>
 }
 
-// One caller has three of four permits, so a caller that wants two is refused.
+// One caller has three of four permits, so a caller that wants two is rejected.
 func ExampleSemaphore() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -1,6 +1,6 @@
 package semaphore
 
-// Resizes simulates a running Resize to this number of permits, whose reply arrives when the caller calls reply.
+// Resizes simulates a running Resize to this number of permits. Its reply arrives when the caller calls reply.
 func (s *Semaphore) Resizes(permits int) (reply func()) {
 	s.one.resizing <- struct{}{}
 	return func() {

@@ -141,7 +141,7 @@ func acquire(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luasc
 	}
 }
 
-// change says what to do about a different permit count.
+// change suggests how to fix a different permit count.
 const change = "call Resize to change the count, or use a handle with 0 permits for any count"
 
 // withoutLeases names another possible cause of too few permits. Held permits of Redisson's RSemaphore leave no other

@@ -198,7 +198,7 @@ func TestN(t *testing.T) {
 	wantState(t, s, "gpus", "4", 0)
 }
 
-// When a caller that wants many permits gives up, those behind it enter immediately, as many as possible.
+// When a caller that wants many permits is canceled, as many callers behind it as possible acquire permits immediately.
 func TestN_canceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -306,7 +306,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s without a name: %v", op, err)
 		}
 	}
-	if sent := s.CommandCalls(t, "evalsha") - before; sent > 2 { // of the hold
+	if sent := s.CommandCalls(t, "evalsha") - before; sent > 2 { // the two commands of the hold
 		t.Errorf("%d commands were sent", sent)
 	}
 	if err := c.NewSemaphore("hash", 3).Resize(t.Context(), 3); !errors.Is(err, lock.ErrWrongType) {
@@ -400,8 +400,8 @@ func TestResize(t *testing.T) {
 	wantState(t, s, "new", "2", 0)
 }
 
-// A waiter whose total is no longer that of the semaphore gets an error, even if a handle with another total came before it in the
-// same client.
+// A waiter whose total no longer matches the semaphore gets an error, even if a handle with a different total is queued ahead of
+// it in the same client.
 func TestResize_behindAnotherTotal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -454,8 +454,8 @@ func TestResize_ownWaiters(t *testing.T) {
 	wantState(t, s, "gpus", "1", 0)
 }
 
-// A caller that waits when its handle resizes the semaphore waits for no longer than lock.WithWait, and its observer is
-// notified as of any other call.
+// A caller that waits while its handle resizes the semaphore waits no longer than lock.WithWait, and its observer gets
+// the same events as for any other call.
 func TestResize_ownWaiterTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
@@ -503,7 +503,7 @@ func TestResize_ownWaiterEndsDuringIt(t *testing.T) {
 				if err := other.Resize(t.Context(), 1); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(5 * time.Second) // the waiter was refused because of the new number
+				time.Sleep(5 * time.Second) // the waiter was rejected because of the new number
 				if canceled {
 					cancel()
 				}
@@ -520,7 +520,7 @@ func TestResize_ownWaiterEndsDuringIt(t *testing.T) {
 	}
 }
 
-// A delayed duplicate of a Resize does not undo a newer Resize, whether the first one was repeated or gave up.
+// A delayed duplicate of a Resize does not undo a newer Resize, whether the first one was repeated or returned an error.
 func TestResize_lateCopies(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -540,7 +540,7 @@ func TestResize_lateCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		copied := p.LoseDated(c.lose, c.all)
-		for copied() == nil { // a copy that gives up may not be sent
+		for copied() == nil { // a call that fails early may not send a copy
 			if err := sem.Resize(t.Context(), n+1); !errors.Is(err, c.want) {
 				t.Fatalf("%+v: %v", c, err)
 			}
@@ -554,7 +554,7 @@ func TestResize_lateCopies(t *testing.T) {
 	}
 }
 
-// A caller that is refused because of a new number waits for the running Resize of its handle.
+// A caller that is rejected because of a new number waits for the running Resize of its handle.
 func TestResize_refusedBeforeItsReply(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -572,7 +572,7 @@ func TestResize_refusedBeforeItsReply(t *testing.T) {
 	s.ResetStats(t)
 	stays := kindtest.Go(t.Context(), sem)
 	kindtest.WaitFor(t, "Redis has refused it", func() bool { return s.CommandCalls(t, "evalsha") > 0 })
-	for range 100 { // now it could return
+	for range 100 { // gives the caller time to return too early
 		runtime.Gosched()
 	}
 	reply()
