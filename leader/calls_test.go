@@ -98,7 +98,7 @@ func TestMemoryFull(t *testing.T) {
 	waitForValue(t, e, "")
 }
 
-// A candidate stands for election while Redis is unavailable, and leads afterwards.
+// A candidate retries while Redis is unavailable, and leads afterward.
 func TestRun_replies(t *testing.T) {
 	t.Parallel()
 	kindtest.Waits(t, func(t *testing.T, c, sees *client.Client, name string) kindtest.Wait {

@@ -18,7 +18,7 @@ import (
 type pausedHold struct {
 	context.Context
 	ended atomic.Bool
-	lost  atomic.Pointer[func()] // called by the next Err, as an observer is that is told of the loss
+	lost  atomic.Pointer[func()] // called by the next Err, like an observer that is notified of the loss
 }
 
 func (h *pausedHold) Name() string                               { return "paused" }
@@ -74,7 +74,7 @@ func TestElection_paused(t *testing.T) {
 	}
 }
 
-// A call finds that the lock is lost, and the observer that is told of it in the same goroutine calls the election.
+// A call detects that the lock is lost. The observer that is notified in the same goroutine calls the election.
 func TestElection_calledByAnObserver(t *testing.T) {
 	for name, call := range map[string]func(e *leader.Election) bool{
 		"Leading": (*leader.Election).Leading,
@@ -116,7 +116,7 @@ func TestElection_calledByAnObserver(t *testing.T) {
 // discardingStore discards all values.
 type discardingStore struct {
 	emptyStore
-	posts chan string // the latest value
+	posts chan string // receives each published value
 }
 
 func (b discardingStore) Publish(_ context.Context, _ lock.Hold, value string, _ time.Duration) error {

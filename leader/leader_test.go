@@ -43,7 +43,7 @@ func soon[T any](t testing.TB, c <-chan T) (v T) {
 func waitForValue(t testing.TB, e *leader.Election, value string) leader.Leader {
 	t.Helper()
 	var l leader.Leader
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // a value that is not withdrawn expires
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) { // a value that is not removed still expires
 		var leads bool
 		var err error
 		l, leads, err = e.Leader(t.Context())
@@ -154,8 +154,8 @@ func TestRun_ends(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A function whose lock was lost has been told. If the context of Run is canceled then, as at a shutdown, Run
-// returns what the function returned, and no loss.
+// A function whose lock was lost has been notified. If the context of Run is then canceled, for example at a
+// shutdown, Run returns what the function returned, without the loss.
 func TestRun_lostAndCanceled(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -694,7 +694,7 @@ func TestRights(t *testing.T) {
 		single := func(o *rueidis.ClientOption) { o.ForceSingleClient = true }
 		return kindtest.NewClient(t, s.Client(t, s.AddUser(t, user, permissions...), single), client.WithKeyPrefix("orders:"))
 	}
-	// play has elections do everything. They are observed until end is called.
+	// play runs every operation of elections, which are observed until end is called.
 	play := func(c *client.Client) (end func()) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		var observers sync.WaitGroup
