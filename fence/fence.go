@@ -31,7 +31,7 @@ func (e *StaleError) Error() string {
 // Is reports whether target is [ErrStale].
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
-// wrap returns err with the operation and the name; it returns nil for nil.
+// wrap returns err with the operation and the name, or nil for nil.
 func wrap(op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
@@ -46,7 +46,7 @@ func TestMark(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var m fence.Mark
 			for _, c := range []struct {
-				token, highest uint64 // after it
+				token, highest uint64 // after the call
 			}{
 				{0, 0}, {older, older}, {older, older}, {0, older}, {younger, younger}, {older, younger},
 				{1, younger}, {younger, younger}, {math.MaxUint64, math.MaxUint64}, {younger, math.MaxUint64}, {0, math.MaxUint64},
@@ -69,20 +69,20 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// Many writers have all kinds of tokens: the tokens of the writes never go back, and no
-// two writes run at once.
+// Many writers use tokens in all orders. The tokens of the executed writes never decrease, and no
+// two writes run at the same time.
 func TestMark_Do_inOrder(t *testing.T) {
 	var (
 		m      fence.Mark
 		inside atomic.Int32
-		passed []uint64 // by those inside, one at a time
+		passed []uint64 // tokens of the executed writes; appended by one writer at a time
 		wg     sync.WaitGroup
 	)
 	var tokens atomic.Uint64
 	for range 16 {
 		wg.Go(func() {
 			for i := range 500 {
-				token := younger + tokens.Add(1) - uint64(i*i%7) // grows, with steps back
+				token := younger + tokens.Add(1) - uint64(i*i%7) // grows, with some steps back
 				err := m.Do(token, func() error {
 					if n := inside.Add(1); n != 1 {
 						t.Errorf("%d inside", n)
@@ -109,7 +109,7 @@ func TestMark_Do_inOrder(t *testing.T) {
 	}
 }
 
-// together calls f from n goroutines, as near to the same time as possible.
+// together calls f in n goroutines, as close to the same time as possible.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	var ready atomic.Int32
@@ -124,12 +124,12 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// Of two tokens that come at once the larger one stays. To meet is a matter of
-// nanoseconds, so the goroutines try again and again for a while.
+// Of two concurrent tokens the larger one stays. The race window is nanoseconds, so the goroutines
+// repeat this for a while.
 func TestMark_Check_atOnce(t *testing.T) {
 	var m fence.Mark
 	var arrived atomic.Int64
-	meet := func(n int64) { // returns when both have come here n times
+	meet := func(n int64) { // returns when both goroutines have called it n times
 		for arrived.Add(1); arrived.Load() < 2*n; {
 			runtime.Gosched()
 		}
@@ -161,8 +161,8 @@ func TestMark_Check_atOnce(t *testing.T) {
 	})
 }
 
-// 1. An older holder writes. 2. It wants to write once more. 3. A newer holder is
-// seen. 4. The first write ends. The second must not begin.
+// 1. An older holder writes. 2. It tries to write again. 3. A newer holder calls Check. 4. The
+// first write ends. The second write must not begin.
 func TestMark_Do_overtaken(t *testing.T) {
 	var m fence.Mark
 	inside, leave := make(chan struct{}), make(chan struct{})
@@ -184,7 +184,7 @@ func TestMark_Do_overtaken(t *testing.T) {
 	fencetest.IsStale(t, "the second write", <-second, older, younger)
 }
 
-// Do returns the error of a write as it is, and a panic leaves the mark usable.
+// Do returns the error of a write unchanged, and a panic leaves the mark usable.
 func TestMark_Do_fails(t *testing.T) {
 	var m fence.Mark
 	broken := errors.New("disk full")
@@ -209,7 +209,7 @@ func TestMarks(t *testing.T) {
 	if err := m.Of("a").Check(younger); err != nil {
 		t.Error(err)
 	}
-	if err := m.Of("b").Check(older); err != nil { // another resource, another sequence
+	if err := m.Of("b").Check(older); err != nil { // a different resource, a different token counter
 		t.Error(err)
 	}
 	fencetest.IsStale(t, "the same resource", m.Of("a").Check(older), older, younger)
@@ -226,7 +226,7 @@ func TestMarks(t *testing.T) {
 
 }
 
-// All goroutines that ask for one name at once get one mark.
+// All goroutines that request the mark of one name concurrently get the same mark.
 func TestMarks_atOnce(t *testing.T) {
 	var m fence.Marks
 	for round := range 20_000 {

@@ -11,7 +11,7 @@ import (
 // It is lost with the process. If the data outlives the process, raise the mark to the largest
 // known token before the first write. Alternatively, use a guard that lives with the data.
 type Mark struct {
-	highest atomic.Uint64 // only grows
+	highest atomic.Uint64 // never decreases
 
 	mu sync.Mutex // held while a function of Do runs
 

@@ -135,7 +135,7 @@ func (r *Redis) Run(ctx context.Context, token uint64, s *Script, keys []string,
 	return reply, err
 }
 
-// guard makes one guarded write and returns its error.
+// guard runs one guarded write and returns its error.
 func (r *Redis) guard(ctx context.Context, op string, token uint64, key string, write func(luascripts.Fence) (luascripts.Fenced, error)) error {
 	if err := Check(token, 0); err != nil {
 		return wrap(op, key, err)

@@ -28,7 +28,7 @@ func newGuard(t *testing.T, rdb rueidis.Client, opts ...fence.RedisOption) *fenc
 	return g
 }
 
-// text is the reply to a command, "" for nil.
+// text returns the reply to a command, or "" for nil.
 func text(t *testing.T, s *redistest.Server, args ...string) string {
 	t.Helper()
 	m := s.Do(t, args...)
@@ -47,7 +47,7 @@ func text(t *testing.T, s *redistest.Server, args ...string) string {
 
 var push = fence.NewScript(`return redis.call('RPUSH', KEYS[1], ARGV[1])`)
 
-// writes are all ways to write to a key.
+// writes has every way to write to a key.
 var writes = map[string]func(ctx context.Context, g *fence.Redis, token uint64, key string) error{
 	"fenced set": func(ctx context.Context, g *fence.Redis, token uint64, key string) error {
 		return g.Set(ctx, token, key, "v")
@@ -105,7 +105,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// Each write leaves the right value, and a script's reply is returned.
+// Each write stores the right value, and the reply of a script is returned.
 func TestRedis_writes(t *testing.T) {
 	s := redistest.Start(t)
 	g := newGuard(t, s.Client(t), fence.WithHighestTokenExpiry(time.Hour))
@@ -152,14 +152,14 @@ func TestRedis_writes(t *testing.T) {
 	}
 }
 
-// Each key has a register of its own, whatever its braces: the first write to a key is
+// Each key has its own token counter, whatever braces it contains, so the first write to a key is
 // never stale.
 func TestRedis_registersAreApart(t *testing.T) {
 	s := redistest.Start(t)
 	g := newGuard(t, s.Client(t))
 	keys := []string{"{x}", "x", "{x}:", "x:", "{x:}", "{{x}}", "{{x}"}
 	for i, key := range keys {
-		token := uint64(len(keys) - i) // smaller than all before
+		token := uint64(len(keys) - i) // smaller than all previous ones
 		if err := g.Set(t.Context(), token, key, "value"); err != nil {
 			t.Errorf("the first write to %s: %v", key, err)
 		}
@@ -175,7 +175,7 @@ func TestRedis_registersAreApart(t *testing.T) {
 	}
 }
 
-// A call that cannot be right does not reach the server.
+// A call with invalid arguments does not reach the server.
 func TestRedis_refusesBeforeSending(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -184,7 +184,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 		fencetest.IsNoToken(t, op, write(t.Context(), g, 0, "data"))
 		for _, key := range []string{"", "a}b", "a{b", "a{}b", "}{a}", "leasehold_fence:{a}"} {
 			err := write(t.Context(), g, younger, key)
-			ok := key == "}{a}" // its tag is a
+			ok := key == "}{a}" // its hash tag is a
 			if ok != (err == nil) {
 				t.Errorf("%s of %q: %v", op, key, err)
 			}
@@ -220,7 +220,7 @@ func TestRedis_refusesBeforeSending(t *testing.T) {
 	}
 }
 
-// On a cluster, register and data share a slot, whatever the key is.
+// On a cluster, the token counter and the data share a slot, whatever the key is.
 func TestRedis_onACluster(t *testing.T) {
 	s := redistest.Start(t, "--cluster-enabled", "yes")
 	s.AddSlots(t, 0, 16384)
@@ -249,7 +249,7 @@ func TestRedis_onACluster(t *testing.T) {
 	}
 }
 
-// The rights that the documentation names are enough.
+// The permissions listed in the documentation are sufficient.
 func TestRedis_rights(t *testing.T) {
 	s := redistest.Start(t)
 	for op, more := range map[string][]string{"fenced set": {"+strlen"}, "fenced hset": {"+hlen", "+hset"}, "fenced del": {"+persist", "+del"}, "fenced script": {"+rpush"}} {
@@ -265,7 +265,7 @@ func TestRedis_rights(t *testing.T) {
 	}
 }
 
-// Many writers with all kinds of tokens write at once: the tokens of the writes never go back.
+// Many writers write concurrently with tokens in all orders. The tokens of the executed writes never decrease.
 func TestRedis_inOrder(t *testing.T) {
 	s := redistest.Start(t)
 	g := newGuard(t, s.Client(t))
@@ -274,7 +274,7 @@ func TestRedis_inOrder(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range 200 {
-				token := younger + tokens.Add(1) - uint64(i*i%7) // grows, with steps back
+				token := younger + tokens.Add(1) - uint64(i*i%7) // grows, with some steps back
 				_, err := g.Run(t.Context(), token, push, []string{"log"}, fmt.Sprint(token))
 				if err != nil && !errors.Is(err, fence.ErrStale) {
 					t.Error(err)
@@ -289,14 +289,14 @@ func TestRedis_inOrder(t *testing.T) {
 		t.Fatalf("%d writes of %d passed, %v: that proves little", len(log), 8*200, err)
 	}
 	for i := range log[1:] {
-		if log[i+1] < log[i] { // all of one length
+		if log[i+1] < log[i] { // all have the same length
 			t.Fatalf("write %d has token %s, the one before it %s", i+1, log[i+1], log[i])
 		}
 	}
 }
 
-// A whole story: a holder is stopped past its lease, another writes, then the first
-// wakes and writes too.
+// The whole sequence: a holder is paused past its lease, another one writes, then the first one
+// resumes and writes, too.
 func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	s := redistest.Start(t)
 	g := newGuard(t, s.Client(t))
@@ -317,7 +317,7 @@ func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	if err := g.Set(t.Context(), first.Token(), "stock", "10"); err != nil {
 		t.Fatal(err)
 	}
-	s.Do(t, "DEL", "orders") // its lease ends, and the holder has not looked yet
+	s.Do(t, "DEL", "orders") // its lease expires, and the holder has not checked yet
 	second := hold()
 	if err := g.Set(t.Context(), second.Token(), "stock", "9"); err != nil {
 		t.Fatal(err)
@@ -328,7 +328,8 @@ func TestRedis_turnsAStaleHolderAway(t *testing.T) {
 	}
 }
 
-// A server that cannot write now is unavailable. Other errors match what the documentation of errors lists, and a denied command comes with advice.
+// A server that temporarily cannot write is unavailable. Other errors match what the error reference lists, and the error of a
+// denied command contains advice.
 func TestRedis_unavailable(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -33,11 +33,11 @@ func SetHeader(h http.Header, token uint64) error {
 func FromResponse(r *http.Response) error {
 	highest, err := parse(r.Header)
 	if r.StatusCode != http.StatusPreconditionFailed || err != nil {
-		return nil // another precondition failed, or none
+		return nil // no precondition failed, or a different one
 	}
 	stale := &fence.StaleError{Highest: highest}
 	if r.Request != nil {
-		stale.Token, _ = parse(r.Request.Header) // 0 when it is not known
+		stale.Token, _ = parse(r.Request.Header) // 0 if it is not known
 	}
 	return wrap(stale)
 }
@@ -98,10 +98,10 @@ func WriteError(w http.ResponseWriter, err error) bool {
 	return true
 }
 
-// parse reads the one token that is in h.
+// parse returns the single token in h.
 func parse(h http.Header) (uint64, error) {
 	values := h.Values(Header)
-	if len(values) != 1 { // of two, another server might choose the other
+	if len(values) != 1 { // with several headers, another server might use a different one
 		return 0, fmt.Errorf("%w: got %d headers %s, want 1", fence.ErrNoToken, len(values), Header)
 	}
 	token, err := strconv.ParseUint(values[0], 10, 64)
@@ -124,5 +124,5 @@ func FromContext(ctx context.Context) uint64 {
 	return token
 }
 
-// wrap returns err as every error of this module is.
+// wrap adds the operation to err.
 func wrap(err error) error { return &lock.Error{Op: "fence", Err: err} }

@@ -21,7 +21,7 @@ const (
 	older   uint64 = fencetest.Older
 )
 
-// tells answers with the token that the request's context has.
+// tells responds with the token in the request's context.
 var tells = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, fencehttp.FromContext(r.Context()))
 })
@@ -39,7 +39,7 @@ func TestHandler(t *testing.T) {
 		tokens  []string
 		nocheck bool
 		status  int
-		body    string // part of it
+		body    string // a part of the response body
 		highest string
 	}{
 		{name: "younger", tokens: []string{fmt.Sprint(younger)}, status: 200, body: fmt.Sprint(younger)},
@@ -100,7 +100,7 @@ func TestHandler_checkFails(t *testing.T) {
 	}
 }
 
-// Behind a mux, each path has its mark; and the client learns both tokens.
+// Behind a mux, each path has its own mark, and the client receives both tokens.
 func TestHandler_overTheWire(t *testing.T) {
 	var marks fence.Marks
 	mux := http.NewServeMux()
@@ -178,7 +178,7 @@ func TestHandler_upload(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	s.Close() // waits until the server is done with the request
+	s.Close() // waits until the server has finished the request
 	if n := files(); n != 0 {
 		t.Errorf("%d files are left", n)
 	}
@@ -204,7 +204,7 @@ func TestRefuse(t *testing.T) {
 	}{
 		{&lock.Error{Op: "fence", Err: &fence.StaleError{Token: 1, Highest: 2}}, 412},
 		{fmt.Errorf("save: %w", &fence.StaleError{Token: 1, Highest: 2}), 412},
-		{fmt.Errorf("a guard of its own: %w", fence.ErrStale), 412}, // without its tokens
+		{fmt.Errorf("a guard of its own: %w", fence.ErrStale), 412}, // without the tokens
 		{fmt.Errorf("save: %w", fence.ErrNoToken), 400},
 		{lock.ErrLost, 0},
 		{nil, 0},
@@ -223,7 +223,7 @@ func TestSetHeader(t *testing.T) {
 	if len(h) != 0 {
 		t.Errorf("%v", h)
 	}
-	for _, token := range []uint64{older, younger} { // the second replaces the first
+	for _, token := range []uint64{older, younger} { // the second header replaces the first
 		if err := fencehttp.SetHeader(h, token); err != nil || len(h[fencehttp.Header]) != 1 || h.Get(fencehttp.Header) != fmt.Sprint(token) {
 			t.Errorf("%v, %v", h, err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/leasehold-go/leasehold/internal/fencetest"
 )
 
-// A header is a token if it has digits alone, which make a number from 1 to the largest of 64 bits; a request with anything
-// else does not reach the handler.
+// A header is a token if it consists of digits only, with a value from 1 to the largest 64-bit number. A request with
+// anything else does not reach the handler.
 func FuzzHeader(f *testing.F) {
 	for _, s := range []string{"", "0", "1", "007", "+1", "-1", "1_0", "0x1", "1e3", "18446744073709551615", "18446744073709551616", "1, 1", " 1", "1\n", "١"} {
 		f.Add(s)

@@ -65,9 +65,9 @@ func New(d Dialect, table string) (*Guard, error) {
 	return s, nil
 }
 
-// advance takes the row's lock, also when it does not change the token, and
-// compares with the row of that moment, not of the begin of the statement. It
-// returns the largest token, so one round trip is enough.
+// advance locks the row even if it does not change the token. It compares with the current row, not
+// with the row at the start of the statement. It returns the largest token, so one round trip is
+// enough.
 const advance = `INSERT INTO %s AS register (resource, token) VALUES (%s, %s)
 ON CONFLICT (resource) DO UPDATE
 SET token = CASE WHEN excluded.token > register.token THEN excluded.token ELSE register.token END
@@ -153,7 +153,7 @@ func Unchanged(row *sql.Row, token uint64) error {
 	return wrap("fence", "", err)
 }
 
-// wrap returns err with the operation and the resource; it returns nil for nil.
+// wrap returns err with the operation and the resource, or nil for nil.
 func wrap(op, resource string, err error) error {
 	if err == nil {
 		return nil

@@ -15,8 +15,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The integration tests try this guard on real databases. These tests need no
-// database.
+// The integration tests run this guard on real databases. These tests need no database.
 
 func TestNew(t *testing.T) {
 	for table, want := range map[string]string{"": "leasehold_fence", "fences": "fences", "app.Fences_2": "app.Fences_2", "_x": "_x"} {
@@ -55,7 +54,8 @@ func TestInt64(t *testing.T) {
 	}
 }
 
-// rows is a database with one row, whose fence is the number. It counts the rows that a statement changes, as the drivers of MySQL do.
+// rows is a database with one row, whose fence is the number. Like the drivers of MySQL, it counts the rows that a statement
+// changes.
 type rows int64
 
 func (r rows) Open(string) (driver.Conn, error)             { return r, nil }
@@ -71,7 +71,7 @@ func (r rows) Exec(args []driver.Value) (driver.Result, error) {
 	if token := args[0].(int64); token > int64(r) {
 		return driver.RowsAffected(1), nil
 	}
-	return driver.RowsAffected(0), nil // the row has these values, or a larger token
+	return driver.RowsAffected(0), nil // the row already has these values, or a larger token
 }
 
 type row struct {
@@ -87,8 +87,8 @@ func (r *row) Next(to []driver.Value) error {
 	return nil
 }
 
-// A driver that counts changed rows reports none for a write that is repeated. The error says that such a database is not supported, instead
-// of blaming the statement; and a stale token is still told.
+// A driver that counts changed rows reports 0 for a repeated write. The error reports that the database is not supported, instead
+// of blaming the statement. A stale token is still reported.
 func TestUnchanged_changedRows(t *testing.T) {
 	const stored = 7
 	db := sql.OpenDB(rows(stored))
