@@ -35,7 +35,7 @@ func RunElection(t *testing.T, h ElectionHarness) {
 	try(t, electionRules, Harness{election: &h, Watchdog: h.Watchdog}, RWHarness{})
 }
 
-// electionRules are in the order of an election's life.
+// electionRules are in the order of an election's life cycle.
 var electionRules = []rule{
 	{name: "what a leader says", says: "others read what the leader says until it is done, and a larger value is refused", test: leaderPublishes},
 	{name: "leaders in turn", says: "one candidate leads at a time, and each of them in the end", test: successiveLeaders},
@@ -45,7 +45,7 @@ var electionRules = []rule{
 	{name: "stale leader", says: "what a leader said is neither overwritten nor taken back in the name of an earlier one", test: staleLeader},
 }
 
-// elections returns handles of the trial's election, one of each client.
+// elections returns a handle of the trial's election for each client.
 func (t *trial) elections(opts ...lock.Option) (a, b *leader.Election) {
 	return leader.New(t.h.election.New(t.lock, opts...)), leader.New(t.h.election.Other(t.lock, opts...))
 }
@@ -72,7 +72,7 @@ func (t *trial) wantLeader(value string, read ...func(context.Context) (leader.L
 	return l
 }
 
-// rest waits before another look, and fails when the time of the trial is over.
+// rest waits before the next check, and fails when the time of the trial is over.
 func (t *trial) rest(want, is any) {
 	t.Helper()
 	select {
@@ -82,7 +82,8 @@ func (t *trial) rest(want, is any) {
 	}
 }
 
-// runCandidate has a candidate lead until its context ends, or done is closed. It sends the context of each time that it leads.
+// runCandidate starts a candidate that leads until its context is canceled or done is closed. It sends the context of each term
+// to led.
 func (t *trial) runCandidate(e *leader.Election, value string, done <-chan struct{}) (w *ending, led chan context.Context) {
 	led = make(chan context.Context, 100)
 	return t.begin(func(ctx context.Context) error {
@@ -136,7 +137,7 @@ func leaderPublishes(t *trial) {
 }
 
 func successiveLeaders(t *trial) {
-	inside := make(chan struct{}, 1) // has a token while one leads
+	inside := make(chan struct{}, 1) // holds a token while a candidate leads
 	var all []*ending
 	for i := range 6 {
 		e, other := t.elections()
@@ -216,12 +217,12 @@ func resignedLeader(t *trial) {
 	}
 	<-ctx.Done()
 	t.want(context.Cause(ctx), leader.ErrResigned)
-	for range 100 { // a lock without a queue may go to the same one again
+	for range 100 { // without a queue, the lock may be acquired by the same candidate again
 		select {
 		case <-others:
 			second.cancel()
 			t.ended(second)
-			t.wantLeading(led) // it stands again
+			t.wantLeading(led) // the first candidate leads again
 			close(done)
 			t.ended(first)
 			return

@@ -13,10 +13,10 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// electing makes the lock and the store of an election.
+// electing returns the lock and the store of an election.
 type electing = func(name string, opts ...option) (locker, leader.Store)
 
-// elected is a harness of elections, each changed by wrap.
+// elected returns a harness of elections that wrap has changed.
 func elected(wrap func(electing) electing) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) electing {
 		return wrap(func(name string, opts ...option) (locker, leader.Store) {
@@ -33,7 +33,7 @@ func TestElectionRules(t *testing.T) {
 	keeps(t, electionRules, elected(func(mk electing) electing { return mk }))
 }
 
-// wrongStore is a store with some wrong calls.
+// wrongStore is a store with some incorrect methods.
 type wrongStore struct {
 	leader.Store
 	post  func(ctx context.Context, b leader.Store, h lock.Hold, value string, d time.Duration) error

@@ -14,13 +14,13 @@ import (
 	"github.com/leasehold-go/leasehold/ratelimit"
 )
 
-// What a test of yours has.
+// Variables that your test would have.
 var (
 	t    *testing.T
-	a, b *client.Client // two clients of one server, with a watchdog timeout of a second
+	a, b *client.Client // two clients of one server, with a watchdog timeout of one second
 )
 
-// Two processes, and an hour of renewals that takes no time: TestReport in your own file.
+// Two processes, and an hour of renewals that takes no time. In your own file, this is TestReport.
 func ExampleServer() {
 	testReport := func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

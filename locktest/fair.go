@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// fairRules are what a fair lock must keep beyond the rules of Run.
+// fairRules are the rules of a fair lock in addition to those of Run.
 var fairRules = []rule{
 	{name: "order", says: "waiters of all clients are served in the order of their arrival", test: order, sides: permits},
 	{name: "newcomers", says: "a caller that comes while the lock changes hands does not overtake the queue", test: newcomers, sides: permits},
@@ -55,12 +55,12 @@ func RunFair(t *testing.T, h Harness) {
 	try(t, fairRules, h, RWHarness{})
 }
 
-// forever is a patience that no rule outlasts: a waiter that leaves the queue nevertheless
-// was taken out of it.
+// forever is a waiter timeout longer than any test. A waiter that leaves the queue anyway was
+// removed from it.
 var forever = lock.WithWaiterTimeout(time.Hour)
 
-// client returns New or Other, so that for i = 0, 1, 2… each client follows
-// itself and the other, without a period.
+// client returns New or Other. For i = 0, 1, 2… each client follows both itself and the other one,
+// without a repeating pattern.
 func (t *trial) client(i int) func(name string, opts ...lock.Option) lock.Locker {
 	if bits.OnesCount(uint(i))%2 == 0 {
 		return t.h.New
@@ -96,17 +96,17 @@ func newcomers(t *trial) {
 	t.waitQueued(0)
 }
 
-// handedOff is for how long a holder stays in turns. After a hand-off within a process, the holder is shown among the waiters for about
-// 10 ms, and would be counted in the place of one that is not in the queue again yet.
+// handedOff is the minimum time of a hold in turns. After a hand-off within a process, the holder is listed among the waiters for
+// about 10 ms, and would be counted in place of one that is not queued again yet.
 const handedOff = 50 * time.Millisecond
 
-// Each waiter that has been served comes again. The holder of the lock waits until the
-// one before is in the queue again, so the next one is certain.
+// Each waiter that was served queues again. The lock holder waits until the previous holder is
+// queued again, so the next one is determined.
 func turns(t *trial) {
 	const guests, rounds = 6, 6
 	var mu sync.Mutex
 	var order []int
-	again := guests // how many come again
+	again := guests // number of guests that queue again
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	var all sync.WaitGroup
 	for i := range guests {
@@ -126,7 +126,7 @@ func turns(t *trial) {
 					others = again
 				}
 				mu.Unlock()
-				for range 2 { // the first look may count this guest itself
+				for range 2 { // the first check may count this guest itself
 					time.Sleep(handedOff)
 					if err := t.waitQueuedErr(others); err != nil {
 						t.broken("while guest %d holds the lock: %v", i, err)
@@ -187,7 +187,7 @@ func tryLockAndTheQueue(t *trial) {
 	t.free(t.lock)
 }
 
-// The waiter keeps the lock until it is certain that no TryLock had it before.
+// The waiter keeps the lock until it is certain that no TryLock acquired it first.
 func tryLockDoesNotOvertake(t *trial) {
 	for i := range 10 {
 		h := t.must(t.client(i)(t.lock).Lock(t.ctx))
@@ -229,10 +229,10 @@ func canceledInQueue(t *trial) {
 	for i := range 8 {
 		waiters = append(waiters, c.join(t.client(i)(t.lock, forever)))
 	}
-	for _, i := range []int{3, 2, 0, 7} { // in the middle, one of each client, and at both ends
+	for _, i := range []int{3, 2, 0, 7} { // two in the middle, one of each client, and both ends
 		c.leave(waiters[i])
 	}
-	c.join(t.h.Other(t.lock)) // the end of the queue is where it should be
+	c.join(t.h.Other(t.lock)) // joins at the end of the queue, which must still be correct
 	t.unlock(h)
 	c.want(1, 4, 5, 6, 8)
 	t.waitQueued(0)
@@ -255,8 +255,8 @@ func limitedWaitInQueue(t *trial) {
 	t.free(t.lock)
 }
 
-// The first waiter is cancelled at the moment of the unlock. Whether it is served
-// or not, the second is.
+// The first waiter is canceled at the same time as the unlock. Whether it is served or not, the
+// second one is.
 func canceledWhenFirst(t *trial) {
 	for i := range 20 {
 		h := t.must(t.client(i)(t.lock).Lock(t.ctx))
@@ -292,7 +292,7 @@ func heartbeats(t *trial) {
 	t.waitQueued(0)
 }
 
-// The holder does not unlock. Its lease begins when all waiters are in the queue.
+// The holder does not unlock. Its lease starts when all waiters are in the queue.
 func leaseEnds(t *trial) {
 	h := t.must(t.h.New(t.lock).Lock(t.ctx))
 	fixed := t.wait(t.h.New(t.lock, lock.WithFixedLease(t.h.Watchdog/4)))

@@ -31,7 +31,7 @@ func TestFairRules(t *testing.T) {
 	t.Run("fair", func(t *testing.T) { keeps(t, fairRules, locks) })
 }
 
-// flaw is the defect of processLocks.
+// flaw is the bug of processLocks.
 type flaw int
 
 const (
@@ -50,8 +50,8 @@ const (
 	noHeartbeats
 )
 
-// processLocks is a fair lock for this process alone: plain locks, and a queue in front of each of them. Redis' fair lock
-// cannot be made wrong from outside; this one can.
+// processLocks implements fair locks within this process: plain locks, each with a queue in front of it. The fair lock in
+// Redis cannot be broken from outside, but this one can.
 type processLocks struct {
 	flaw flaw
 
@@ -60,16 +60,16 @@ type processLocks struct {
 }
 
 type processQueue struct {
-	places []*queueEntry // in the order of arrival, unless the flaw says otherwise
-	owner  uint64        // the number of the owner that holds the lock, 0 if none does
+	places []*queueEntry // in order of arrival, unless the flaw changes it
+	owner  uint64        // number of the owner that holds the lock, 0 if none does
 	holds  int
-	client string // of the last holder
+	client string // client of the last holder
 }
 
 type queueEntry struct {
 	client string
 	until  time.Time // when it counts as dead
-	called bool      // an unlock has called it
+	called bool      // an unlock has notified it
 	gone   bool      // its waiter has left
 }
 
@@ -184,7 +184,7 @@ func (l *processLock) join() *queueEntry {
 	return p
 }
 
-// leave removes p from the queue, or leaves it there without a waiter.
+// leave removes p from the queue, or leaves it there without a waiter if stays is true.
 func (l *processLock) leave(p *queueEntry, stays bool) {
 	l.d.mu.Lock()
 	defer l.d.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *processLock) turn(p *queueEntry) bool {
 	if l.d.flaw == noHeartbeats {
 		for n := len(line.places); n > 0 && time.Now().After(line.places[0].until); n-- {
 			dead := line.places[0]
-			dead.until = time.Now().Add(time.Hour) // comes again
+			dead.until = time.Now().Add(time.Hour) // queued again at the end
 			line.places = append(line.places[1:], dead)
 		}
 	}
@@ -224,7 +224,7 @@ func (l *processLock) turn(p *queueEntry) bool {
 	return p == first
 }
 
-// take acquires the lock if it is free, and leaves the queue.
+// take acquires the lock if it is free, and removes p from the queue.
 func (l *processLock) take(ctx context.Context, p *queueEntry) (lock.Hold, error) {
 	h, err := l.locker.TryLock(ctx)
 	if err != nil {
@@ -254,7 +254,7 @@ func (l *processLock) take(ctx context.Context, p *queueEntry) (lock.Hold, error
 	}}, nil
 }
 
-// Without a flaw, processLocks break no rule, so the rules that the others break are broken by their flaws.
+// Without a flaw, processLocks breaks no rule. When a rule is broken, the flaw is therefore the reason.
 func TestFairRules_withoutAFlaw(t *testing.T) {
 	t.Parallel()
 	keeps(t, fairRules, func(a, b *client.Client) (Harness, RWHarness) { return (&processLocks{}).harness(a, b), RWHarness{} })

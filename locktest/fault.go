@@ -11,14 +11,14 @@ import (
 	"github.com/leasehold-go/leasehold/internal/keys"
 )
 
-// faults is what goes wrong on a Server at this moment. The zero value is nothing.
+// faults has the current faults of a Server. The zero value has none.
 type faults struct {
 	mu     sync.Mutex
 	down   bool
-	frozen time.Time       // no command runs before then
+	frozen time.Time       // no command runs until then
 	up     chan struct{}   // closed by Up; nil if no command waits for the end of a fault
 	delay  time.Duration   // before each command
-	denied map[string]bool // commands
+	denied map[string]bool // denied commands
 	conns  map[*conn]bool  // open connections
 }
 
@@ -55,7 +55,7 @@ func (f *faults) connected(c net.Conn) (net.Conn, error) {
 func (f *faults) before(command string) (refusal string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for due := time.Now().Add(f.delay); ; { // another Freeze can begin in the meantime
+	for due := time.Now().Add(f.delay); ; { // Freeze can be called again in the meantime
 		wait := max(time.Until(due), time.Until(f.frozen))
 		if wait <= 0 {
 			break
@@ -156,8 +156,8 @@ func (s *Server) Lose(name string) bool {
 	return lost
 }
 
-// isLease reports whether suffix is what a key with leases has after the name: ":timeout" for a semaphore, and
-// ":<uuid>:<number>:rwlock_timeout:<n>" for a read/write lock.
+// isLease reports whether suffix is the part after the name in a key with leases. It is ":timeout" for a
+// semaphore, and ":<uuid>:<number>:rwlock_timeout:<n>" for a read/write lock.
 func isLease(suffix string) bool {
 	parts := strings.Split(suffix, ":")
 	return suffix == ":timeout" || len(parts) == 5 && parts[0] == "" && parts[3] == "rwlock_timeout"

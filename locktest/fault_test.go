@@ -95,7 +95,7 @@ func TestServer_Freeze_delayedCommand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *locktest.Server, _ *client.Client) {
-				r, done := s.Redis().Dedicate() // one connection, which set makes
+				r, done := s.Redis().Dedicate() // the first set opens this connection
 				defer done()
 				set := func() {
 					if err := r.Do(t.Context(), r.B().Set().Key("key").Value("value").Build()).Error(); err != nil {
@@ -168,14 +168,14 @@ func TestServer_Up_withoutClient(t *testing.T) {
 // Each command takes as long as Slow sets, until Up.
 func TestServer_Slow(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {
-		if err := must(t, c.NewLock("job")).Unlock(t.Context()); err != nil { // its scripts are known
+		if err := must(t, c.NewLock("job")).Unlock(t.Context()); err != nil { // loads its scripts
 			t.Fatal(err)
 		}
 		for _, d := range []time.Duration{40 * time.Millisecond, 0} {
 			s.Slow(d)
 			began := time.Now()
 			h := must(t, c.NewLock("job"))
-			if took := time.Since(began); took < d || d == 0 && took > 0 { // more on a new connection
+			if took := time.Since(began); took < d || d == 0 && took > 0 { // a new connection takes longer
 				t.Errorf("Lock took %v, want %v", took, d)
 			}
 			if err := h.Unlock(t.Context()); err != nil {

@@ -41,7 +41,7 @@ func RunFilter(t *testing.T, h FilterHarness) {
 	try(t, filterRules, Harness{filter: &h}, RWHarness{})
 }
 
-// filterRules are in the order of a filter's life.
+// filterRules are in the order of a filter's life cycle.
 var filterRules = []rule{
 	{name: "filter never made", says: "without Init every call fails with ErrNotInitialized, and Delete succeeds", test: filterNotInitialized},
 	{name: "filter made once", says: "Init makes a filter once; the same parameters again are no error, and others are ErrConfigMismatch", test: filterInitializedOnce},
@@ -54,12 +54,12 @@ var filterRules = []rule{
 	{name: "many adders", says: "under contention of two clients every element is found", test: manyAdders},
 }
 
-// filters returns handles of the trial's filter, one of each client.
+// filters returns a handle of the trial's filter for each client.
 func (t *trial) filters() (a, b Filter) {
 	return t.h.filter.New(t.lock), t.h.filter.Other(t.lock)
 }
 
-// mustInit makes the filter.
+// mustInit creates the filter.
 func (t *trial) mustInit(f Filter, n uint64, p float64) {
 	t.Helper()
 	if created, err := f.Init(t.ctx, n, p); !created || err != nil {
@@ -67,7 +67,7 @@ func (t *trial) mustInit(f Filter, n uint64, p float64) {
 	}
 }
 
-// mustAdd adds elements, none of which was there.
+// mustAdd adds elements, and fails unless all of them are new.
 func (t *trial) mustAdd(f Filter, elements ...[]byte) {
 	t.Helper()
 	if n, err := f.Add(t.ctx, elements...); err != nil || n > len(elements) {
@@ -75,7 +75,7 @@ func (t *trial) mustAdd(f Filter, elements ...[]byte) {
 	}
 }
 
-// mustFind fails unless all elements are found by each of filters.
+// mustFind fails unless each of filters contains all elements.
 func (t *trial) mustFind(elements [][]byte, filters ...Filter) {
 	t.Helper()
 	for _, f := range filters {
@@ -93,7 +93,7 @@ func (t *trial) mustFind(elements [][]byte, filters ...Filter) {
 	}
 }
 
-// elements returns n elements of the kind.
+// elements returns n different elements for this kind.
 func elements(kind string, n int) (all [][]byte) {
 	for i := range n {
 		all = append(all, fmt.Appendf(nil, "%s %d", kind, i))
@@ -173,7 +173,7 @@ func fewFalsePositives(t *trial) {
 			n++
 		}
 	}
-	if err != nil || len(found) != 1000 || n > 80 { // 35 are to be expected
+	if err != nil || len(found) != 1000 || n > 80 { // 35 are expected
 		t.broken("%d of %d elements are found that were never added, error %v", n, len(found), err)
 	}
 }
@@ -196,7 +196,7 @@ func addedTwice(t *trial) {
 func filterInitializedAgain(t *trial) {
 	a, b := t.filters()
 	t.mustInit(a, 100, 0.01)
-	t.mustAdd(a, []byte("first")) // a knows the parameters now
+	t.mustAdd(a, []byte("first")) // now a has cached the parameters
 	if err := b.Delete(t.ctx); err != nil {
 		t.broken("delete: %v", err)
 	}

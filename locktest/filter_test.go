@@ -13,7 +13,7 @@ import (
 
 type filterMaker = func(name string) Filter
 
-// filtering is a harness of filters, each changed by wrap.
+// filtering returns a harness of filters that wrap has changed.
 func filtering(wrap func(filterMaker) filterMaker) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) filterMaker {
 		return wrap(func(name string) Filter { return c.NewBloomFilter(name) })
@@ -28,7 +28,7 @@ func TestFilterRules(t *testing.T) {
 	keeps(t, filterRules, filtering(func(mk filterMaker) filterMaker { return mk }))
 }
 
-// wrongFilter is a filter with some wrong calls.
+// wrongFilter is a filter with some incorrect methods.
 type wrongFilter struct {
 	Filter
 	init     func(ctx context.Context, f Filter, n uint64, p float64) (bool, error)

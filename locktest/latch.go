@@ -43,7 +43,7 @@ type LatchHarness struct {
 //	})
 func RunLatch(t *testing.T, h LatchHarness) { try(t, latchRules, Harness{latch: &h}, RWHarness{}) }
 
-// latchRules are in the order of a latch's life.
+// latchRules are in the order of a latch's life cycle.
 var latchRules = []rule{
 	{name: "never made", says: "every call on a latch that nobody made fails with ErrNotInitialized, and Delete succeeds", test: latchNotCreated},
 	{name: "bad counts", says: "a count below 1 or above MaxCount, and a part without a name or with a long one, are errors that change nothing", test: badCounts},
@@ -59,10 +59,10 @@ var latchRules = []rule{
 	{name: "many count", says: "under contention of two clients each count is left once, and one caller opens the latch", test: manyCount},
 }
 
-// latches returns handles of the trial's latch, one of each client.
+// latches returns a handle of the trial's latch for each client.
 func (t *trial) latches() (a, b Latch) { return t.h.latch.New(t.lock), t.h.latch.Other(t.lock) }
 
-// make makes the latch.
+// make creates the latch.
 func (t *trial) make(l Latch, n int64) {
 	t.Helper()
 	if created, err := l.TrySetCount(t.ctx, n); err != nil || !created {
@@ -70,7 +70,7 @@ func (t *trial) make(l Latch, n int64) {
 	}
 }
 
-// left fails unless a call has said that so many are left.
+// left returns a check that a call returned this remaining count.
 func (t *trial) left(want int64) func(got int64, err error) {
 	t.Helper()
 	return func(got int64, err error) {
@@ -81,14 +81,14 @@ func (t *trial) left(want int64) func(got int64, err error) {
 	}
 }
 
-// ending is a call that waits, in a goroutine of its own.
+// ending is a waiting call in its own goroutine.
 type ending struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has returned
-	err    error         // what it returned
+	err    error         // the returned error
 }
 
-// begin begins a call that waits. It ends with the trial at the latest.
+// begin starts a waiting call. It ends with the trial at the latest.
 func (t *trial) begin(wait func(ctx context.Context) error) *ending {
 	ctx, cancel := context.WithCancel(t.ctx)
 	e := &ending{cancel: cancel, done: make(chan struct{})}
@@ -99,7 +99,7 @@ func (t *trial) begin(wait func(ctx context.Context) error) *ending {
 	return e
 }
 
-// waitOn fails if one of the waits ends within a while.
+// waitOn fails if any of the waits ends within aWhile.
 func (t *trial) waitOn(waits ...*ending) {
 	t.Helper()
 	time.Sleep(aWhile)
@@ -112,7 +112,7 @@ func (t *trial) waitOn(waits ...*ending) {
 	}
 }
 
-// ended waits until the waits end, and fails unless they are without an error.
+// ended waits until the waits end, and fails if any of them returns an error.
 func (t *trial) ended(waits ...*ending) {
 	t.Helper()
 	for i, w := range waits {
@@ -131,7 +131,8 @@ func (t *trial) failed(target error, waits ...*ending) {
 	}
 }
 
-// deleted waits until the waits end, and fails unless they say that the object was deleted. A call that is late finds none.
+// deleted waits until the waits end, and fails unless they report that the object was deleted. A call that starts too late
+// finds no object.
 func (t *trial) deleted(waits ...*ending) {
 	t.Helper()
 	for _, w := range waits {
@@ -141,7 +142,7 @@ func (t *trial) deleted(waits ...*ending) {
 	}
 }
 
-// named fails unless err matches target, and names an operation and the object. A nil target stands for any error.
+// named fails unless err matches target, and names an operation and the object. A nil target matches any error.
 func (t *trial) named(err, target error) {
 	t.Helper()
 	var e *lock.Error
@@ -267,10 +268,10 @@ func rounds(t *trial) {
 	for range 3 {
 		t.make(a, 1)
 		w := t.begin(b.Wait)
-		time.Sleep(10 * aWhile) // it looks at this round
+		time.Sleep(10 * aWhile) // w reads this round
 		t.waitOn(w)
 		t.left(0)(a.CountDown(t.ctx))
-		t.make(a, 1) // w may look again only after it
+		t.make(a, 1) // the next read of w may come after this
 		next := t.begin(b.Wait)
 		t.ended(w)
 		t.waitOn(next)
@@ -309,13 +310,13 @@ func canceledLatchWait(t *trial) {
 	t.ended(waits...)
 }
 
-// cancelSome begins waits at two handles. Of these, it cancels some at once and some after a while, and it
-// returns the others, which still wait.
+// cancelSome starts waits with two handles. It cancels some of them immediately and some after a while,
+// and returns the others, which are still waiting.
 func (t *trial) cancelSome(a, b func(context.Context) error) (others []*ending) {
 	others = []*ending{t.begin(a), t.begin(b)}
 	for i, wait := range []func(context.Context) error{a, b, a, b} {
 		w := t.begin(wait)
-		if i > 1 { // it listens by then
+		if i > 1 { // by then it is subscribed
 			t.waitOn(w)
 		}
 		w.cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/latch"
 )
 
-// latches is a harness of latches, each changed by wrap.
+// latches returns a harness of latches that wrap has changed.
 func latches(wrap func(mk func(name string) Latch) func(name string) Latch) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) func(string) Latch {
 		return wrap(func(name string) Latch { return c.NewLatch(name) })
@@ -27,7 +27,7 @@ func TestLatchRules(t *testing.T) {
 	keeps(t, latchRules, latches(func(mk func(string) Latch) func(string) Latch { return mk }))
 }
 
-// wrongLatch is a latch with some wrong calls.
+// wrongLatch is a latch with some incorrect methods.
 type wrongLatch struct {
 	Latch
 	wait   func(ctx context.Context, l Latch) error

@@ -45,7 +45,7 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 	try(t, limiterRules, Harness{limiter: &h}, RWHarness{})
 }
 
-// limiterRules are in the order in which a caller meets them.
+// limiterRules are in the order in which a user meets them.
 var limiterRules = []rule{
 	{name: "burst", says: "as many units as the burst pass at once, of all clients together, and of each key", test: burst},
 	{name: "all or none of the units", says: "Take takes all units of all limits or none, and TakeUpTo those that are there", test: allPermitsOrNone},
@@ -61,18 +61,18 @@ var limiterRules = []rule{
 	{name: "many takers", says: "under contention of two clients no more units pass than the burst", test: manyTakers},
 }
 
-// slow is a limit of n units at once that come back too slowly to count.
+// slow is a limit of n permits at once that refills too slowly to matter.
 func slow(n int64) ratelimit.Limit {
 	return ratelimit.Limit{Rate: 1, Per: 24 * time.Hour, Burst: n}
 }
 
-// limiters returns handles of the trial's limiter, one of each client.
+// limiters returns a handle of the trial's limiter for each client.
 func (t *trial) limiters(limits ...ratelimit.Limit) (a, b Limiter) {
-	name := strings.ReplaceAll(t.lock, ":", "-") // a colon ends the name of a limiter
+	name := strings.ReplaceAll(t.lock, ":", "-") // the name of a limiter must not contain a colon
 	return t.h.limiter.New(name, limits...), t.h.limiter.Other(name, limits...)
 }
 
-// decides returns a check that a decision is this one.
+// decides returns a check for a decision.
 func (t *trial) decides(ok bool, taken, remaining int64) func(ratelimit.Decision, error) ratelimit.Decision {
 	t.Helper()
 	return func(d ratelimit.Decision, err error) ratelimit.Decision {
@@ -84,7 +84,7 @@ func (t *trial) decides(ok bool, taken, remaining int64) func(ratelimit.Decision
 	}
 }
 
-// waitForReset waits until what the key owes is as it should be.
+// waitForReset waits until is returns true for the time until the full quota is available.
 func (t *trial) waitForReset(l Limiter, what string, is func(resetAfter time.Duration) bool) time.Duration {
 	t.Helper()
 	for {
@@ -189,12 +189,12 @@ func refills(t *trial) {
 
 func waitsInOrder(t *trial) {
 	end, _ := t.ctx.Deadline()
-	every := (time.Until(end) / 12).Truncate(time.Millisecond) // 5 s: a busy machine reads a debt before half of it is gone
+	every := (time.Until(end) / 12).Truncate(time.Millisecond) // 5 s, so that even a busy machine reads the used quota before half of it is refilled
 	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: every, Burst: 1})
 	began := time.Now()
 	t.decides(true, 1, 0)(a.Take(t.ctx, "key", 1))
 	var waits []*ending
-	var turns [4]atomic.Int64 // how long after began each is served
+	var turns [4]atomic.Int64 // time from began until each caller is served
 	for i := range turns {
 		owed := t.waitForReset(b, "a debt", func(d time.Duration) bool { return d > 0 })
 		read := time.Now()
@@ -203,8 +203,8 @@ func waitsInOrder(t *trial) {
 			return []Limiter{a, b}[i%2].Wait(ctx, "key", 1)
 		}))
 		asked := read
-		t.waitForReset(b, "another unit", func(d time.Duration) bool { // the caller is in line
-			more := d > 0 && d+asked.Sub(read) > owed+every/4 // so much of owed has come back, at least
+		t.waitForReset(b, "another unit", func(d time.Duration) bool { // the caller is queued
+			more := d > 0 && d+asked.Sub(read) > owed+every/4 // at least as much of owed has been refilled by then
 			asked = time.Now()                                // before the next Peek
 			return more
 		})
@@ -212,7 +212,8 @@ func waitsInOrder(t *trial) {
 	t.decides(false, 0, 0)(b.Take(t.ctx, "key", 1))
 	t.ended(waits...)
 	for i := range turns {
-		// No earlier than its turn: so no caller passed another, also where a machine wakes several late.
+		// No caller is served before its turn, so none overtakes another. This check works even if the
+		// machine wakes several callers late.
 		if took, due := time.Duration(turns[i].Load()), time.Duration(i+1)*every; took < due-every/10 {
 			t.broken("caller %d is served after %v, want %v at least", i, took, due)
 		}
@@ -221,7 +222,7 @@ func waitsInOrder(t *trial) {
 
 func turnAfterTheDeadline(t *trial) {
 	a, b := t.limiters(slow(1))
-	if err := a.Wait(t.ctx, "key", 1); err != nil { // it is there
+	if err := a.Wait(t.ctx, "key", 1); err != nil { // a permit is available
 		t.broken("wait: %v", err)
 	}
 	before := t.decides(false, 0, 0)(b.Peek(t.ctx, "key"))
@@ -239,7 +240,7 @@ func turnAfterTheDeadline(t *trial) {
 
 func canceledPermits(t *trial) {
 	end, _ := t.ctx.Deadline()
-	every := (time.Until(end) * 4 / 5).Truncate(time.Millisecond) // two units do not come back by themselves in the time of the trial
+	every := (time.Until(end) * 4 / 5).Truncate(time.Millisecond) // two permits are not refilled within the time of the trial
 	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: every, Burst: 1})
 	began := time.Now()
 	t.decides(true, 1, 0)(a.Take(t.ctx, "key", 1))
@@ -254,12 +255,12 @@ func canceledPermits(t *trial) {
 func permitsForTheNextCall(t *trial) {
 	a, b := t.limiters(ratelimit.Limit{Rate: 1, Per: time.Hour, Burst: 3})
 	t.decides(true, 1, 2)(a.Take(t.ctx, "key", 1))
-	ctx, cancel := context.WithCancel(context.Background()) // without an end: the turn comes in an hour
+	ctx, cancel := context.WithCancel(context.Background()) // without a deadline, because the turn comes in an hour
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- a.Wait(ctx, "key", 3) }()
 	t.waitForReset(b, "four units", func(d time.Duration) bool { return d > 3*time.Hour })
-	t.decides(false, 0, 0)(a.Take(t.ctx, "key", 2)) // a refusal that a client can remember
+	t.decides(false, 0, 0)(a.Take(t.ctx, "key", 2)) // a rejection that a client can cache
 	cancel()
 	t.named(<-done, context.Canceled)
 	t.decides(true, 2, 0)(a.Take(t.ctx, "key", 2))
@@ -270,7 +271,7 @@ func resets(t *trial) {
 	t.decides(true, 2, 0)(a.Take(t.ctx, "key", 2))
 	t.decides(true, 1, 1)(b.Take(t.ctx, "other", 1))
 	for _, l := range []Limiter{a, b} {
-		t.decides(false, 0, 0)(l.Take(t.ctx, "key", 2)) // a refusal that a client can remember
+		t.decides(false, 0, 0)(l.Take(t.ctx, "key", 2)) // a rejection that a client can cache
 	}
 	reset := func(l Limiter) {
 		t.Helper()

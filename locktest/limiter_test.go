@@ -13,7 +13,7 @@ import (
 
 type limiterMaker = func(name string, limits ...ratelimit.Limit) Limiter
 
-// limiting is a harness of limiters, each changed by wrap.
+// limiting returns a harness of limiters that wrap has changed.
 func limiting(wrap func(limiterMaker) limiterMaker) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) limiterMaker {
 		return wrap(func(name string, limits ...ratelimit.Limit) Limiter {
@@ -30,7 +30,7 @@ func TestLimiterRules(t *testing.T) {
 	keeps(t, limiterRules, limiting(func(mk limiterMaker) limiterMaker { return mk }))
 }
 
-// wrongLimiter is a limiter with some wrong calls.
+// wrongLimiter is a limiter with some incorrect methods.
 type wrongLimiter struct {
 	Limiter
 	take   func(ctx context.Context, l Limiter, key string, n int64) (ratelimit.Decision, error)

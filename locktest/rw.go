@@ -31,7 +31,7 @@ type RWHarness struct {
 	Watchdog time.Duration
 }
 
-// rwRules are the rules of a read/write lock beyond those of each side alone.
+// rwRules are the rules of a read/write lock in addition to those of each side alone.
 var rwRules = []rule{
 	{name: "readers share", says: "any number of owners read at once, of the same client and of others", test: readersShare},
 	{name: "readers unlock apart", says: "a reader gives back its own hold, once, and no other reader's", test: readersUnlockSeparately},
@@ -73,7 +73,7 @@ func RunRW(t *testing.T, h RWHarness) {
 	}
 }
 
-// rwPart is a part of RunRW: rules, and the sides that they test.
+// rwPart is a part of RunRW: its rules, and the sides that they test.
 type rwPart struct {
 	name       string
 	rules      []rule
@@ -87,7 +87,7 @@ var rwParts = []rwPart{
 	{"write beside read", rulesFor(writing), writes, reads},
 }
 
-// harness returns a Harness whose New and Other make one side of a lock each.
+// harness returns a Harness in which New returns one side of a lock and Other returns one side.
 func (p rwPart) harness(h RWHarness) Harness {
 	return Harness{
 		New:      func(name string, opts ...lock.Option) lock.Locker { return p.one(h.New(name, opts...)) },
@@ -99,10 +99,10 @@ func (p rwPart) harness(h RWHarness) Harness {
 func reads(l RW) lock.Locker  { return l.Read() }
 func writes(l RW) lock.Locker { return l.Write() }
 
-// rulesFor returns the rules of Run that also hold between two sides.
+// rulesFor returns the rules of Run that also apply between two sides.
 func rulesFor(s sides) []rule { return rulesOf(rules, s) }
 
-// rulesOf returns those of all that also hold so.
+// rulesOf returns the rules that also apply to s.
 func rulesOf(all []rule, s sides) (some []rule) {
 	for _, r := range all {
 		if r.sides&s != 0 {
@@ -112,8 +112,8 @@ func rulesOf(all []rule, s sides) (some []rule) {
 	return some
 }
 
-// read and write return sides of the trial's lock, of New's
-// client; otherRead and otherWrite of the other one.
+// read and write return the sides of the trial's lock, for the client of New. otherRead and
+// otherWrite return them for the other client.
 func (t *trial) read(opts ...lock.Option) lock.Locker  { return t.rw.New(t.lock, opts...).Read() }
 func (t *trial) write(opts ...lock.Option) lock.Locker { return t.rw.New(t.lock, opts...).Write() }
 
@@ -122,7 +122,7 @@ func (t *trial) otherWrite(opts ...lock.Option) lock.Locker {
 	return t.rw.Other(t.lock, opts...).Write()
 }
 
-// waitUntilReadersWait waits until no more readers enter, because w waits to write.
+// waitUntilReadersWait waits until w, a waiting writer, keeps new readers out.
 func (t *trial) waitUntilReadersWait(w *waiter) {
 	t.Helper()
 	for pause := firstPause; ; pause = pause.rest() {
@@ -146,8 +146,9 @@ func (t *trial) waitUntilReadersWait(w *waiter) {
 	}
 }
 
-// wantReadersEnter checks that readers of both clients may enter: at once, and when the
-// clock has moved, as a reader may enter that comes in the same instant as a waiting writer.
+// wantReadersEnter checks that readers of both clients can acquire the lock, immediately and after
+// the clock has advanced. The second check is needed because a reader that arrives at the same
+// instant as a waiting writer may be admitted.
 func (t *trial) wantReadersEnter() {
 	t.Helper()
 	for range 2 {
@@ -290,7 +291,7 @@ func tokensOfReaders(t *trial) {
 			if again.Token() != last {
 				t.broken("a reentry has token %d, the writer %d", again.Token(), last)
 			}
-			time.Sleep(work) // time may stand still otherwise
+			time.Sleep(work) // otherwise time may not advance
 			t.unlock(again, w)
 			beside := t.must(l.Read().Lock(t.ctx))
 			for _, r := range []lock.Hold{under, beside} {
@@ -307,7 +308,7 @@ func readingUnderWriting(t *trial) {
 	w := t.must(t.write().Lock(t.ctx))
 	r := t.must(t.read().Lock(w.Context()))
 	more := t.must(t.read().TryLock(r.Context()))
-	again := t.must(t.write().Lock(more.Context())) // it writes already, so this is no upgrade
+	again := t.must(t.write().Lock(more.Context())) // it already writes, so this is no upgrade
 	for _, h := range []lock.Hold{again, more, r} {
 		t.unlock(h)
 		t.held(t.lock)
@@ -382,7 +383,7 @@ func readersEnterTogether(t *trial) {
 	}
 	t.waiting(readers...)
 	t.unlock(w)
-	t.unlock(t.got(readers...)...) // no reader leaves before all are in
+	t.unlock(t.got(readers...)...) // no reader unlocks before all of them hold the lock
 	t.free(t.lock)
 }
 
@@ -481,9 +482,9 @@ func tryLockOfAWriter(t *trial) {
 func leasesOfReaders(t *trial) {
 	short := t.h.Watchdog / 4
 	dies := t.must(t.read(lock.WithFixedLease(short)).Lock(t.ctx))
-	dead := time.After(short + 50*time.Millisecond) // on the server, too
+	dead := time.After(short + 50*time.Millisecond) // expired on the server as well
 	lives := t.must(t.otherRead().Lock(t.ctx))
-	long := t.must(t.read(lock.WithFixedLease(10 * t.h.Watchdog)).Lock(t.ctx)) // as long as the rule takes, on a busy machine, too
+	long := t.must(t.read(lock.WithFixedLease(10 * t.h.Watchdog)).Lock(t.ctx)) // longer than the test takes, even on a busy machine
 
 	select {
 	case <-dies.Context().Done():
@@ -496,7 +497,7 @@ func leasesOfReaders(t *trial) {
 	t.pass(t.h.Watchdog+t.h.Watchdog/4, lives)
 	t.held(t.lock)
 
-	// The long lease stays with its reader, and the lock with it.
+	// The long lease remains, and the lock stays held.
 	t.unlock(lives)
 	t.pass(t.h.Watchdog+t.h.Watchdog/4, long)
 	t.held(t.lock)

@@ -27,10 +27,10 @@ func TestRWRules(t *testing.T) {
 	}
 }
 
-// rwMaker makes the locks of one client.
+// rwMaker returns the locks of one client.
 type rwMaker = func(name string, opts ...option) RW
 
-// rwLocks is a harness of read/write locks, each changed by wrap.
+// rwLocks returns a harness of read/write locks that wrap has changed.
 func rwLocks(a, b *client.Client, wrap func(rwMaker) rwMaker) RWHarness {
 	return RWHarness{
 		New:      wrap(func(name string, opts ...option) RW { return a.NewRWLock(name, opts...) }),
@@ -53,12 +53,13 @@ type twoSides struct{ read, write locker }
 func (s twoSides) Read() locker  { return s.read }
 func (s twoSides) Write() locker { return s.write }
 
-// ownerless ignores the caller's owner.
+// ownerless ignores the owner that the context carries.
 func ownerless(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 	return acquire(lock.ContextWithNewOwner(ctx), l, wait)
 }
 
-// outlives makes another owner continue a Lock whose caller has left, until the client is closed.
+// outlives continues a Lock with another owner after its caller has left, until the client is
+// closed.
 func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	got := make(chan lock.Hold)
 	go func() {
@@ -80,7 +81,7 @@ func outlives(ctx context.Context, l locker) (lock.Hold, error) {
 	}
 }
 
-// leavesALock leaves a Lock behind with outlives, for a caller that has left.
+// leavesALock leaves a Lock behind as outlives does, for a caller that has left.
 func leavesALock(ctx context.Context, l locker) {
 	ctx, cancel := context.WithTimeout(ctx, aWhile)
 	defer cancel()
@@ -96,7 +97,7 @@ type readerList struct {
 type reader struct {
 	lock.Hold
 	owner uint64
-	after func() // the work that was put off until it ends
+	after func() // the work deferred until it ends
 }
 
 // add returns the hold of a reader that is in the list.
@@ -113,7 +114,7 @@ func (b *readerList) add(_ locker, h lock.Hold) lock.Hold {
 	}}
 }
 
-// take removes a reader for which which is true, and returns nil if there is none.
+// take removes and returns the first reader for which which is true, or nil if there is none.
 func (b *readerList) take(which func(*reader) bool) *reader {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,12 +306,12 @@ func TestRWRules_canBeBroken(t *testing.T) {
 	testBroken(t, rwRules, locks)
 }
 
-// The rules of Run that hold between two sides can be broken there, too.
+// The rules of Run that apply between two sides can be broken there, too.
 func TestRulesOfSides_canBeBroken(t *testing.T) {
 	t.Parallel()
 	for _, p := range rwParts {
 		if p.name == "read and write" {
-			continue // these have wrong locks of their own
+			continue // these have their own wrong locks
 		}
 		var locks []wrong
 		for _, w := range ways {

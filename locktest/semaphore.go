@@ -53,13 +53,13 @@ func RunSemaphore(t *testing.T, h SemaphoreHarness) {
 	})
 }
 
-// semaphoreParts are the rules that hold for a semaphore with one permit.
+// semaphoreParts are the rules that apply to a semaphore with one permit.
 var semaphoreParts = map[string][]rule{
 	"one_permit":            rulesOf(rules, permits),
 	"one_permit_in_a_queue": rulesOf(fairRules, permits),
 }
 
-// one returns a Harness whose locks are semaphores with one permit.
+// one returns a Harness in which each lock is a semaphore with one permit.
 func (h SemaphoreHarness) one() Harness {
 	return Harness{
 		New:      func(name string, opts ...lock.Option) lock.Locker { return h.New(name, 1, 1, opts...) },

@@ -10,7 +10,7 @@ import (
 
 type taker func(name string, total, n int, opts ...lock.Option) lock.Locker
 
-// semaphores is a harness of semaphores, each changed by wrap.
+// semaphores returns a harness of semaphores that wrap has changed.
 func semaphores(wrap func(taker) taker) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) taker {
 		return wrap(func(name string, total, n int, opts ...lock.Option) lock.Locker {

@@ -140,7 +140,7 @@ func (s *Server) connect(tb testing.TB) rueidis.Client {
 	tb.Helper()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"locktest:6379"}, // only a name
-		// In a bubble, the client's own PING comes at no instant at which a test does anything. One that begins as the client is
+		// In a bubble, the client's own PING must not coincide with an action of a test. A PING that starts while the client is
 		// closed can make Close wait forever (rueidis 1.0.79).
 		Dialer: net.Dialer{KeepAlive: time.Second + 7},
 		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
@@ -150,7 +150,7 @@ func (s *Server) connect(tb testing.TB) rueidis.Client {
 			}
 			return s.faults.connected(conn)
 		},
-		DisableCache: true, // it has no CLIENT TRACKING
+		DisableCache: true, // the server does not support CLIENT TRACKING
 	})
 	if err != nil {
 		tb.Fatalf("locktest: %v", err)

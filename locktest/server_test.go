@@ -44,8 +44,8 @@ func TestServer_leaseEndsInVirtualTime(t *testing.T) {
 	})
 }
 
-// 1: A holds the lock, for minutes. 2: B waits for it. 3: A unlocks, and B has it at the same instant: a message woke it,
-// not its own poll.
+// 1: A holds the lock for minutes. 2: B waits for it. 3: A unlocks, and B acquires it at the same instant, because of a
+// notification, not because of its own poll.
 func TestServer_unlockWakesAnotherClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestServer_unlockWakesAnotherClient(t *testing.T) {
 			woken <- time.Now()
 		}()
 
-		// A little more than full seconds, at which B polls.
+		// Not a whole number of seconds, because B polls at whole seconds.
 		time.Sleep(5*time.Minute + 123*time.Millisecond)
 		unlocked := time.Now()
 		if err := held.Unlock(t.Context()); err != nil { // 3
@@ -104,7 +104,7 @@ func TestServer_keyDeleted(t *testing.T) {
 	})
 }
 
-// While time stops, tokens made from time are equal, and tokens of a counter grow.
+// While time does not advance, tokens from the clock are equal, and tokens from a counter grow.
 func TestServer_tokensWhileTimeStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

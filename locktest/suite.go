@@ -41,7 +41,7 @@ type Harness struct {
 	filter    *FilterHarness    // of RunFilter
 }
 
-// rule is one thing that every lock of a kind must keep.
+// rule is one requirement for every lock of a type.
 type rule struct {
 	name string
 	says string
@@ -50,17 +50,17 @@ type rule struct {
 	sides sides
 }
 
-// sides says whether a rule also holds for a semaphore with one permit, or for a read/write lock, when New makes one
-// side of it and Other makes the other.
+// sides are the combinations to which a rule also applies: a semaphore with one permit, or a read/write lock of
+// which New returns one side and Other returns one side.
 type sides int
 
 const (
-	reading sides = 1 << iota // New reads, and Other writes
-	writing                   // New writes, and Other reads
-	permits                   // both take a permit of a semaphore that has one
+	reading sides = 1 << iota // New returns the read side, Other the write side
+	writing                   // New returns the write side, Other the read side
+	permits                   // both acquire the permit of a semaphore with one permit
 )
 
-// rules are in the order of a lock's life.
+// rules are in the order of a lock's life cycle.
 var rules = []rule{
 	{"free lock", "a free lock is granted, and its hold is valid", freeLock, reading | permits},
 	{"exclusion", "two holds of different owners are never valid at once", exclusion, reading | writing | permits},
@@ -96,7 +96,7 @@ var rules = []rule{
 // rule.
 func Run(t *testing.T, h Harness) { try(t, rules, h, RWHarness{}) }
 
-// try tries every rule, each in a subtest.
+// try tests every rule, each in a subtest.
 func try(t *testing.T, rules []rule, h Harness, rw RWHarness) {
 	run := fmt.Sprintf("locktest:%08x:", rand.Uint32())
 	for _, r := range rules {
@@ -107,7 +107,7 @@ func try(t *testing.T, rules []rule, h Harness, rw RWHarness) {
 	}
 }
 
-// try tests the rule on t, within the limit.
+// try tests the rule with t, within the limit.
 func (r rule) try(ctx context.Context, t *trial, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer t.waiters.Wait()
@@ -116,7 +116,7 @@ func (r rule) try(ctx context.Context, t *trial, limit time.Duration) {
 	r.test(t)
 }
 
-// trial is one test of one rule.
+// trial is one run of one rule.
 type trial struct {
 	testing.TB
 	h    Harness
@@ -168,7 +168,7 @@ func (t *trial) want(err error, targets ...error) {
 	}
 }
 
-// wantOnlyContextError fails if err, that of a context, says anything of the lock or of Redis.
+// wantOnlyContextError fails if err, the error of a canceled context, also matches an error of the lock or of Redis.
 func (t *trial) wantOnlyContextError(err error) {
 	t.Helper()
 	for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
@@ -200,29 +200,28 @@ func (t *trial) pass(d time.Duration, h lock.Hold) {
 	}
 }
 
-// aWhile is how long a test watches that something does not happen. On a machine so slow that
-// a broken lock takes longer, a rule may pass that should fail; a rule that should pass
-// never fails.
+// aWhile is how long a test checks that something does not happen. On a very slow machine, a broken
+// lock may pass a rule that it should fail. A correct lock never fails.
 const aWhile = 100 * time.Millisecond
 
-// replyTime is how long a wait lasts whose error is to say that another owner has the lock: long enough for the
-// reply that says so, even on a busy machine. An operation timeout is at most a quarter of the watchdog timeout.
+// replyTime is the duration of a wait whose error must report another owner. It is long enough for that reply,
+// even on a busy machine. An operation timeout is at most a quarter of the watchdog timeout.
 func (t *trial) replyTime() time.Duration { return max(500*time.Millisecond, t.h.Watchdog/4) }
 
-// work is how long a goroutine is inside in the tests with contention: long enough for a second one
-// that is let in by mistake to be seen.
+// work is how long a goroutine holds the lock in the tests with contention. It is long enough to
+// detect a second holder.
 const work = 100 * time.Microsecond
 
-// waiter is one Lock in a goroutine of its own.
+// waiter is a call of Lock in its own goroutine.
 type waiter struct {
 	cancel context.CancelFunc
-	begins chan struct{} // closed when Lock looks for the end of its context
+	begins chan struct{} // closed when Lock calls Done of its context
 	done   chan struct{} // closed when Lock has returned
-	hold   lock.Hold     // what it returned
+	hold   lock.Hold     // the returned hold
 	err    error
 }
 
-// wait begins a Lock. It ends with the trial at the latest.
+// wait starts a Lock. It ends with the trial at the latest.
 func (t *trial) wait(l lock.Locker) *waiter {
 	ctx, cancel := context.WithCancel(t.ctx)
 	w := &waiter{cancel: cancel, begins: make(chan struct{}), done: make(chan struct{})}
@@ -233,7 +232,7 @@ func (t *trial) wait(l lock.Locker) *waiter {
 	return w
 }
 
-// noticedContext is a context that tells when it is waited for.
+// noticedContext is a context that calls noticed when its Done is called.
 type noticedContext struct {
 	context.Context
 	noticed func()
@@ -244,7 +243,7 @@ func (c *noticedContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// got waits until the waiters have their holds.
+// got waits until the waiters have acquired their holds.
 func (t *trial) got(waiters ...*waiter) (holds []lock.Hold) {
 	t.Helper()
 	for _, w := range waiters {
@@ -254,7 +253,7 @@ func (t *trial) got(waiters ...*waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// waiting fails if one of the waiters gets the lock within a while.
+// waiting fails if any of the waiters acquires the lock within aWhile.
 func (t *trial) waiting(waiters ...*waiter) {
 	t.Helper()
 	time.Sleep(aWhile)
@@ -283,21 +282,21 @@ func (t *trial) gone(w *waiter) {
 	}
 }
 
-// crowd is a number of waiters that come one after the other and unlock as soon as they are
+// crowd is a group of waiters that start one after the other, and unlock as soon as they are
 // served.
 type crowd struct {
 	t    *trial
-	line int // how many are in the queue, if none was served meanwhile
+	line int // number of waiters in the queue, if none was served in the meantime
 
 	came   int
 	served sync.WaitGroup
 
 	mu    sync.Mutex
 	order []int   // the waiters that were served, by number
-	errs  []error // of those that were not served
+	errs  []error // of the waiters that were not served
 }
 
-// come starts the next waiter, and does not wait for its place.
+// come starts the next waiter, and does not wait until it is queued.
 func (c *crowd) come(l lock.Locker) *waiter {
 	n := c.came
 	c.came++
@@ -326,11 +325,11 @@ func (c *crowd) join(l lock.Locker) *waiter {
 	if c.t.h.Waiters != nil {
 		c.t.waitQueued(c.line)
 	} else {
-		select { // on a busy machine its goroutine can come late
+		select { // on a busy machine its goroutine can start late
 		case <-w.begins:
 		case <-w.done:
 		}
-		time.Sleep(30 * time.Millisecond) // nothing else shows from outside that it is in the queue
+		time.Sleep(30 * time.Millisecond) // there is no way to check from outside that it is queued
 	}
 	return w
 }
@@ -343,7 +342,7 @@ func (c *crowd) leave(w *waiter) {
 	c.t.waitQueued(c.line)
 }
 
-// want waits until all are served or cancelled, and fails unless those in want were
+// want waits until all are served or canceled, and fails unless exactly the waiters in want were
 // served, in this order.
 func (c *crowd) want(want ...int) {
 	c.t.Helper()
@@ -386,7 +385,7 @@ func (t *trial) waitQueuedErr(n int) error {
 	}
 }
 
-// pause is how long to wait before the next look at something that should come soon.
+// pause is the time before the next check of something that should happen soon.
 type pause time.Duration
 
 const firstPause = pause(time.Millisecond)
@@ -408,8 +407,8 @@ func (t *trial) free(name string) {
 	t.unlock(h)
 }
 
-// freed fails if the lock called name does not become free. A waiter that gives up
-// returns at once, and what it may have left in Redis is removed in the background.
+// freed fails if the lock called name does not become free. A waiter that is canceled returns
+// immediately, and what it may have left in Redis is removed in the background.
 func (t *trial) freed(name string) {
 	t.Helper()
 	h, err := t.h.Other(name).Lock(t.ctx)
@@ -420,13 +419,13 @@ func (t *trial) freed(name string) {
 	t.unlock(h)
 }
 
-// longTraces makes what a waiter leaves behind, a place or a lock, last for longer
-// than any rule: it stays unless the waiter takes it back.
+// longTraces makes what a waiter leaves behind, a queue position or a lock, outlast any test. It
+// stays unless the waiter removes it.
 func (t *trial) longTraces() []lock.Option {
 	t.Helper()
 	options := []lock.Option{lock.WithFixedLease(time.Hour), lock.WithWaiterTimeout(time.Hour)}
 	h, err := t.h.New(t.lock+":patience", options...).TryLock(t.ctx)
-	if err != nil { // the kind has no patience
+	if err != nil { // this type of lock has no waiter timeout
 		return options[:1]
 	}
 	t.unlock(h)
@@ -511,7 +510,7 @@ func noAccidentalReentry(t *trial) {
 func reentry(t *trial) {
 	l := t.h.New(t.lock)
 	outer := t.must(l.Lock(t.ctx))
-	inner := t.must(t.h.New(t.lock).Lock(outer.Context())) // another handle
+	inner := t.must(t.h.New(t.lock).Lock(outer.Context())) // with another handle
 	third := t.must(l.TryLock(inner.Context()))
 	for _, h := range []lock.Hold{inner, third} {
 		if h.Owner() != outer.Owner() {
@@ -552,7 +551,7 @@ func withOwner(t *trial) {
 	}
 	t.unlock(second)
 	t.free(t.lock)
-	again := t.must(l.Lock(ctx)) // the owner may come back
+	again := t.must(l.Lock(ctx)) // the owner may re-enter
 	t.unlock(again)
 }
 
@@ -613,13 +612,13 @@ func limitedWait(t *trial) {
 	}
 }
 
-// oneSentinelError has waits end in several ways at once, with a cause that says both.
+// oneSentinelError ends waits while their context has a cause that matches both sentinel errors.
 func oneSentinelError(t *trial) {
 	h := t.must(t.h.Other(t.lock).Lock(t.ctx))
 	_, err := t.h.New(t.lock).TryLock(t.ctx)
 	t.want(err, lock.ErrNotAcquired)
 	ctx, cancel := context.WithCancelCause(t.ctx)
-	errs := make(chan error, 5) // of several calls, so that some are behind others
+	errs := make(chan error, 5) // several calls, so that some are queued behind others
 	for range cap(errs) {
 		go func() {
 			_, err := t.h.New(t.lock, t.longTraces()...).Lock(ctx)
@@ -696,7 +695,7 @@ func linger(t *trial) {
 				t.broken("token %d after %d", h.Token(), last)
 			}
 			last = h.Token()
-			time.Sleep(time.Microsecond) // time may stand still otherwise
+			time.Sleep(time.Microsecond) // otherwise time may not advance
 			t.unlock(h)
 			t.want(h.Err(), lock.ErrUnlocked)
 			t.want(h.Unlock(t.ctx), lock.ErrNotHeld)
@@ -739,14 +738,14 @@ func cause(t *trial) {
 	h = t.must(t.h.New(t.lock).Lock(parent))
 	cancel(why)
 	t.want(context.Cause(h.Context()), why)
-	t.held(t.lock) // the end of a context is not an Unlock
+	t.held(t.lock) // canceling a context is not an Unlock
 	t.unlock(h)
 }
 
 func fixedLease(t *trial) {
 	lease := t.h.Watchdog / 4
 	h := t.must(t.h.New(t.lock, lock.WithFixedLease(lease)).Lock(t.ctx))
-	next := t.must(t.h.Other(t.lock).Lock(t.ctx)) // gets it when the lease is over
+	next := t.must(t.h.Other(t.lock).Lock(t.ctx)) // is granted when the lease expires
 	if h.Until().After(time.Now()) {
 		t.broken("another got it %v before Until", time.Until(h.Until()))
 	}
@@ -859,7 +858,7 @@ func tokens(t *trial) {
 		if again.Token() != last {
 			t.broken("a reentry has token %d, the hold %d", again.Token(), last)
 		}
-		time.Sleep(work) // time may stand still otherwise
+		time.Sleep(work) // otherwise time may not advance
 		t.unlock(again)
 		t.unlock(h)
 	}

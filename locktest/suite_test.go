@@ -19,7 +19,8 @@ func TestRules(t *testing.T) {
 	keeps(t, rules, func(a, b *client.Client) (Harness, RWHarness) { return plain(a, b, right), RWHarness{} })
 }
 
-// A lock whose Unlock does not wait keeps all rules, if other clients try it a moment later.
+// A lock whose Unlock does not wait keeps all rules, provided that other clients try it a moment
+// later.
 func TestRules_async(t *testing.T) {
 	t.Parallel()
 	keeps(t, rules, func(a, b *client.Client) (Harness, RWHarness) {
@@ -51,7 +52,7 @@ func TestRules_linger(t *testing.T) {
 	})
 }
 
-// plain is a harness of plain locks, each changed by wrap.
+// plain returns a harness of plain locks that wrap has changed.
 func plain(a, b *client.Client, wrap func(maker) maker) Harness {
 	return Harness{
 		New:      wrap(func(name string, opts ...option) locker { return a.NewLock(name, opts...) }),
@@ -60,7 +61,7 @@ func plain(a, b *client.Client, wrap func(maker) maker) Harness {
 	}
 }
 
-// ways are the ways to make a lock wrong, whatever its type.
+// ways has the ways to break a lock, whatever its type.
 var ways = []way{
 	{"every call has a lock of its own", func(mk maker) maker {
 		return changed(func(ctx context.Context, _ locker, _ bool) (lock.Hold, error) {
@@ -175,7 +176,7 @@ var ways = []way{
 	}},
 }
 
-// way is a way to make locks wrong, and what the suite then reports.
+// way is a way to break locks, and what the suite then reports.
 type way struct {
 	what   string
 	wrap   func(maker) maker

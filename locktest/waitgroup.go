@@ -48,7 +48,7 @@ func RunWaitGroup(t *testing.T, h WaitGroupHarness) {
 	try(t, waitGroupRules, Harness{waitGroup: &h, Watchdog: h.Watchdog}, RWHarness{})
 }
 
-// waitGroupRules are in the order of a wait group's life.
+// waitGroupRules are in the order of a wait group's life cycle.
 var waitGroupRules = []rule{
 	{name: "nobody has joined", says: "Wait for a wait group that nobody has joined fails with ErrNotInitialized, and WaitFor waits for its workers", test: noWorkers},
 	{name: "all are done", says: "Wait of either client returns when all workers are done, and not before", test: allDone},
@@ -64,7 +64,7 @@ var waitGroupRules = []rule{
 	{name: "many workers", says: "under contention of two clients each worker counts once, and Wait ends with the last", test: manyWorkers},
 }
 
-// wait groups returns handles of the trial's wait group, one of each client.
+// waitGroups returns a handle of the trial's wait group for each client.
 func (t *trial) waitGroups(opts ...lock.Option) (a, b WaitGroup) {
 	return t.h.waitGroup.New(t.lock, opts...), t.h.waitGroup.Other(t.lock, opts...)
 }
@@ -81,7 +81,7 @@ func (t *trial) join(c WaitGroup) *latch.Worker {
 	return m
 }
 
-// wantWorkers fails unless so many workers of the wait group are done, alive and lost, by either client.
+// wantWorkers fails unless both clients read these numbers of workers that are done, alive and lost.
 func (t *trial) wantWorkers(done, alive, lost int) {
 	t.Helper()
 	a, b := t.waitGroups()
@@ -115,7 +115,7 @@ func (t *trial) lost(workers []*latch.Worker, waits ...*ending) (found []lock.Ho
 	return found
 }
 
-// wantEnded waits until the context of a worker ends.
+// wantEnded waits until the context of a worker is canceled.
 func (t *trial) wantEnded(m *latch.Worker) {
 	t.Helper()
 	select {
@@ -134,7 +134,7 @@ func noWorkers(t *trial) {
 	waits := []*ending{t.begin(func(ctx context.Context) error { return a.WaitFor(ctx, 2) }), t.begin(func(ctx context.Context) error { return b.WaitFor(ctx, 2) })}
 	t.waitOn(waits...)
 	t.unlock(t.join(a))
-	t.waitOn(waits...) // the first one is done, and the second one has not come
+	t.waitOn(waits...) // the first one is done, and the second one has not been added
 	second := t.join(b)
 	t.waitOn(waits...)
 	t.unlock(second)
@@ -155,7 +155,7 @@ func allDone(t *trial) {
 	}
 	t.ended(waits...)
 	t.wantWorkers(3, 0, 0)
-	for _, c := range []WaitGroup{a, b} { // and it stays done
+	for _, c := range []WaitGroup{a, b} { // it remains done
 		if err := c.Wait(t.ctx); err != nil {
 			t.broken("wait: %v", err)
 		}
@@ -273,7 +273,7 @@ func dismissed(t *trial) {
 		t.broken("fail: %v", err)
 	}
 	gone := append(t.lost([]*latch.Worker{m}, t.begin(a.Wait)), lock.Holder{Owner: alive.Owner()}, lock.Holder{Owner: done.Owner()}, lock.Holder{Owner: "nobody"})
-	for range 2 { // a repeated call says the same
+	for range 2 { // a repeated call returns the same result
 		if n, err := b.Dismiss(t.ctx, gone...); n != 1 || err != nil {
 			t.broken("%d are dismissed (error %v), want 1", n, err)
 		}

@@ -15,7 +15,7 @@ import (
 
 type waitGroupMaker = func(name string, opts ...lock.Option) WaitGroup
 
-// waitGroups is a harness of wait groups, each changed by wrap.
+// waitGroups returns a harness of wait groups that wrap has changed.
 func waitGroups(wrap func(waitGroupMaker) waitGroupMaker) func(a, b *client.Client) (Harness, RWHarness) {
 	of := func(c *client.Client) waitGroupMaker {
 		return wrap(func(name string, opts ...lock.Option) WaitGroup { return c.NewWaitGroup(name, opts...) })
@@ -30,7 +30,7 @@ func TestWaitGroupRules(t *testing.T) {
 	keeps(t, waitGroupRules, waitGroups(func(mk waitGroupMaker) waitGroupMaker { return mk }))
 }
 
-// wrongWaitGroup is a wait group with some wrong calls.
+// wrongWaitGroup is a wait group with some incorrect methods.
 type wrongWaitGroup struct {
 	WaitGroup
 	join    func(ctx context.Context, c WaitGroup) (*latch.Worker, error)

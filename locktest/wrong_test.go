@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// wrong is a lock with a defect, and the rules that it breaks, each with a part of the reported failure: it is not enough
+// wrong is a lock with a bug, and the rules that it breaks, each with a part of the expected failure. It is not enough
 // that a rule fails.
 type wrong struct {
 	what   string
@@ -23,7 +23,7 @@ type wrong struct {
 }
 
 // testBroken fails unless each rule is broken by one of the wrong locks, and each wrong lock breaks the rules that it
-// should. A rule that no lock can break shows nothing.
+// should. A rule that no lock breaks tests nothing.
 func testBroken(t *testing.T, rules []rule, locks []wrong) {
 	for _, r := range rules {
 		broken := false
@@ -77,7 +77,7 @@ func failuresOf(t *testing.T, r rule, locks func(a, b *client.Client) (Harness, 
 	on := &trial{TB: v, lock: "it"}
 	on.h, on.rw = locks(s.Client(t, short), s.Client(t, short))
 	done := make(chan struct{})
-	go func() { // a goroutine of its own: Fatal ends it
+	go func() { // in a separate goroutine, because Fatal ends it
 		defer close(done)
 		r.try(t.Context(), on, 10*watchdog)
 	}()
@@ -108,7 +108,7 @@ func (v *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// maker makes the locks of one client.
+// maker returns the locks of one client.
 type maker = func(name string, opts ...option) locker
 
 type (
@@ -116,10 +116,10 @@ type (
 	locker = lock.Locker
 
 	acquiring func(ctx context.Context, l locker, wait bool) (lock.Hold, error) // a way to lock l
-	changing  func(l locker, h lock.Hold) lock.Hold                             // what a hold of l becomes
+	changing  func(l locker, h lock.Hold) lock.Hold                             // returns the hold to use instead of a hold of l
 )
 
-// acquire locks l as it should.
+// acquire locks l correctly.
 func acquire(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 	if wait {
 		return l.Lock(ctx)
@@ -130,14 +130,14 @@ func acquire(ctx context.Context, l locker, wait bool) (lock.Hold, error) {
 // right changes nothing.
 func right(mk maker) maker { return mk }
 
-// with gives locks more options.
+// with adds options to locks.
 func with(more ...option) func(maker) maker {
 	return func(mk maker) maker {
 		return func(name string, opts ...option) locker { return mk(name, append(opts, more...)...) }
 	}
 }
 
-// changed makes locks with another way to lock and, if change is not nil, other holds.
+// changed returns locks with a different way to lock and, if change is not nil, different holds.
 func changed(way acquiring, change changing) func(maker) maker {
 	return func(mk maker) maker {
 		return func(name string, opts ...option) locker { return changedLock{mk(name, opts...), way, change} }
@@ -161,7 +161,7 @@ func (l changedLock) acquire(ctx context.Context, wait bool) (lock.Hold, error) 
 	return h, err
 }
 
-// unlocks makes holds with another way to unlock.
+// unlocks returns holds with a different way to unlock.
 func unlocks(way func(ctx context.Context, l locker, h lock.Hold) error) changing {
 	return func(l locker, h lock.Hold) lock.Hold {
 		return changedHold{h, func(ctx context.Context) error { return way(ctx, l, h) }}
@@ -182,7 +182,7 @@ type sevenHold struct{ lock.Hold }
 
 func (sevenHold) Token() uint64 { return 7 }
 
-// lazyHold does not extend.
+// lazyHold ignores Extend.
 type lazyHold struct{ lock.Hold }
 
 func (lazyHold) Extend(context.Context, time.Duration) error { return nil }
