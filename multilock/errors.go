@@ -14,15 +14,15 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// class is what a server's reason for not voting means for the quorum.
+// class is what the reason why a server did not vote means for the quorum.
 type class int
 
 const (
 	voted       class = iota
-	open              // its reply would not have changed the outcome, or the call ended before it came
+	open              // the reply could not change the outcome, or the call ended before it arrived
 	refused           // another owner has the lock there
 	unavailable       // no usable reply; another attempt may succeed
-	broken            // an error that another attempt meets again, such as a missing permission
+	broken            // an error that would recur, such as a missing permission
 	classes
 )
 
@@ -61,7 +61,7 @@ type majorityError struct {
 	did      string // what votes counts, such as "votes" or "released"
 	votes    int
 	majority int
-	reasons  []error // why each server has no vote; nil where it has one
+	reasons  []error // why each server has no vote; nil for a vote
 }
 
 // setVerdict sets the verdict on an acquisition from the reasons. known reports whether the reasons are
@@ -83,7 +83,7 @@ func (e *majorityError) setVerdict() (known, final bool) {
 		e.verdict = lock.ErrNotAcquired
 		return true, true
 	case rejected > spare:
-		return true, false // an operator needs the errors of the other servers, too
+		return true, false // an operator also needs the errors of the other servers
 	default:
 		e.verdict = lock.ErrUnavailable
 		known = rejected+n[unavailable] > spare
@@ -157,8 +157,8 @@ func (e *majorityError) Unwrap() (all []error) {
 }
 
 // reasonOf returns reason so that it does not match ErrNotAcquired, ErrNotHeld, the errors of not, or a
-// context error. The quorum can be held although one server does not have the lock, and the canceled
-// context was not the caller's.
+// context error. The quorum can be held although one server does not have the lock, and the caller's
+// context was not canceled.
 func reasonOf(reason error, not ...error) error {
 	return mask.Error(reason, append(not, lock.ErrNotAcquired, lock.ErrNotHeld, context.Canceled, context.DeadlineExceeded)...)
 }
@@ -182,7 +182,7 @@ func (e noVote) Error() string {
 }
 
 // Is makes it match os.ErrDeadlineExceeded, and ErrUnavailable unless the last reply of the server
-// named another owner. The canceled context was not the caller's, so it matches no context error.
+// named another owner. It matches no context error, because the caller's context was not canceled.
 func (e noVote) Is(target error) bool {
 	if target == lock.ErrUnavailable {
 		return classOf(e) == unavailable
@@ -225,7 +225,7 @@ func canceledError(ctx context.Context, last error) error {
 	return err
 }
 
-// waited is the error of a Lock that WithWait ended.
+// waited is the error of a Lock that timed out because of WithWait.
 type waited struct {
 	limit time.Duration
 	last  error // why the last attempt failed; nil if none had a result

@@ -25,7 +25,7 @@ import (
 // unit is the unit of the timeouts of these tests. It is long enough for a busy machine.
 const unit = 4 * time.Second
 
-// What an error is for.
+// The intended meanings of an error.
 const (
 	isRefused     = "ErrNotAcquired"
 	isUnavailable = "ErrUnavailable"
@@ -239,7 +239,7 @@ func TestQuorum_sameServerDetectedLate(t *testing.T) {
 		anonymous{of[0].NewLock("q"), behind, same, func() {
 			select {
 			case <-gone:
-			case <-time.After(unit / 2): // it stays
+			case <-time.After(unit / 2): // this hold stays
 			}
 		}, none},
 		anonymous{of[1].NewLock("q"), behind, same, none, func() { close(seen) }},

@@ -58,7 +58,7 @@ func ExampleHolds() {
 func ExampleQuorum() {
 	ctx := context.Background()
 	var locks []lock.Locker
-	for _, addr := range addrs { // of three servers that share nothing
+	for _, addr := range addrs { // three servers that share nothing
 		c, err := client.Open(ctx, "redis://"+addr, client.WithLazyConnect()) // starts although one is down
 		if err != nil {
 			log.Fatal(err)
@@ -72,18 +72,18 @@ func ExampleQuorum() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(h.Err(), h.Token() > 0) // a token, because all locks use lock.WithFencing
+	fmt.Println(h.Err(), h.Token() > 0) // the hold has a token, because all locks use lock.WithFencing
 	fmt.Println(h.Unlock(ctx))
 	// Output:
 	// <nil> true
 	// <nil>
 }
 
-// How long a call waits, how long its hold may last, and the minimum validity of a hold.
+// Options for how long a call waits, how long its hold may last, and the minimum validity of a hold.
 func ExampleQuorum_options() {
 	ctx := context.Background()
 	var locks []lock.Locker
-	for _, addr := range addrs { // of three servers that share nothing
+	for _, addr := range addrs { // three servers that share nothing
 		c, err := client.Open(ctx, "redis://"+addr, client.WithLazyConnect()) // starts although one is down
 		if err != nil {
 			log.Fatal(err)
@@ -92,7 +92,7 @@ func ExampleQuorum_options() {
 		locks = append(locks, c.NewLock("leader"))
 	}
 	leader := multilock.NewQuorum(locks, multilock.WithDurableServers(),
-		multilock.WithWait(5*time.Second), // and not lock.WithWait of the locks
+		multilock.WithWait(5*time.Second), // instead of lock.WithWait of the locks
 		multilock.WithMaxHold(time.Hour),
 		multilock.WithMinValidity(10*time.Second), // no hold that is about to expire
 		multilock.WithServerTimeout(time.Second),  // for servers on other continents, which take longer than 50 ms to reply
@@ -114,7 +114,7 @@ func ExampleQuorum_options() {
 func ExampleWithDurableServers() {
 	ctx := context.Background()
 	var locks []lock.Locker
-	for _, addr := range addrs { // of three servers that share nothing
+	for _, addr := range addrs { // three servers that share nothing
 		c, err := client.Open(ctx, "redis://"+addr, client.WithLazyConnect()) // starts although one is down
 		if err != nil {
 			log.Fatal(err)

@@ -31,7 +31,7 @@ func errorOf(reasons []error) *majorityError {
 	return e
 }
 
-// StartedRecently returns the reason of a server that votes when left has passed.
+// StartedRecently returns the reason of a server that can vote after left has passed.
 func StartedRecently(left time.Duration) error { return startedRecently{left} }
 
 // NoVote returns the reason of a server that did not vote in time.
@@ -47,13 +47,14 @@ func Holders() int {
 	return len(holders.of)
 }
 
-// NewResult reports whether err, of a canceled attempt, says more than last, of the attempt before it.
+// NewResult reports whether err, the error of a canceled attempt, has more information than last, the
+// error of the attempt before it.
 func NewResult(err, last error) bool { return newResult(err, last) }
 
 // Open is the reason of a server whose reply was not waited for.
 var Open = errNotNeeded
 
-// Sleep makes the limits of h, a hold of a quorum, what they would be if the machine had slept for d.
+// Sleep changes the limits of h, a hold of a quorum, as if the machine had slept for d.
 func Sleep(h lock.Hold, d time.Duration) {
 	q := h.(*quorumHold)
 	q.mu.Lock()

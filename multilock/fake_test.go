@@ -17,30 +17,30 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// addrs are the addresses of three servers in memory, for the examples.
+// addrs has the addresses of three in-memory servers, for the examples.
 var addrs [3]string
 
 func TestMain(m *testing.M) {
 	redistest.VerifyTestMain(redistest.WithMemory(m, &addrs[0], &addrs[1], &addrs[2]))
 }
 
-// site is an in-memory server on the clock of a bubble. Like a real server, it can be slow, be paused, die, restart without
-// its data, and have its clock changed.
+// site is an in-memory server that uses the clock of a bubble. Like a real server, it can be slow, be paused, fail, restart
+// without its data, and have its clock changed.
 type site struct {
-	ctx context.Context // the test's: nothing outlives it
+	ctx context.Context // the test's context, which ends everything
 
 	mu       sync.Mutex
-	wire     time.Duration // of a round trip
+	wire     time.Duration // round-trip time
 	keys     map[string]entry
 	starts   int // how often it has started
 	up       time.Time
 	down     bool
 	resumed  chan struct{}     // nil while it is not paused
-	replica  bool              // whether it is one
-	denied   bool              // refuses to say which server it is
-	step     time.Duration     // how far its clock was set
+	replica  bool              // whether it is a replica
+	denied   bool              // denies the command for the server's identity
+	step     time.Duration     // how far its clock was moved
 	tokens   map[string]uint64 // the token counters, which survive a restart
-	commands []string          // its commands, in order
+	commands []string          // commands received, in order
 }
 
 // entry is a lock on a site.
@@ -55,7 +55,7 @@ const rtt = 2 * time.Millisecond
 
 var sites int
 
-// newSites makes n sites that started long ago.
+// newSites returns n sites that started long ago.
 func newSites(t *testing.T, n int) (all []*site) {
 	for range n {
 		sites++
@@ -70,7 +70,7 @@ func (s *site) kill() {
 	s.down = true
 }
 
-// restart starts the site again, empty, whether it was killed or not.
+// restart restarts the site without its data, whether it was killed or not.
 func (s *site) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,8 +129,8 @@ func (s *site) entryLocked(name string) entry {
 
 var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 
-// do executes one command, and returns when the reply is back. Only the end of
-// the test ends it earlier.
+// do executes one command, and returns when the reply has arrived. Only the end of the test ends it
+// earlier.
 func (s *site) do(what string, f func(now time.Time)) error {
 	s.mu.Lock()
 	wire := s.wire
@@ -170,8 +170,8 @@ func (s *site) sleep(d time.Duration) {
 	}
 }
 
-// runUntil runs f in a goroutine, and waits for it until ctx is canceled. If the caller has left by then, late runs with
-// the value.
+// runUntil runs f in a goroutine, and waits for it until ctx is canceled. If the caller has left by then, late is called
+// with the value.
 func runUntil[T any](ctx context.Context, f func() (T, error), late func(T)) (value T, err error) {
 	type outcome struct {
 		value T
@@ -214,10 +214,10 @@ func (s *site) lock(client, name string, lease time.Duration) *fake {
 	return &fake{s: s, client: client, name: name, lease: lease, acquisitions: make(map[uint64]*fakeAcquisition)}
 }
 
-// forFixed makes the leases of the lock fixed.
+// forFixed gives the lock fixed leases.
 func (f *fake) forFixed() *fake { f.fixed = true; return f }
 
-// forFenced makes the lock use a token counter.
+// forFenced gives the lock a token counter.
 func (f *fake) forFenced() *fake { f.fenced = true; return f }
 
 type fakeAcquisition struct {
@@ -270,7 +270,7 @@ func (f *fake) TryLock(ctx context.Context) (lock.Hold, error) {
 func (f *fake) Lock(ctx context.Context) (lock.Hold, error) {
 	for {
 		h, err := f.try(ctx)
-		ended := ctx.Err() // it can end in the same instant as the attempt
+		ended := ctx.Err() // ctx can be canceled at the same instant as the attempt ends
 		switch {
 		case err == nil:
 			return h, nil
@@ -401,7 +401,7 @@ func (t *fakeAcquisition) live() {
 	}
 }
 
-// renew lengthens the lease to d from now.
+// renew extends the lease to d from now.
 func (t *fakeAcquisition) renew(d time.Duration) error {
 	sent, ours := time.Now(), false
 	err := t.f.s.do("renew", func(now time.Time) {
@@ -428,7 +428,7 @@ func (t *fakeAcquisition) renew(d time.Duration) error {
 	return err
 }
 
-// check compares the clocks.
+// check compares the lease with the clocks.
 func (t *fakeAcquisition) check() error {
 	t.mu.Lock()
 	ended := t.ended
@@ -584,7 +584,7 @@ type hookedLock struct {
 	lock.Locker
 	before func(ctx context.Context, op string) error // if it returns nil, the attempt of the lock follows
 	after  func(h lock.Hold) lock.Hold
-	ahead  bool // others of the process wait for it
+	ahead  bool // other callers of the process wait for it
 }
 
 func (o hookedLock) acquire(ctx context.Context, op string, f func(context.Context) (lock.Hold, error)) (lock.Hold, error) {
@@ -650,7 +650,7 @@ func (p *controlledHold) Unlock(ctx context.Context) error {
 	return p.Hold.Unlock(ctx)
 }
 
-// bubble runs f on virtual time.
+// bubble runs f with virtual time.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	synctest.Test(t, f)

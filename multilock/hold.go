@@ -28,7 +28,7 @@ func Holds(h lock.Hold) []lock.Hold {
 // context calls check before it replies, so it is correct immediately in a process that was paused
 // and whose timers have not fired yet.
 type term struct {
-	inner  context.Context         // set once: under the caller's; ended by end
+	inner  context.Context         // set once: derived from the caller's; canceled by end
 	cancel context.CancelCauseFunc // set once
 	check  func()                  // set once: ends the term if its lease has expired
 
@@ -113,7 +113,7 @@ func (c termContext) Value(key any) any {
 type hold struct {
 	m       *Lock           // set once
 	term    *term           // set once
-	members []lock.Hold     // set once: of each lock
+	members []lock.Hold     // set once: one for each lock
 	caller  context.Context // set once: the parent context of the term and of the members' holds
 
 	mu       sync.Mutex
@@ -276,8 +276,8 @@ func releaseHolds(ctx context.Context, locks []lock.Locker, holds []lock.Hold) e
 	}
 }
 
-// unlockWithin is unlockAll for at most the grace period. Where that limit ends a release, the error
-// is unconfirmed, because the context of the caller was not canceled.
+// unlockWithin is unlockAll for at most the grace period. If that limit ends a release, the error is
+// unconfirmed, because the caller's context was not canceled.
 func unlockWithin(ctx context.Context, locks []lock.Locker, holds []lock.Hold) []error {
 	within, cancel := context.WithTimeoutCause(ctx, grace, unconfirmed{})
 	defer cancel() // mutant: removed: memory

@@ -30,12 +30,12 @@ import (
 type quorumHold struct {
 	q      *Quorum            // set once
 	term   *term              // set once: under the caller's context
-	base   context.Context    // set once: of the members' holds; it carries the owner, and only stop ends it
+	base   context.Context    // set once: for the members' holds; it carries the owner, and only stop cancels it
 	stop   context.CancelFunc // set once
 	token  uint64             // set by fence, before it is won; 0 without fencing
 	won    chan struct{}      // closed by win
-	caller context.Context    // set once: the caller's
-	idle   chan struct{}      // closed when it has ended and no goroutine is left
+	caller context.Context    // set once: the caller's context
+	idle   chan struct{}      // closed when it has ended and all its goroutines have returned
 
 	mu          sync.Mutex
 	raised      []lock.Hold   // the holds whose servers have raised their counters, until it is won
@@ -44,9 +44,9 @@ type quorumHold struct {
 	limit       time.Time     // when it ends at the latest; zero if it has no such limit
 	limitCause  error         // why it ends at limit
 	fixedUntil  time.Time     // when the fixed leases of a majority expire; zero if they are renewed
-	timer       *time.Timer   // ends it at the first of limit and fixed; nil without one
+	timer       *time.Timer   // ends it at the earlier of limit and fixedUntil; nil without one
 	stopAbandon func() bool   // removes abandon from caller; nil before it has won
-	running     int           // the number of its goroutines
+	running     int           // number of its goroutines
 	ended       bool          // servers does not change any more
 }
 
@@ -57,7 +57,7 @@ type serverState struct {
 	hold      lock.Hold          // nil if the lock is not held there
 	cancel    context.CancelFunc // frees the context of hold
 	id        string             // the server's run ID; "" if it is not known
-	holder    string             // the owner that has the lock there, if it was refused and the run ID is not known; "" otherwise
+	holder    string             // the owner that has the lock there, if the attempt was rejected and the run ID is not known; "" otherwise
 	votesFrom time.Time          // the hold counts as a vote from then on
 	err       error              // why there is no hold
 }
@@ -104,7 +104,7 @@ func (h *quorumHold) poll(waiting context.Context, patient bool) error {
 		if enough && h.q.fenced {
 			done, ok := h.beginDecision(waiting)
 			if err = errInterrupted; ok {
-				defer done() // once it is won, or has failed
+				defer done() // when it is won, or has failed
 				err = h.fence(waiting)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// record collects the failures inside a bubble for the test outside.
+// record collects the failures in a bubble for the test outside.
 type record struct {
 	mu    sync.Mutex
 	wrong []string
@@ -29,25 +29,25 @@ func (r *record) add(format string, args ...any) {
 
 // caller acquires some locks once.
 type caller struct {
-	locks []int         // which locks, in the order of the arguments
-	try   bool          // with TryLock
-	start time.Duration // when it begins
-	end   time.Duration // when its context ends; 0 is never
+	locks []int         // indexes of the locks, in the order of the arguments
+	try   bool          // use TryLock
+	start time.Duration // when its call starts
+	end   time.Duration // when its context is canceled; 0 means never
 	hold  time.Duration // how long it holds the locks
 	fault map[int]fault // by lock
 }
 
-// fault is what a lock does to a caller.
+// fault is how a lock fails for a caller.
 type fault int
 
 const (
 	none     fault = iota
 	fails          // it fails with an error
-	refuses        // it refuses at first
-	late           // it grants after a while
-	forgets        // its server forgets it after the grant
-	short          // its lease is short, and not renewed
-	unlockly       // the first copy of its Unlock fails
+	refuses        // rejects the first attempt
+	late           // grants late
+	forgets        // its server loses it after the grant
+	short          // its lease is short and not renewed
+	unlockly       // the first attempt of its Unlock fails
 	mistakes
 )
 
@@ -72,8 +72,8 @@ func drawCaller(t *rapid.T, locks int) (c caller) {
 	return c
 }
 
-// multi makes the caller's multi-lock. Lock i has the i-th letter as its name. With twins, two locks have one name, on
-// different servers.
+// multi returns the caller's multi-lock. Lock i has the i-th letter as its name. With twins, two locks have the same
+// name, on different servers.
 func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 	var locks []lock.Locker
 	for _, i := range c.locks {
@@ -116,7 +116,7 @@ func (c caller) multi(client string, all []*site, twins bool) *multilock.Lock {
 }
 
 // Several callers acquire some of a few locks, in any order and with all kinds of faults. All calls end, every hold has all
-// locks or none, no two callers are inside at once, and nothing is left.
+// locks or none, no two callers hold a lock at the same time, and nothing is left.
 func TestMultiLock_random(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		locks := rapid.IntRange(1, 6).Draw(rt, "locks")
@@ -190,14 +190,14 @@ func TestMultiLock_random(t *testing.T) {
 	})
 }
 
-// forgets reports whether the server of lock i forgets it for a caller.
+// forgets reports whether the server of lock i loses it for one of the callers.
 func (c caller) forgets(all []caller, i int) bool {
 	return slices.ContainsFunc(all, func(c caller) bool { return c.fault[i] == forgets })
 }
 
-// event is something that happens to a server.
+// event is a change of a server.
 type event struct {
-	after  time.Duration // the event before
+	after  time.Duration // since the previous event
 	server int
 	what   int
 	lasts  time.Duration
@@ -234,7 +234,7 @@ func TestQuorum_tokensGrow(t *testing.T) {
 }
 
 // Several clients contend for a quorum while its servers restart without their data, are down, paused and slow. No two
-// clients hold it at once.
+// clients hold it at the same time.
 func TestQuorum_mutualExclusion(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.SampledFrom([]int{3, 5}).Draw(rt, "servers")
@@ -255,8 +255,8 @@ func TestQuorum_mutualExclusion(t *testing.T) {
 	})
 }
 
-// contend makes contenders acquire a quorum repeatedly while events happen to its n servers, and records when two hold it
-// at once. It returns the number of acquisitions.
+// contend makes contenders acquire a quorum repeatedly while events happen to its n servers, and records when two of them
+// hold it at the same time. It returns the number of acquisitions.
 func contend(t *testing.T, r *record, n, contenders int, events []event, opts ...multilock.Option) (acquired int) {
 	w := &world{t, newSites(t, n)}
 	return contendFor(w, r, contenders, func(client string) *multilock.Quorum { return w.quorum(client, opts...) }, events)
@@ -362,7 +362,7 @@ func contendFor(w *world, r *record, contenders int, quorum func(client string) 
 	return acquired
 }
 
-// stall pauses s for d, unless it is paused already.
+// stall pauses s for d, unless it is already paused.
 func (s *site) stall(d time.Duration) {
 	s.mu.Lock()
 	if s.resumed != nil {
@@ -375,8 +375,8 @@ func (s *site) stall(d time.Duration) {
 	s.resume()
 }
 
-// The delay after a restart is needed: without it, servers that restart without their data let a second majority form. A
-// user may turn it off only if the servers forget nothing.
+// The delay after a restart is necessary. Without it, servers that restart without their data can form a second
+// majority. A user may disable it only if the servers keep their data.
 func TestQuorum_withoutMaxLeaseTwoHold(t *testing.T) {
 	restarts := []event{{after: lease / 2, server: 0}, {server: 1}, {server: 2}}
 	for _, guarded := range []bool{true, false} {

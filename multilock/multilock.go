@@ -21,7 +21,7 @@ type Lock struct {
 	locks []lock.Locker // in the order in which they were given
 	order []int         // the indexes of locks, in the order of their names
 	batch bool          // attempts at all locks are sent in one batch
-	err   error         // why they cannot be a multi-lock
+	err   error         // why they cannot form a multi-lock
 }
 
 var _ lock.Locker = (*Lock)(nil)
@@ -89,7 +89,7 @@ func checkOptions(l lock.Locker) error {
 	switch {
 	case ok && c.Config().MinHold > 0:
 		return fmt.Errorf("WithMinHold: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
-	case ok && c.Config().Linger > 0: // a quorum checks the server when it grants a vote
+	case ok && c.Config().Linger > 0: // a quorum reads the state of the server for each vote
 		return fmt.Errorf("WithLinger: not supported in a multi-lock; omit the option: %w", errors.ErrUnsupported)
 	}
 	return nil
@@ -195,13 +195,13 @@ const maxLosses = 3
 type acquisition struct {
 	m     *Lock
 	op    string
-	holds []lock.Hold // of each lock; nil where there is none
-	lost  []int       // how often the hold of each was lost
-	last  error       // why the latest attempt, out of order, failed; nil if it had another result
+	holds []lock.Hold // one for each lock; nil if it is not held
+	lost  []int       // how often each hold was lost
+	last  error       // why the latest attempt out of order failed; nil if it had another result
 }
 
-// maxBatches is how often a call waits for one of its locks, and then finds that another owner has
-// another one, before it acquires them one by one.
+// maxBatches is how often a call waits for one of its locks and then finds another one held by
+// another owner. After that, it acquires the locks one by one.
 const maxBatches = 4
 
 // acquireBatch acquires all locks at the same time, by attempts in one batch. If one of them fails,

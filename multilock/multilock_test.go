@@ -23,7 +23,7 @@ import (
 
 const lease = time.Second
 
-// three returns locks called a, b and c, on one site.
+// three returns locks called a, b and c on the same site.
 func three(t *testing.T) (s *site, a, b, c *fake) {
 	s = newSites(t, 1)[0]
 	return s, s.lock("one", "a", lease), s.lock("one", "b", lease), s.lock("one", "c", lease)
@@ -135,7 +135,7 @@ func TestMultiLock_hold(t *testing.T) {
 			}
 		}
 		again := must(t)(m.Lock(h.Context()))     // re-enters
-		single := must(t)(b.TryLock(h.Context())) // so does one of the locks by itself
+		single := must(t)(b.TryLock(h.Context())) // one of the locks re-enters, too
 		if _, err := m.TryLock(ctx); err == nil { // another owner does not
 			t.Error("a second owner acquired it")
 		}
@@ -184,7 +184,7 @@ func TestMultiLock_unlocked(t *testing.T) {
 func TestMultiLock_loss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, c := three(t)
-		var acquired *controlledHold // of b
+		var acquired *controlledHold // the hold of b
 		m := multilock.New(a, hookedLock{Locker: b, after: func(h lock.Hold) lock.Hold {
 			acquired = &controlledHold{Hold: h}
 			return acquired
@@ -326,7 +326,7 @@ func TestMultiLock_tryLockRefused(t *testing.T) {
 		if e := new(lock.Error); !errors.As(err, &e) || e.Op != "trylock" || e.Name != "b" {
 			t.Errorf("%v does not name the operation and the lock", err)
 		}
-		if took := time.Since(start); took != 3*rtt { // a, b, and the release of a
+		if took := time.Since(start); took != 3*rtt { // acquire a, fail at b, release a
 			t.Errorf("it took %v", took)
 		}
 		free(t, []*site{s}, "a", "c")
@@ -490,8 +490,8 @@ func TestMultiLock_sameNameOnSeveralServers(t *testing.T) {
 	})
 }
 
-// The same lock through two clients can never be held, and the error says so. Locks of one name on two servers are two locks, even while
-// another owner has one of them.
+// The same lock through two clients can never be held, and the error reports it. Locks with the same name on two servers are two
+// locks, even while another owner has one of them.
 func TestMultiLock_sameLockOfTwoClients(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -583,7 +583,7 @@ func TestMultiLock_bothSides(t *testing.T) {
 				free(t, []*site{s}, "a", "b", "b\x00", "c")
 			}
 		}
-		// An owner that reads already can never have both.
+		// An owner that already reads can never have both.
 		outer := must(t)(read.Lock(t.Context()))
 		m := multilock.New(read, write)
 		for _, f := range []func(context.Context) (lock.Hold, error){m.Lock, m.TryLock} {
@@ -720,7 +720,7 @@ func TestMultiLock_togetherFallsBackToOneByOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
 		var commands []string
-		busy := func(l lock.Locker) lock.Locker { // always free for a caller that waits, and for no other
+		busy := func(l lock.Locker) lock.Locker { // always free for a waiting caller, and never for any other
 			return hookedLock{Locker: l, before: func(_ context.Context, op string) error {
 				s.set(func() { commands = append(commands, op+" "+l.Name()) })
 				if op == "trylock" {
@@ -895,8 +895,8 @@ func TestMultiLock_togetherUnlockWaitsForTheFirst(t *testing.T) {
 	})
 }
 
-// A server that does not respond delays the release of the first lock of a batch only briefly: the others have waited for the
-// operation timeout. The caller still learns that the first was lost.
+// A server that does not respond delays the release of the first lock of a batch only briefly, because the releases of the
+// others have already waited for the operation timeout. The caller is still notified that the first one was lost.
 func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 	const timeout = 3 * time.Second
 	noReply := func(ctx context.Context) error {
@@ -1189,7 +1189,7 @@ func TestMultiLock_refusedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 2, func(w *world) {
-				locks, commands := w.locks("one"), 0 // of one name
+				locks, commands := w.locks("one"), 0 // all with the same name
 				locks[1] = hookedLock{Locker: locks[1], before: func(context.Context, string) error {
 					commands++
 					return test.err
@@ -1241,7 +1241,7 @@ func TestMultiLock_canceledBefore(t *testing.T) {
 	})
 }
 
-// A member was lost before any check. The hold of all reports that, and when: at the loss, not at the check.
+// A member was lost before any check. The hold of all reports the loss, and its time rather than the time of the check.
 func TestMultiLock_lostBeforeACheck(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		var p *controlledHold
@@ -1253,7 +1253,7 @@ func TestMultiLock_lostBeforeACheck(t *testing.T) {
 		p.endWith(lock.ErrLost) // its timers have not fired yet
 		lost := time.Now()
 		time.Sleep(time.Second)
-		_ = h.Extend(w.Context(), lease) // which checks
+		_ = h.Extend(w.Context(), lease) // Extend checks the hold
 		select {
 		case <-h.Context().Done():
 		default:
@@ -1367,7 +1367,7 @@ func TestMultiLock_unlocksConcurrently(t *testing.T) {
 // A lock that is tried out of order is unavailable. Lock then waits for it in order, as it does for another owner.
 func TestMultiLock_unavailableOutOfOrder(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
-		locks := w.locks("one") // of one name
+		locks := w.locks("one") // all with the same name
 		locks[1] = hookedLock{Locker: locks[1], before: func(_ context.Context, op string) error {
 			if op == "trylock" {
 				return lock.ErrUnavailable

@@ -25,8 +25,8 @@ type option func(*config)
 func (o option) apply(c *config) { o(c) }
 
 type config struct {
-	timeout     time.Duration // of one attempt at one server
-	maxLease    time.Duration // the longest lease that any holder has
+	timeout     time.Duration // for one attempt at one server
+	maxLease    time.Duration // the longest lease of any holder
 	minValidity time.Duration // the minimum validity of a new hold; 0 for a tenth of its lease
 	maxHold     time.Duration // the maximum duration of a hold; 0 for no limit
 	maxWait     time.Duration // the maximum duration of a Lock; 0 for no limit

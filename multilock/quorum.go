@@ -24,7 +24,7 @@ type Quorum struct {
 	name       string
 	fixedLease time.Duration         // how long a majority of the leases lasts; 0 if a majority is renewed
 	fenced     bool                  // its holds have fencing tokens
-	err        error                 // what is wrong with the locks or the options
+	err        error                 // an error in the locks or the options
 	turn       chan struct{}         // capacity 1; the caller that has sent a value may make attempts
 	distinct   atomic.Bool           // set when it is known that no two locks are on one server
 	latest     atomic.Pointer[error] // the result of the latest attempt in this turn; nil before the first

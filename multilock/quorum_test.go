@@ -21,7 +21,7 @@ import (
 // serverTimeout is the timeout of one server in these tests.
 const serverTimeout = 10 * time.Millisecond
 
-// world is some servers and their users.
+// world has some servers and their users.
 type world struct {
 	*testing.T
 	sites []*site
@@ -32,7 +32,7 @@ func inWorld(t *testing.T, n int, f func(w *world)) {
 	bubble(t, func(t *testing.T) { f(&world{t, newSites(t, n)}) })
 }
 
-// locks makes a lock of one client on each server.
+// locks returns a lock of one client on each server.
 func (w *world) locks(client string) (locks []lock.Locker) {
 	for _, s := range w.sites {
 		locks = append(locks, s.lock(client, "q", lease))
@@ -40,12 +40,12 @@ func (w *world) locks(client string) (locks []lock.Locker) {
 	return locks
 }
 
-// quorum makes the quorum of one client.
+// quorum returns the quorum of one client.
 func (w *world) quorum(client string, opts ...multilock.Option) *multilock.Quorum {
 	return multilock.NewQuorum(w.locks(client), with(opts)...)
 }
 
-// fenced makes the quorum of one client, with tokens.
+// fenced returns the quorum of one client, with fencing tokens.
 func (w *world) fenced(client string, opts ...multilock.Option) *multilock.Quorum {
 	locks := w.locks(client)
 	for _, l := range locks {
@@ -100,7 +100,7 @@ func (w *world) wantHeld(servers string) {
 	}
 }
 
-// forget makes a server forget the lock, as a DEL does.
+// forget makes a server lose the lock, like a DEL.
 func (s *site) forget() { s.set(func() { clear(s.keys) }) }
 
 func TestQuorum_contactsServersConcurrently(t *testing.T) {
@@ -111,7 +111,7 @@ func TestQuorum_contactsServersConcurrently(t *testing.T) {
 		}
 		start := time.Now()
 		h := w.lock(q)
-		if took := time.Since(start); took != 2*rtt { // one for the votes, one for the identity of the servers
+		if took := time.Since(start); took != 2*rtt { // one round trip for the votes, one for the identity of the servers
 			w.Errorf("it took %v, a round trip takes %v", took, rtt)
 		}
 		w.wantHeld("1 2 3 4 5")
@@ -180,7 +180,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 func TestQuorum_majorityFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		fail  func(s *site)
-		votes string // when it was clear that there would be no majority
+		votes string // the number of votes when a majority became impossible
 		text  string
 	}{
 		"dead":             {(*site).kill, "no usable reply from Redis: 0 of 5 votes; server", "connection refused"},
@@ -277,7 +277,7 @@ func TestQuorum_unavailable(t *testing.T) {
 				defer cancel()
 				_, err := w.quorum("one").Lock(ctx)
 				want(t, err, context.DeadlineExceeded)
-				if name == "paused" { // it ended before a server had its time
+				if name == "paused" { // the wait ended before a server's timeout
 					wantNot(t, err, lock.ErrUnavailable)
 				}
 				wantNot(t, err, lock.ErrNotAcquired)
@@ -358,7 +358,7 @@ func TestQuorum_until(t *testing.T) {
 func TestQuorum_fixedLeases(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
-		for i, d := range []time.Duration{lease * 7 / 10, lease, lease} { // as if the call had waited at the first
+		for i, d := range []time.Duration{lease * 7 / 10, lease, lease} { // as if the call had waited at the first one
 			locks[i].(*fake).forFixed().lease = d
 		}
 		w.sites[2].kill()
@@ -367,7 +367,7 @@ func TestQuorum_fixedLeases(t *testing.T) {
 		time.Sleep(lease / 2)
 		w.sites[2].set(func() { w.sites[2].down = false })
 		time.Sleep(lease * 4 / 10)
-		w.wantHeld("1 2 3") // the third recently, and the first for the second time
+		w.wantHeld("1 2 3") // the third one recently, and the first one for the second time
 		if until := h.Until().Sub(start); until > lease {
 			w.Errorf("until %v, the leases are %v", until, lease)
 		}
@@ -435,7 +435,7 @@ func TestQuorum_lossDuringTheLastVote(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
 		first, second := locks[0].(*fake), locks[1].(*fake)
-		var commands [2]atomic.Int32 // calls of Until of their holds: one by the attempt, and then one by each count
+		var commands [2]atomic.Int32 // calls of Until of their holds: one by the attempt, then one by each count
 		for i, f := range []*fake{first, second} {
 			locks[i] = witness{hookedLock{Locker: f, after: func(h lock.Hold) lock.Hold {
 				return &watched{h, func() {
@@ -495,7 +495,7 @@ func TestQuorum_repair(t *testing.T) {
 		for range 2 {
 			for _, s := range w.sites {
 				s.restart()
-				time.Sleep(3 * lease) // to detect the loss, to acquire the lock again, and until the server votes
+				time.Sleep(3 * lease) // to detect the loss, to acquire the lock again, and until the server can vote
 				if err := h.Err(); err != nil {
 					w.Fatal(err)
 				}
@@ -515,7 +515,7 @@ func TestQuorum_repairAfterALossDuringTheAttempt(t *testing.T) {
 		locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
 			if !lost {
 				lost = true
-				time.AfterFunc(rtt+rtt/2, func() { // its vote is regained by then
+				time.AfterFunc(rtt+rtt/2, func() { // by then it has its vote again
 					w.sites[0].forget()
 					h.(*fakeHold).t.end(fmt.Errorf("%w: the server forgot it", lock.ErrLost))
 				})
@@ -549,7 +549,7 @@ func TestQuorum_repairDoesNotReviveAHold(t *testing.T) {
 		w.sites[1].forget()
 		other := w.quorum("two", multilock.WithWait(lease/6))
 		if _, err := other.Lock(w.Context()); err != nil {
-			w.Fatal(err) // the DEL by hand made that possible
+			w.Fatal(err) // the manual DEL made this possible
 		}
 		time.Sleep(lease)
 		want(t, h.Err(), lock.ErrLost)
@@ -597,7 +597,7 @@ func TestQuorum_recentlyStartedServers(t *testing.T) {
 		if err != nil {
 			w.Fatal(err)
 		}
-		// Since is in whole seconds.
+		// The uptime is in whole seconds.
 		if after := time.Since(up); after < lease || after > 3*lease {
 			w.Errorf("it took %v until they voted", after)
 		}
@@ -677,7 +677,7 @@ func TestQuorum_sameServerTwice(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		w.sites[3] = w.sites[1]
 		locks := w.locks("one")
-		locks[3].(*fake).name = "q2" // otherwise the server itself would refuse
+		locks[3].(*fake).name = "q2" // otherwise the server itself would reject it
 		for _, durable := range []bool{false, true} {
 			var opts []multilock.Option
 			if durable {
@@ -770,7 +770,7 @@ func TestQuorum_minValidity(t *testing.T) {
 		}
 		w.wantHeld("")
 		w.unlock(w.lock(w.quorum("one", multilock.WithMinValidity(lease*9/10))))
-		for _, s := range w.sites { // without the option the minimum is a tenth
+		for _, s := range w.sites { // without the option the minimum is a tenth of the lease
 			s.wire = lease / 4
 		}
 		_, err = w.quorum("one", multilock.WithServerTimeout(lease/4)).TryLock(w.Context())
@@ -840,7 +840,7 @@ func TestQuorum_fixedLeasesAfterASleep(t *testing.T) {
 	w.unlock(h)
 }
 
-// longLeased makes a quorum whose leases do not expire in a test on the real clocks.
+// longLeased returns a quorum whose leases do not expire during a test that uses the real clocks.
 func (w *world) longLeased(d time.Duration, fixed bool, opts ...multilock.Option) *multilock.Quorum {
 	var locks []lock.Locker
 	for _, s := range w.sites {
@@ -909,7 +909,7 @@ func TestQuorum_maxHoldOfMembers(t *testing.T) {
 // lateLock is a lock whose holds detect their end late, as in a process that was paused.
 type lateLock struct {
 	lockimpl.Witness
-	checks *atomic.Int64 // the number of checks that do not detect the loss yet
+	checks *atomic.Int64 // number of checks that still miss the loss
 }
 
 type lateHold struct {
@@ -957,7 +957,7 @@ func TestQuorum_lossOfTheOuterHold(t *testing.T) {
 // slowValue is a context with one slow call of Value.
 type slowValue struct {
 	context.Context
-	calls *atomic.Int64 // before that one
+	calls *atomic.Int64 // number of calls before the slow one
 }
 
 func (c slowValue) Value(key any) any {
@@ -1051,7 +1051,7 @@ func TestQuorum_waitErrors(t *testing.T) {
 		}
 		w.unlock(h)
 
-		// In the middle of an attempt.
+		// During an attempt.
 		w.sites[0].pause()
 		w.sites[1].pause()
 		ctx, cancel = context.WithTimeout(w.Context(), serverTimeout/2)
@@ -1209,7 +1209,7 @@ func TestQuorum_localQueue(t *testing.T) {
 		}
 		_, err := q.TryLock(w.Context())
 		want(t, err, lock.ErrNotAcquired)
-		last := w.sites[2] // the waiters wait at the first
+		last := w.sites[2] // the waiters wait at the first server
 		last.set(func() { last.commands = nil })
 		time.Sleep(10 * time.Second)
 		acquired := 0
@@ -1552,7 +1552,7 @@ func TestQuorum_pausesWhenOnlyTheFirstGrants(t *testing.T) {
 		if n := len(w.sites[0].received()); n > 300 {
 			w.Errorf("the first server got %d commands in ten seconds", n)
 		}
-		time.Sleep(10 * rtt) // a request may have been sent at the last instant, and is taken back
+		time.Sleep(10 * rtt) // a request may have been sent at the last instant, and is undone
 		w.wantHeld("2 3")
 	})
 }
@@ -1562,10 +1562,10 @@ func TestQuorum_pausesWhenOnlyTheFirstGrants(t *testing.T) {
 func TestQuorum_token(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		for i, n := range []uint64{1000, 2000, 3000, 10, 9000} {
-			w.sites[i].tokens["q"] = n << 40 // beyond all clocks
+			w.sites[i].tokens["q"] = n << 40 // larger than any clock
 		}
-		w.sites[3].wire = rtt * 5 / 8 // votes while the others raise their token counters
-		w.sites[4].wire = 4 * rtt     // votes when all the others are done
+		w.sites[3].wire = rtt * 5 / 8 // votes while the other servers raise their token counters
+		w.sites[4].wire = 4 * rtt     // votes after all the others
 		q := w.fenced("one", multilock.WithServerTimeout(lease/10))
 		start := time.Now()
 		h := w.lock(q)
@@ -1744,9 +1744,10 @@ func TestQuorum_withWaitZero(t *testing.T) {
 	})
 }
 
-// The tests of this file hold guards of multi-locks and quorums that no other test does. Each was red without its guard.
+// The tests below cover conditions of multi-locks and quorums that no other test covers. Each test failed without its
+// condition.
 
-// A server that refused at first votes later. It does not count as another server of the quorum.
+// A server that rejected the first attempt votes later. It does not count as another server of the quorum.
 func TestQuorum_refusingServerVotesLater(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[0].keys["q"] = entry{"other", 1, time.Now().Add(6 * rtt)} // until the second attempt
@@ -1786,7 +1787,7 @@ func TestQuorum_paceOfRepair(t *testing.T) {
 		time.Sleep(lease) // the loss is detected
 		before := len(w.sites[0].received())
 		time.Sleep(20 * lease)
-		if n := len(w.sites[0].received()) - before; n < 5 || n > 120 { // about every two timeouts, who it is with it
+		if n := len(w.sites[0].received()) - before; n < 5 || n > 120 { // about one per two timeouts, each with a request for the server's identity
 			w.Errorf("the first server got %d commands", n)
 		}
 		w.unlock(h)
@@ -1853,7 +1854,7 @@ func TestQuorum_littleValidityLeft(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		inWorld(t, 3, func(w *world) {
 			for _, s := range w.sites {
-				s.wire = lease / 5 // four times that until the votes are there
+				s.wire = lease / 5 // four times that until a majority has voted
 				if late {
 					s.wire = lease * 23 / 100
 				}
@@ -1903,7 +1904,7 @@ type withoutServer struct{ *fake }
 
 func (withoutServer) Server(context.Context) (lockimpl.Server, error) { return lockimpl.Server{}, nil }
 
-// Durable servers forget nothing. Their uptime, the length of the lease, and whether they report their run IDs do not
+// Durable servers lose nothing. Their uptime, the length of the lease, and whether they report their run IDs do not
 // matter.
 func TestQuorum_durableServers(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
@@ -2130,8 +2131,8 @@ func TestQuorum_allServersUnreachable(t *testing.T) {
 	})
 }
 
-// A recently started server gets its vote while the attempt counts the votes for the last time, in a process that is paused
-// then. A failed attempt has an error.
+// A recently started server gets its vote while the attempt counts the votes for the last time, because the process is
+// paused then. A failed attempt returns an error.
 func TestQuorum_voteDuringTheCount(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[1].restart()
@@ -2152,7 +2153,7 @@ func TestQuorum_voteDuringTheCount(t *testing.T) {
 	})
 }
 
-// pausing is a hold whose process is paused during a check, once that is due.
+// pausing is a hold whose process is paused during a check, once due.
 type pausing struct {
 	lock.Hold
 	due *atomic.Bool
@@ -2255,7 +2256,7 @@ func TestQuorum_raisesOnce(t *testing.T) {
 // An owner holds a quorum of other servers with the same name. Its token is unrelated.
 func TestQuorum_sameNameOnOtherServers(t *testing.T) {
 	inWorld(t, 6, func(w *world) {
-		locks := append(w.locks("one")[:3], w.locks("another")[3:]...) // each server has a client of its own
+		locks := append(w.locks("one")[:3], w.locks("another")[3:]...) // each server has its own client
 		for _, l := range locks {
 			l.(*fake).forFenced()
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// quorumOf makes a quorum of locks of that name, which have time for the last reply. The servers of these tests have just
-// started, and lose nothing.
+// quorumOf returns a quorum of locks with that name, with enough time for the last reply. The servers of these tests have
+// just started, and lose nothing.
 func quorumOf(cs []*client.Client, name string) lock.Locker {
 	var locks []lock.Locker
 	for _, c := range cs {

@@ -19,7 +19,7 @@ import (
 	"github.com/leasehold-go/leasehold/multilock"
 )
 
-// user is a client on each of some servers.
+// user has a client on each of several servers.
 type user []*client.Client
 
 func newUser(t *testing.T, servers ...*redistest.Server) (u user) {
@@ -33,7 +33,7 @@ func newUserWith(t *testing.T, servers []*redistest.Server, opts ...client.Optio
 	return u
 }
 
-// waiters counts the calls that wait, by the name of the lock.
+// waiters counts the waiting calls, by name of the lock.
 type waiters struct {
 	mu sync.Mutex
 	n  map[string]int // guarded by mu
@@ -64,18 +64,18 @@ func (w *waiters) count(_ context.Context, name string) (int, error) {
 	return w.n[name] + w.n[name+":b"] + w.n[name+":c"], nil
 }
 
-// together makes a multi-lock of locks on one server, which one script acquires.
+// together returns a multi-lock of locks on one server, which one script acquires.
 func (u user) together(name string, opts ...lock.Option) lock.Locker {
 	c := u[0]
 	return single{multilock.New(c.NewLock(name, opts...), c.NewLock(name+":b", opts...), c.NewLock(name+":c", opts...)), name}
 }
 
-// apart makes a multi-lock of several types of locks and clients, which are acquired one by one.
+// apart returns a multi-lock of locks of several types and clients, which are acquired one by one.
 func (u user) apart(name string, opts ...lock.Option) lock.Locker {
 	return single{multilock.New(u[1].NewFairLock(name+":c", opts...), u[0].NewLock(name, opts...), u[2].NewRWLock(name+":b", opts...).Write()), name}
 }
 
-// quorum makes a quorum.
+// quorum returns a quorum.
 func (u user) quorum(name string, opts ...lock.Option) lock.Locker {
 	var locks []lock.Locker
 	for _, c := range u {
@@ -110,14 +110,14 @@ func (l single) hold(h lock.Hold, err error) (lock.Hold, error) {
 	owner, _ := lockimpl.OwnerFrom(h.Context())
 	one := singleHold{Hold: h, owner: fmt.Sprintf("00000000-0000-0000-0000-000000000000:%d", owner)}
 	if strings.HasSuffix(l.name, ":tokens") {
-		// A quorum does not wait for the last vote. A rule wants the same token when
-		// it re-enters, so it must be of the same servers.
+		// A quorum does not wait for the last vote. A rule expects the same token on reentry, so
+		// both holds need the same servers.
 		for deadline := time.Now().Add(kindtest.WatchdogTimeout); len(multilock.Holds(h)) < 3 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
 	}
 	for _, member := range multilock.Holds(h) {
-		one.token = max(one.token, member.Token()) // the servers of this test have one clock
+		one.token = max(one.token, member.Token()) // the servers of this test share one clock
 	}
 	return one, nil
 }
@@ -131,7 +131,7 @@ type singleHold struct {
 func (h singleHold) Owner() string { return h.owner }
 func (h singleHold) Token() uint64 { return h.token }
 
-// The rules of package locktest hold for all ways to acquire several locks.
+// All ways to acquire several locks keep the rules of package locktest.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
@@ -142,7 +142,7 @@ func TestRules(t *testing.T) {
 			kindtest.SoonEmpty(t, s)
 		}
 	})
-	up := func() bool { // long enough to have a vote
+	up := func() bool { // up for long enough to vote
 		for _, s := range servers {
 			server, err := newUser(t, s)[0].NewLock("any").Server(t.Context())
 			if err != nil || time.Since(server.Since) < kindtest.WatchdogTimeout {
