@@ -139,7 +139,7 @@ func TestChannels_namesLikeChannels(t *testing.T) {
 	}
 	// Two of leasehold for each name, and one of Redisson, which x and {x} share.
 	want := 3*len(names) - 1
-	channels := func() []string { // without those on which holders hear of a force-unlock
+	channels := func() []string { // excludes the channels for force-unlock notifications
 		return slices.DeleteFunc(kindtest.Channels(t, s, "*"), func(c string) bool { return strings.HasPrefix(c, "leasehold_client:") })
 	}
 	kindtest.WaitFor(t, "b listens", func() bool { return len(channels()) >= want })
