@@ -111,7 +111,7 @@ func (p *process) park(t *testing.T, opts ...lock.Option) (parked []*kindtest.Wa
 	for n := range readers {
 		parked = append(parked, kindtest.Go(t.Context(), p.c.NewRWLock("orders", opts...).Read()))
 		if n == 0 {
-			reading.Waiting(t, p.s, "orders", 1) // so the reservation is of this one, and it is not sent back by another's request
+			reading.Waiting(t, p.s, "orders", 1) // so that the reservation belongs to this reader, and no other process's request returns it
 		}
 	}
 	reading.Waiting(t, p.s, "orders", readers)
@@ -132,8 +132,8 @@ func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// Waiting readers enter immediately because of a message, and not at their next poll, when a writer that also reads stops
-// writing, and when a waiting writer gives up.
+// A writer that also reads stops writing, or a waiting writer gives up. Waiting readers enter immediately because of a
+// message, not at their next poll.
 func TestReaders_enterByMessage(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, l, other *rwlock.Lock) (leave func(), reader lock.Hold){
 		"downgrade": func(t *testing.T, l, _ *rwlock.Lock) (func(), lock.Hold) {
@@ -153,7 +153,7 @@ func TestReaders_enterByMessage(t *testing.T) {
 				m := redistest.NewMini(t)
 				newLock := func() *rwlock.Lock { return kindtest.NewClient(t, m.Client(t)).NewRWLock("orders", forever) }
 				leave, reader := before(t, newLock(), newLock())
-				time.Sleep(time.Second) // readers wait only behind a writer that came before
+				time.Sleep(time.Second) // readers wait only behind a writer that arrived before them
 				l := newLock()
 				var parked []*kindtest.Waiter
 				for range readers {
@@ -218,7 +218,7 @@ func TestReaders_enterTogether(t *testing.T) {
 		const delay = 10 * time.Millisecond
 		wire.OnRequest(func(req [][]byte) (a redistest.Action) {
 			if strings.EqualFold(string(req[0]), "EVALSHA") {
-				far := make(chan struct{}) // unlike DelayReply, it delays the next replies by nothing
+				far := make(chan struct{}) // unlike DelayReply, it does not delay the next replies
 				time.AfterFunc(delay, func() { close(far) })
 				a.HoldReply = far
 			}
@@ -386,7 +386,7 @@ func TestUpgrade(t *testing.T) {
 		kindtest.MustUnlock(t, holds[len(holds)-1])
 	}
 	kindtest.WantEmpty(t, s)
-	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // it no longer reads
+	kindtest.MustUnlock(t, kindtest.MustLockUnder(t, owner, l.Write())) // the owner no longer reads
 }
 
 // A reader of Redisson renews its lease of 30 s, which shortens the expiry of the hash, and dies. A reader of leasehold

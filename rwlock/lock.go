@@ -212,7 +212,7 @@ func (s *side) Lock(ctx context.Context) (lock.Hold, error) { return s.session.L
 
 func (s *side) TryLock(ctx context.Context) (lock.Hold, error) { return s.session.TryLock(ctx, s.spec) }
 
-// Inspect is for a multi-lock, which has a side only.
+// Inspect is for a multi-lock, which only has one side of a lock.
 func (s *side) Inspect(ctx context.Context) (lock.State, error) {
 	return session.Inspect(ctx, s.session, s.spec, luascripts.InspectRW)
 }

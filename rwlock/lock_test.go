@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 	t.Run("write", func(t *testing.T) { t.Parallel(); kindtest.Faults(t, writing) })
 }
 
-// For owners that only write, it is an exclusive lock.
+// For owners that only write, the lock behaves like an exclusive lock.
 func TestModel_writers(t *testing.T) { t.Parallel(); kindtest.Model(t, writing) }
 
 func TestRules(t *testing.T) {
