@@ -23,7 +23,7 @@ import (
 // none.
 //
 // On the last attempt of a task, asynq archives it after any error. The middleware then waits for
-// the lock until the context of the task ends.
+// the lock until the context of the task is canceled.
 //
 // If another task has the lock, the task is not processed, and the error matches
 // lock.ErrNotAcquired. If Redis is unavailable, it matches lock.ErrUnavailable. If the client is
@@ -69,7 +69,7 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 			})
 			switch {
 			case called:
-				// A release that Redis does not confirm is no reason to process the task again.
+				// If Redis does not confirm the release, that is no reason to process the task again.
 				if ended == nil && errors.Is(unlock, lock.ErrLost) {
 					ended = unlock
 				}
@@ -78,7 +78,7 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 					return ended
 				case ended == nil || errors.Is(err, ended):
 					return err
-				default: // mostly, the handler returned the error of its canceled context
+				default: // usually, the handler returned the error of its canceled context
 					return errors.Join(err, ended)
 				}
 			case errors.Is(unlock, lock.ErrNotAcquired), errors.Is(unlock, lock.ErrUnavailable), errors.Is(unlock, lock.ErrClosed), ctx.Err() != nil && errors.Is(unlock, ctx.Err()):
@@ -90,18 +90,18 @@ func Middleware(lockOf func(*asynq.Task) lock.Locker) asynq.MiddlewareFunc {
 	}
 }
 
-// isLastAttempt reports whether asynq archives the task of ctx after any error, even one that is no failure.
+// isLastAttempt reports whether asynq archives the task of ctx after any error, even one that does not count as a failure.
 func isLastAttempt(ctx context.Context) bool {
 	failures, _ := asynq.GetRetryCount(ctx)
 	most, ok := asynq.GetMaxRetry(ctx)
 	return ok && failures >= most
 }
 
-// ownerKey is the key of a mark in the context of a task that has its own owner.
+// ownerKey is the key of a context value that marks a task with its own owner.
 type ownerKey struct{}
 
-// notProcessed is the error of a task that was not processed, because its lock was busy or could not be asked for. A handler's own errors can match the same
-// errors of package lock, and count.
+// notProcessed is the error of a task that was not processed, because its lock was busy or Redis was unavailable. A handler's own
+// errors can match the same errors of package lock, and count as failures.
 type notProcessed struct{ error }
 
 func (e notProcessed) Unwrap() error { return e.error }

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// quiet is a logger that says nothing.
+// quiet is a logger that discards everything.
 type quiet struct{}
 
 func (quiet) Debug(...any) {}
@@ -31,7 +31,7 @@ func (quiet) Warn(...any)  {}
 func (quiet) Error(...any) {}
 func (quiet) Fatal(...any) {}
 
-// start starts a server of asynq with a client of leasehold of its own, as another process.
+// start starts a server of asynq that uses its own leasehold client, like a separate process.
 func start(t *testing.T, redis *redistest.Server, process asynq.HandlerFunc, refused func(failures int)) {
 	c, err := client.New(redis.Client(t), client.WithKeyPrefix("leasehold:"))
 	if err != nil {
@@ -59,7 +59,7 @@ func start(t *testing.T, redis *redistest.Server, process asynq.HandlerFunc, ref
 	t.Cleanup(server.Shutdown)
 }
 
-// Two servers with four workers each process the tasks of a customer one by one, and each of them once.
+// Two servers with four workers each process the tasks of a customer one at a time, and each task once.
 func TestMiddleware(t *testing.T) {
 	redis := redistest.Start(t)
 	const tasks, customers = 30, 3
@@ -85,7 +85,7 @@ func TestMiddleware(t *testing.T) {
 		}
 		defer done.Done()
 		defer inside[customer].Add(-1)
-		select { // it takes a while, so that another would overlap
+		select { // long enough for another task to overlap
 		case <-time.After(20 * time.Millisecond):
 			return nil
 		case <-ctx.Done():
@@ -97,7 +97,7 @@ func TestMiddleware(t *testing.T) {
 	done.Add(tasks)
 	for i := range tasks {
 		task := asynq.NewTask("bill", fmt.Appendf(nil, "customer %d", i%customers))
-		// That a lock is busy does not count, however often: one failure would be one too many.
+		// A busy lock does not count as a failure, however often it occurs. A single failure would exceed the limit.
 		if _, err := queue.EnqueueContext(t.Context(), task, asynq.MaxRetry(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-// On its last attempt, a task waits for the lock: asynq would archive it.
+// On its last attempt, a task waits for the lock, because asynq would archive it otherwise.
 func TestMiddleware_lastAttempt(t *testing.T) {
 	redis := redistest.Start(t)
 	c, err := client.New(redis.Client(t), client.WithKeyPrefix("leasehold:"))
@@ -153,7 +153,8 @@ func TestMiddleware_lastAttempt(t *testing.T) {
 	}
 }
 
-// A handler detects a loss by its context, and the error of the task matches the loss, whatever the handler returns. The error of the handler counts too.
+// When the lock is lost, the context of the handler is canceled. The error of the task matches the loss, whatever the handler
+// returns, and includes the handler's error.
 func TestMiddleware_lost(t *testing.T) {
 	for name, result := range map[string]func(context.Context) error{
 		"nil":                      func(context.Context) error { return nil },
@@ -186,7 +187,7 @@ func TestMiddleware_lost(t *testing.T) {
 	}
 }
 
-// A loss that nobody has detected before Unlock is in the error too.
+// If a loss is not detected before Unlock, the error still includes it.
 func TestMiddleware_lostUnnoticed(t *testing.T) {
 	for _, returned := range []error{nil, io.EOF} {
 		server := locktest.NewServer(t)
@@ -201,10 +202,11 @@ func TestMiddleware_lostUnnoticed(t *testing.T) {
 	}
 }
 
-// A task without a lock, and the error of a handler, pass through; a lock that is not there begins nothing.
+// A task without a lock is processed, and the error of a handler is returned. If the lock is unavailable, the handler is not
+// called.
 func TestMiddleware_errors(t *testing.T) {
 	server := locktest.NewServer(t)
-	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // no server listens there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +235,7 @@ func TestMiddleware_errors(t *testing.T) {
 		}
 	}
 
-	// The handler finds a lock of its own busy.
+	// The handler's own lock is busy.
 	err = asynqlock.Middleware(func(*asynq.Task) lock.Locker { return server.Client(t).NewLock("free") })(
 		asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error { _, err := busy.TryLock(ctx); return err }),
 	).ProcessTask(t.Context(), asynq.NewTask("bill", nil))
@@ -242,7 +244,8 @@ func TestMiddleware_errors(t *testing.T) {
 	}
 }
 
-// asynq leaves a handler at the time limit of its task, and retries the task. The retry finds the lock busy until the first handler has returned.
+// asynq abandons a handler at the time limit of its task, and retries the task. The retry finds the lock busy until the first
+// handler has returned.
 func TestMiddleware_timeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := locktest.NewServer(t)
@@ -280,8 +283,8 @@ func TestMiddleware_timeLimit(t *testing.T) {
 	})
 }
 
-// Tasks exclude each other even if asynq.Config.BaseContext returns the context of a hold, whose owner they all carry. The middlewares of
-// one task share its owner.
+// Tasks exclude each other even if asynq.Config.BaseContext returns the context of a hold, and all of them carry its owner. The
+// middlewares of one task share its owner.
 func TestMiddleware_ownerOfTheServer(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	leader, err := c.NewLock("leader").Lock(t.Context())
@@ -305,7 +308,7 @@ func TestMiddleware_ownerOfTheServer(t *testing.T) {
 	}
 }
 
-// A task whose client is closed while it runs has no lock any more, so it is retried whatever the handler returns.
+// A task whose client is closed while it runs has lost its lock, so it is retried, whatever the handler returns.
 func TestMiddleware_closedMeanwhile(t *testing.T) {
 	for _, returned := range []error{nil, context.Canceled, io.EOF} {
 		c := locktest.NewServer(t).Client(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What becomes of a task after each fault, and whether that counts as a failure. asynq tries a task again after any error.
+// The outcome of a task after each fault, and whether it counts as a failure. asynq retries a task after any error.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	adaptertest.Walk(t, map[string]string{
