@@ -26,8 +26,8 @@ import (
 
 // OldLock is a lock of another library.
 type OldLock interface {
-	// Lock waits until the lock is held or ctx is canceled, also while Redis is unavailable. It
-	// returns errors that last, such as a missing permission, immediately. The returned context is
+	// Lock waits until the lock is held or ctx is canceled, even while Redis is unavailable. It
+	// returns permanent errors, such as a missing permission, immediately. The returned context is
 	// canceled when the lock is lost, as far as the library reports it. The returned unlock releases
 	// the lock.
 	//
@@ -44,18 +44,18 @@ type OldLock interface {
 // ErrOldLockLost is the cause of the context if the old lock was lost.
 var ErrOldLockLost = errors.New("lock of the old library lost")
 
-// releaseTime is how long giving back the old lock may take when the caller's context is over.
+// releaseTime limits the release of the old lock after the caller's context is canceled.
 const releaseTime = 3 * time.Second
 
 // Do acquires old and then l, calls fn, and releases both, even if fn panics. The context of fn is
-// canceled as soon as one of them is no longer held, and when ctx is canceled. Both are held until
-// fn has returned, as for [lock.Do]. The order is the same for all callers, so they cannot
-// deadlock.
+// canceled as soon as one of them can no longer be guaranteed, and when ctx is canceled. Both are
+// held until fn has returned, as for [lock.Do]. The order is the same for all callers, so they
+// cannot deadlock.
 //
-// The old lock has limits of its own. Hold.Until and Hold.Extend of the hold are about l, and the
-// old lock is extended for as long as its library does it. A loss of the old lock is detected by a
-// timer, and not by the check in Hold.Err, so a process that was suspended detects it a moment
-// late. l must not be a lock of lock.UntilUnlock, whose context does not end with the old lock.
+// The old lock has its own limits. Hold.Until and Hold.Extend of the hold apply to l only. The
+// bridge or the old library extends the old lock. A loss of the old lock is detected by a timer,
+// and not by the check in Hold.Err, so a process that was suspended detects it a moment late. l
+// must not be a lock of lock.UntilUnlock, whose context does not end with the old lock.
 //
 // If fn was not called, the error is the error of acquiring a lock. Otherwise it joins the errors
 // of fn and of releasing the locks. If ctx was canceled while Do waited, it matches ctx.Err(), and
@@ -71,7 +71,7 @@ func TryDo(ctx context.Context, old OldLock, l lock.Locker, fn func(ctx context.
 	return lock.TryDo(ctx, both{l, old}, fn)
 }
 
-// both is a lock and the old one, which is taken first.
+// both acquires the old lock first, and then the new one.
 type both struct {
 	lock.Locker
 	old OldLock
@@ -99,7 +99,7 @@ func (b both) acquire(ctx context.Context, acquireOld func(context.Context) (con
 		return nil
 	}
 	defer func() {
-		if h == nil { // also when acquire panics
+		if h == nil { // even if acquire panics
 			err = errors.Join(err, release(ctx))
 		}
 	}()
@@ -110,7 +110,8 @@ func (b both) acquire(ctx context.Context, acquireOld func(context.Context) (con
 	return bothHold{inner, release}, nil
 }
 
-// bothHold is a hold of both. The hold of the lock is under the context of the old one, so it tells of the loss of either.
+// bothHold is a hold of both locks. The hold of the new lock is under the context of the old one, so it reports the loss
+// of either.
 type bothHold struct {
 	lock.Hold
 	releaseOld func(context.Context) error
@@ -138,15 +139,16 @@ func MinHold(d time.Duration, fn func(ctx context.Context) error) func(ctx conte
 	}
 }
 
-// trusted returns until when a lease counts that was asked for at sent. A tenth of it is for clocks that drift.
+// trusted returns until when a lease requested at sent is guaranteed. It subtracts a tenth for clock drift.
 func trusted(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - lease/10) }
 
-// keep extends a lock every third of its lease, until stop is called. Then the context is over. It is over before if
-// another owner has the lock, or at until, which each extension moves: the lease may run out soon after.
+// keep extends a lock every third of its lease, until stop is called, which also cancels the context. The context is
+// canceled earlier if another owner has the lock. It is also canceled at until, which each extension moves, because
+// the lease may expire soon after.
 func keep(ctx context.Context, lease time.Duration, until time.Time, extend func(context.Context) error) (held context.Context, stop func()) {
 	held, cancel := context.WithCancelCause(ctx)
-	var last atomic.Pointer[error]                    // of extend
-	end := time.AfterFunc(time.Until(until), func() { // by itself: extend can take longer than its context
+	var last atomic.Pointer[error]                    // the latest error of extend
+	end := time.AfterFunc(time.Until(until), func() { // with a timer, because extend can take longer than its context
 		err := errors.New("not extended in time")
 		if e := last.Load(); e != nil {
 			err = *e
@@ -189,5 +191,5 @@ func keep(ctx context.Context, lease time.Duration, until time.Time, extend func
 	}
 }
 
-// errGone says that the old lock is another owner's by now.
+// errGone means that another owner has the old lock by now.
 var errGone = errors.New("not held")

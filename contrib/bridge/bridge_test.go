@@ -22,11 +22,11 @@ import (
 
 const (
 	name  = "orders"
-	lease = 8 * time.Second // of locks that are to be renewed, or lost: on a busy machine a renewal can be late by seconds
-	long  = time.Minute     // of those that are not: nothing renews redsync's and redislock's own
+	lease = 8 * time.Second // for locks that are renewed or lost; long, because a renewal on a busy machine can be seconds late
+	long  = time.Minute     // for locks that are not renewed: redsync and redislock do not renew theirs
 )
 
-// servers are the kinds of deployment: how each library connects to one.
+// servers has each type of deployment, with the way in which each library connects to it.
 var servers = map[string]func(t *testing.T) deployment{
 	"server": func(t *testing.T) deployment {
 		s := redistest.Start(t)
@@ -74,20 +74,20 @@ type deployment struct {
 	client  func(tb testing.TB, edit ...func(*rueidis.ClientOption)) rueidis.Client
 }
 
-// libraries are the old ones, each with its key in Redis.
+// libraries has each old library, with its key in Redis.
 var libraries = map[string]struct {
 	open func(t *testing.T, d deployment) OldLock
 	key  string
 }{
 	"redsync": {func(t *testing.T, d deployment) OldLock {
-		// A request may take a twentieth of the lease, if not said otherwise.
+		// By default, a request is limited to a twentieth of the lease.
 		return Redsync(redsync.New(goredis.NewPool(open(t, d))), name, d.lease, redsync.WithRetryDelay(5*time.Millisecond), redsync.WithTimeoutFactor(0.5))
 	}, name},
 	"redislock": {func(t *testing.T, d deployment) OldLock {
 		return Redislock(redislock.New(open(t, d)), name, d.lease, 5*time.Millisecond)
 	}, name},
 	"rueidislock": {func(t *testing.T, d deployment) OldLock {
-		// After 20 ms, if not said otherwise, it gives an attempt up, and says that a deadline was exceeded.
+		// By default, an attempt is canceled after 20 ms, and reports that a deadline was exceeded.
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{ClientOption: d.rueidis, KeyMajority: 1, KeyValidity: d.lease, TryNextAfter: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func open(t *testing.T, d deployment) redis.UniversalClient {
 	return rdb
 }
 
-// newLock is leasehold's lock, of a client of its own.
+// newLock returns leasehold's lock, with a separate client.
 func newLock(t *testing.T, d deployment) lock.Locker {
 	c, err := client.New(d.client(t), client.WithKeyPrefix("leasehold:"), client.WithWatchdogTimeout(d.lease), client.WithOpTimeout(d.lease/4))
 	if err != nil {
@@ -113,7 +113,7 @@ func newLock(t *testing.T, d deployment) lock.Locker {
 	return c.NewLock(name)
 }
 
-// oldDo is what an old process does.
+// oldDo does what an old process does.
 func oldDo(ctx context.Context, old OldLock, fn func(context.Context) error) error {
 	held, unlock, err := old.Lock(ctx)
 	if err != nil {
@@ -122,8 +122,9 @@ func oldDo(ctx context.Context, old OldLock, fn func(context.Context) error) err
 	return errors.Join(fn(held), unlock(context.WithoutCancel(ctx)))
 }
 
-// In both halves of a rollout no two callers are inside together: old processes with bridges, and
-// bridges with new processes. It is so on one server, behind Sentinels and on a cluster.
+// In both halves of a rollout, no two callers hold the lock at the same time: first old processes
+// and bridges, then bridges and new processes. This applies to a single server, to Sentinel and to
+// a cluster.
 func TestRollout(t *testing.T) {
 	for server, start := range servers {
 		t.Run(server, func(t *testing.T) {
@@ -152,7 +153,7 @@ func rollout(t *testing.T, d deployment) {
 					}
 					entered.Add(1)
 					defer inside.Add(-1)
-					select { // it takes a while, so that another would overlap
+					select { // long enough for another caller to overlap
 					case <-time.After(time.Millisecond):
 						return nil
 					case <-ctx.Done():
@@ -188,7 +189,7 @@ func rollout(t *testing.T, d deployment) {
 	}
 }
 
-// A bridge holds both for longer than a lease, and its context ends with the first that is lost.
+// A bridge holds both locks for longer than a lease, and its context is canceled with the first loss.
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	for library, l := range libraries {
@@ -201,7 +202,7 @@ func TestLoss(t *testing.T) {
 					select {
 					case <-ctx.Done():
 						t.Errorf("over before anything was lost: %v", context.Cause(ctx))
-					case <-time.After(2 * d.lease): // the time for which it is to be renewed
+					case <-time.After(2 * d.lease): // longer than a lease, so that both locks are renewed
 					}
 					if n, err := rdb.Del(t.Context(), key).Result(); err != nil || n != 1 {
 						t.Errorf("there is no key %s: %v", key, err)
@@ -220,7 +221,7 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// A caller that gives up leaves neither lock behind.
+// A caller that stops waiting holds neither lock afterward.
 func TestGivesUp(t *testing.T) {
 	for library, l := range libraries {
 		t.Run(library, func(t *testing.T) {
@@ -252,7 +253,8 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// A caller that does not wait gets both locks or none, and is told so in leasehold's words. A caller whose wait ends is told the same.
+// A caller that does not wait acquires both locks or none, and its error matches leasehold's errors. The same applies to a caller
+// whose wait times out.
 func TestTryDo(t *testing.T) {
 	d := servers["server"](t)
 	d.lease = long
@@ -275,7 +277,7 @@ func TestTryDo(t *testing.T) {
 				t.Fatal(err)
 			}
 			try(lock.ErrNotAcquired)
-			for wait := 100 * time.Millisecond; !errors.Is(err, lock.ErrNotAcquired) && wait < time.Minute; wait *= 2 { // until it is enough for a reply
+			for wait := 100 * time.Millisecond; !errors.Is(err, lock.ErrNotAcquired) && wait < time.Minute; wait *= 2 { // until it is long enough for a reply
 				waits, cancel := context.WithTimeout(ctx, wait)
 				err = Do(waits, mine, new, func(context.Context) error { runs++; return nil })
 				cancel()
@@ -294,12 +296,12 @@ func TestTryDo(t *testing.T) {
 			if err := h.Unlock(ctx); err != nil {
 				t.Fatal(err)
 			}
-			try(nil) // the old lock was given back each time
+			try(nil) // the old lock was released each time
 		})
 	}
 }
 
-// A job that is done at once keeps both locks for a while, and not after the end of its context.
+// A job that returns immediately keeps both locks for the minimum time, but not after its context is canceled.
 func TestMinHold(t *testing.T) {
 	d := servers["server"](t)
 	d.lease = long
@@ -326,14 +328,15 @@ func TestMinHold(t *testing.T) {
 	}
 }
 
-// The context of the function is canceled, or its deadline passes, and the function goes on for several leases. Both locks are held until it returns.
+// The context of the function is canceled, or its deadline passes, and the function continues for several leases. Both locks are
+// held until it returns.
 func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	t.Parallel()
 	for library, l := range libraries {
 		for end, of := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 			"canceled": context.WithCancel,
 			"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, 10*time.Second) // the function must be called before
+				return context.WithTimeout(ctx, 10*time.Second) // long enough for the function to be called
 			},
 		} {
 			t.Run(library+"/"+end, func(t *testing.T) {

@@ -33,7 +33,7 @@ func ExampleTryDo() {
 	}
 	defer c.Close(ctx)
 
-	other := rs.NewMutex("cron:invoices", redsync.WithExpiry(50*time.Second)) // of an old process
+	other := rs.NewMutex("cron:invoices", redsync.WithExpiry(50*time.Second)) // the lock of an old process
 	if err := other.TryLockContext(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -13,12 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a caller of TryDo gets after each fault, of which the lock of the other library may be the first to say.
+// The error of TryDo after each fault. The lock of the other library may be the first to report it.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for library, of := range map[string]func(*redis.Client) OldLock{
 		"redsync": func(c *redis.Client) OldLock {
-			return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", time.Minute) // it waits for a twentieth of that
+			return Redsync(redsync.New(redsyncredis.NewPool(c)), "old:orders", time.Minute) // each request is limited to a twentieth of that
 		},
 		"redislock": func(c *redis.Client) OldLock {
 			return Redislock(redislock.New(c), "old:orders", 8*time.Second, time.Millisecond)
@@ -58,7 +58,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// matches leaves out the time-outs of the other library.
+// matches ignores timeouts of the other library.
 func matches(err error, fault string) string {
 	m := adaptertest.Matches(err)
 	if fault != adaptertest.Deadline {

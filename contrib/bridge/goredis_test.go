@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The code of docs/guides/goredis.md.
+// Code of docs/guides/goredis.md.
 
 // connect opens both clients on the same server.
 func connect(ctx context.Context, url string) (*redis.Client, *client.Client, error) {
@@ -103,7 +103,7 @@ func TestGoRedis(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer newer.Unlock(ctx)
-	for range 2 { // a holder writes as often as it likes
+	for range 2 { // a holder can write any number of times
 		if err := changePrice(ctx, rdb, newer, "tea", 4); err != nil {
 			t.Error(err)
 		}

@@ -14,16 +14,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// slow is the time that the servers of these tests take to grant a lock.
+// slow is the time after which the servers of these tests grant a lock.
 const slow = 5 * time.Second
 
 var errRefused = errors.New("connection refused")
 
-// slowServer grants a lock of redislock slowly, and is gone then.
+// slowServer grants a lock of redislock slowly, and is unavailable afterward.
 type slowServer struct {
 	redis.Scripter
-	busy, asked atomic.Int32 // busy: how often it says first that another has the lock
-	silent      bool         // it takes questions and does not answer them, and the client waits longer than its context
+	busy, asked atomic.Int32 // busy is how often it first reports that another owner has the lock
+	silent      bool         // it accepts requests without replying, and the client waits longer than its context
 }
 
 func (s *slowServer) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
@@ -43,7 +43,7 @@ func (s *slowServer) EvalSha(ctx context.Context, _ string, _ []string, _ ...any
 	return cmd
 }
 
-// slowPool and slowConn are the same for redsync.
+// slowPool and slowConn do the same for redsync.
 type (
 	slowPool struct{}
 	slowConn struct{ rsredis.Conn }
@@ -58,7 +58,8 @@ func (slowConn) SetNX(string, string, time.Duration) (bool, error) {
 func (slowConn) Eval(*rsredis.Script, ...any) (any, error) { return nil, errRefused }
 func (slowConn) Close() error                              { return nil }
 
-// A lease that cannot be extended counts from before the question that took the lock, and the context ends before the lease does.
+// A lease that cannot be extended counts from before the request that acquired the lock. The context is canceled before the lease
+// expires.
 func TestKeep_endsBeforeTheLease(t *testing.T) {
 	const lease = 30 * time.Second
 	for name, open := range map[string]func() (old OldLock, waits time.Duration){

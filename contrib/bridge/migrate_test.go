@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The code of docs/migrate/go-libraries.md.
+// Code of docs/migrate/go-libraries.md.
 
 // before runs work under a lock of redsync.
 func before(ctx context.Context, rs *redsync.Redsync, work func(ctx context.Context) error) error {

@@ -35,8 +35,8 @@ type redsyncLock struct {
 func (l redsyncLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	held, unlock, err := l.lock(ctx, 1, nil)
 	for waits(err) && ctx.Err() == nil {
-		// The two tries come one pause of redsync apart, and the next two come as much later. One call with more tries would not say
-		// what the latest of them came to.
+		// Two tries per call, one pause of redsync apart, and the same pause between calls. A single call with more tries would
+		// not report the result of the latest one.
 		began := time.Now()
 		if held, unlock, err = l.lock(ctx, 2, err); err != nil {
 			pause(ctx, time.Since(began))
@@ -52,10 +52,10 @@ func (l redsyncLock) TryLock(ctx context.Context) (context.Context, func(context
 	return l.lock(ctx, 1, nil)
 }
 
-// lock tries so often. If ctx ends that, the error is of last, the error of the tries before.
+// lock makes this number of tries. If ctx is canceled during them, the error includes last, the error of the previous tries.
 func (l redsyncLock) lock(ctx context.Context, tries int, last error) (context.Context, func(context.Context) error, error) {
 	options := append([]redsync.Option{redsync.WithExpiry(l.lease), redsync.WithTries(tries)}, l.options...)
-	m := l.rs.NewMutex(l.name, options...) // a mutex of redsync is for one goroutine
+	m := l.rs.NewMutex(l.name, options...) // a mutex of redsync must not be shared by goroutines
 	if err := m.LockContext(ctx); err != nil {
 		return nil, nil, notTaken(ctx, err, errors.As(err, new(*redsync.ErrTaken)), last)
 	}
@@ -91,7 +91,7 @@ type redislockLock struct {
 func (l redislockLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	var last error
 	for {
-		held, unlock, err := l.lock(ctx, last) // Obtain can wait, too, but nobody would know when it sent the question
+		held, unlock, err := l.lock(ctx, last) // Obtain can wait too, but does not report when it sent the request
 		if !waits(err) {
 			return held, unlock, err
 		}
@@ -133,25 +133,25 @@ type rueidisLock struct {
 	name string
 }
 
-// askAgain is how long a Lock of rueidislock waits before the bridge asks again. rueidislock waits for a message of the server, and asks only
-// then. Version 1.0.79 can miss the message, and would wait for ever for a lock that is free. The time is longer than an answer takes, as
-// the bridge breaks a question off, too.
+// askAgain is how long Lock of rueidislock waits before the bridge retries. rueidislock sends a request only after a message from
+// the server. Version 1.0.79 can miss the message, and would then wait indefinitely for a free lock. The interval exceeds the
+// time of a reply, because the bridge also cancels a request in flight.
 const askAgain = 5 * time.Second
 
 func (l rueidisLock) Lock(ctx context.Context) (context.Context, func(context.Context) error, error) {
 	for {
-		held, unlock, last := l.TryLock(ctx) // WithContext does not say why it waits
+		held, unlock, last := l.TryLock(ctx) // WithContext does not report why it waits
 		if !waits(last) || ctx.Err() != nil {
 			return held, unlock, last
 		}
-		within, end := context.WithCancel(ctx) // without a deadline of its own, which rueidislock would make the end of the lock
+		within, end := context.WithCancel(ctx) // without a deadline, which rueidislock would use as the end of the lock
 		timer := time.AfterFunc(askAgain, end)
 		held, cancel, err := l.l.WithContext(within, l.name)
 		inTime := timer.Stop()
 		switch {
 		case err == nil && inTime:
 			return rueidisHeld(ctx, held, func() { cancel(); end() }, nil, nil)
-		case err == nil: // within ended just after the lock was taken, and with it the lock
+		case err == nil: // within was canceled just after the acquisition, so the lock ended too
 			cancel()
 		case inTime || ctx.Err() != nil || !errors.Is(err, context.Canceled):
 			end()
@@ -165,12 +165,12 @@ func (l rueidisLock) TryLock(ctx context.Context) (context.Context, func(context
 	return rueidisHeld(ctx, held, cancel, err, nil)
 }
 
-// rueidisHeld makes an Old's results of those of rueidislock. last is the error of the attempt before.
+// rueidisHeld converts the results of rueidislock to those of an OldLock. last is the error of the previous attempt.
 func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err, last error) (context.Context, func(context.Context) error, error) {
 	if err != nil {
 		return nil, nil, notTaken(ctx, err, errors.Is(err, rueidislock.ErrNotLocked), last)
 	}
-	named, end := context.WithCancelCause(context.WithoutCancel(held)) // rueidislock does not say that it lost the lock
+	named, end := context.WithCancelCause(context.WithoutCancel(held)) // rueidislock does not report that it lost the lock
 	stop := context.AfterFunc(held, func() { end(cmp.Or(context.Cause(ctx), ErrOldLockLost)) })
 	return named, func(context.Context) error {
 		lost := held.Err() != nil && ctx.Err() == nil // otherwise it ended with the caller's context
@@ -184,8 +184,9 @@ func rueidisHeld(ctx, held context.Context, cancel context.CancelFunc, err, last
 	}, nil
 }
 
-// notTaken returns the error of a lock that was not taken: err, with what leasehold says of the same. taken says that
-// another owner has the lock. If ctx ended the attempt, the error says what last, the error of the attempt before it, says.
+// notTaken returns the error of a failed acquisition, which joins err with the corresponding error of leasehold. taken
+// reports that another owner has the lock. If ctx was canceled during the attempt, last, the error of the previous attempt,
+// decides.
 func notTaken(ctx context.Context, err error, taken bool, last error) error {
 	switch {
 	case ctx.Err() == nil && taken:
@@ -202,19 +203,19 @@ func notTaken(ctx context.Context, err error, taken bool, last error) error {
 	return errors.Join(ctx.Err(), err)
 }
 
-// waits reports whether a Lock goes on after err, which is of notTaken.
+// waits reports whether Lock continues after err, a result of notTaken.
 func waits(err error) bool {
 	return errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable)
 }
 
-// The codes of error replies after which the same command may succeed later, and of those after which it fails again.
+// Codes of error replies after which the same command may succeed later, and after which it fails again.
 var (
 	transient = []string{"LOADING", "BUSY", "NOREPLICAS", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}
 	final     = []string{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "NOPROTO", "WRONGTYPE", "CROSSSLOT", "ERR"}
 )
 
-// unavailable reports whether err says that Redis did not decide, or is unknown. For most clients an error reply is a type of its own, so it is
-// told by its code. Redsync joins the errors of its servers: what may pass on one of them counts.
+// unavailable reports whether err means that Redis did not decide, or is unknown. In most clients, an error reply is a generic
+// type, so it is identified by its code. Redsync joins the errors of its servers. One transient error among them is enough.
 func unavailable(err error) bool {
 	for _, target := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, os.ErrDeadlineExceeded, context.DeadlineExceeded, redsync.ErrFailed} {
 		if errors.Is(err, target) {
@@ -234,7 +235,8 @@ func unavailable(err error) bool {
 	return !has(text, final)
 }
 
-// has reports whether one of the codes is a word of the text of an error. Before Redis 7, the error of a script has it with a dash.
+// has reports whether the text of an error contains one of the codes as a word. Before Redis 7, an error of a script starts with
+// a dash.
 func has(text string, codes []string) bool {
 	for word := range strings.FieldsSeq(text) {
 		if slices.Contains(codes, strings.TrimPrefix(word, "-")) {
@@ -244,7 +246,7 @@ func has(text string, codes []string) bool {
 	return false
 }
 
-// pause waits for d. It reports false if ctx ends before.
+// pause waits for d. It reports false if ctx is canceled first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

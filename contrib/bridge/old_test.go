@@ -17,10 +17,10 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// errTaken stands for a lock that another owner has.
+// errTaken stands for a lock that another owner holds.
 var errTaken = errors.New("taken")
 
-// script is a server of every library. It fails with its errors, one after the other, and grants the lock then.
+// script is a server for every library. It returns its errors one after the other, and then grants the lock.
 type script struct {
 	errs  []error
 	asked int
@@ -93,13 +93,13 @@ func (s scriptRueidislock) TryWithContext(ctx context.Context, _ string) (contex
 	}
 }
 
-// WithContext is that of a rueidislock that hears nothing.
+// WithContext behaves like a rueidislock that receives no messages.
 func (s scriptRueidislock) WithContext(ctx context.Context, _ string) (context.Context, context.CancelFunc, error) {
 	<-ctx.Done()
 	return nil, nil, ctx.Err()
 }
 
-// A Lock goes on after an error that may pass, and returns one that lasts.
+// Lock continues after a transient error, and returns a permanent one.
 func TestLock_errors(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	for library, open := range map[string]func(*script) OldLock{
@@ -113,7 +113,7 @@ func TestLock_errors(t *testing.T) {
 	} {
 		for what, c := range map[string]struct {
 			errs  []error
-			lasts bool // the last of errs is returned; otherwise the lock is taken after all of them
+			lasts bool // the last of errs is returned; otherwise the lock is acquired after all of them
 		}{
 			"a blip": {[]error{refused, errTaken, errors.New("LOADING Redis is loading the dataset in memory"), refused}, false},
 			"errors of a client that can pass": {[]error{
@@ -131,7 +131,7 @@ func TestLock_errors(t *testing.T) {
 			t.Run(library+"/"+what, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &script{errs: c.errs}
-					if c.lasts { // what comes after is never asked for
+					if c.lasts { // no request follows
 						s.errs = append(s.errs, errTaken, errTaken)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

@@ -17,14 +17,15 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// deafLocker is a rueidislock that misses the messages of the server. Its first `deaf` calls wait until their contexts end.
+// deafLocker is a rueidislock that misses the messages of the server. Its first calls, `deaf` of them, wait until their contexts
+// are canceled.
 type deafLocker struct {
 	rueidislock.Locker
 	deaf, calls, given int
-	late               bool // the lock comes just when the call ends
+	late               bool // the lock is granted just when the call ends
 }
 
-// TryWithContext says that another owner has the lock.
+// TryWithContext returns that another owner has the lock.
 func (l *deafLocker) TryWithContext(ctx context.Context, _ string) (context.Context, context.CancelFunc, error) {
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
@@ -73,7 +74,7 @@ func TestRueidislock_asksAgain(t *testing.T) {
 	}
 }
 
-// The end of the caller's wait is the end.
+// If the caller's context is canceled, Lock returns.
 func TestRueidislock_givesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*askAgain/2)
@@ -125,7 +126,8 @@ func TestRueidislock_lost(t *testing.T) {
 	})
 }
 
-// An error of another library says what an error of leasehold says: another owner has the lock, Redis is unavailable, or neither.
+// An error of another library also matches the corresponding error of leasehold: another owner has the lock, Redis is
+// unavailable, or neither.
 func TestNotTaken(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
