@@ -27,14 +27,14 @@ type Storage struct {
 	certmagic.Storage
 	lockOf func(name string) lock.Locker
 
-	// holds has the holds by certmagic's name of the lock: one while a goroutine has it. A goroutine that has lost the lock has not
-	// unlocked it yet: then there are more, in any order.
+	// holds has the holds by certmagic's name of the lock: one while a goroutine has the lock. If a goroutine has lost the lock
+	// and not unlocked it yet, there are more, in any order.
 	mu    sync.Mutex
 	holds map[string][]*kept
 }
 
-// String returns the String of the storage, or its type. certmagic logs its storage, and without String the log would
-// have all exported fields of the one inside, such as a password.
+// String returns the String of the storage, or its type. certmagic logs its storage. Without String, the log would
+// contain all exported fields of the wrapped storage, such as a password.
 func (s *Storage) String() string {
 	if inner, ok := s.Storage.(fmt.Stringer); ok {
 		return inner.String()
@@ -133,20 +133,20 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 		s.holds[name][i] = &kept{again}
 	}
 	s.mu.Unlock()
-	if i < 0 { // Unlock has taken h in the meantime
+	if i < 0 { // Unlock took h in the meantime
 		return errors.Join(lost, again.Unlock(ctx))
 	}
 	return nil
 }
 
-// keep remembers a hold.
+// keep stores a hold.
 func (s *Storage) keep(name string, h lock.Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.holds[name] = append(s.holds[name], &kept{h})
 }
 
-// take returns the hold that Unlock releases, and forgets it. It returns nil if there is none.
+// take removes and returns the hold that Unlock releases, or nil if there is none.
 func (s *Storage) take(name string) *kept {
 	for {
 		h := s.next(name)
@@ -161,12 +161,12 @@ func (s *Storage) take(name string) *kept {
 		s.mu.Unlock()
 		if h == nil || i >= 0 {
 			return h
-		} // otherwise another Unlock has taken h
+		} // otherwise another Unlock took h
 	}
 }
 
-// next returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
-// appended last, by a goroutine that was paused after its Lock.
+// next returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It may be the
+// last element, if its goroutine was paused after its Lock.
 func (s *Storage) next(name string) *kept {
 	s.mu.Lock()
 	holds := slices.Clone(s.holds[name])

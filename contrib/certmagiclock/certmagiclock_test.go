@@ -29,7 +29,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
@@ -42,7 +42,7 @@ type bucket struct {
 
 func (bucket) String() string { return "bucket without its password" }
 
-// certmagic logs its storage. The log has what the String of the storage inside says, and none of its fields.
+// certmagic logs its storage. The log contains the String of the wrapped storage, and none of its fields.
 func TestStorage_inALog(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	files := &certmagic.FileStorage{Path: t.TempDir()}
@@ -63,7 +63,7 @@ func TestStorage_inALog(t *testing.T) {
 	}
 }
 
-// authority issues certificates, and counts them.
+// authority issues certificates and counts them.
 type authority struct {
 	t            *testing.T
 	key          *ecdsa.PrivateKey
@@ -102,7 +102,7 @@ func (a *authority) Issue(_ context.Context, csr *x509.CertificateRequest) (*cer
 	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// storage is the shared disk of all servers, with the locks of a client of its own.
+// storage returns the shared disk of all servers, with the locks of a separate client.
 func storage(t *testing.T, redis *redistest.Server, dir string) *certmagiclock.Storage {
 	c, err := client.New(redis.Client(t))
 	if err != nil {
@@ -114,7 +114,7 @@ func storage(t *testing.T, redis *redistest.Server, dir string) *certmagiclock.S
 	})
 }
 
-// Of four servers that need a certificate at the same time, one obtains it, and all have it.
+// If four servers need a certificate at the same time, one obtains it, and all of them have it.
 func TestStorage_obtain(t *testing.T) {
 	redis, dir, issuer := redistest.Start(t), t.TempDir(), newAuthority(t)
 	var wg sync.WaitGroup
@@ -148,7 +148,7 @@ func TestStorage_obtain(t *testing.T) {
 	}
 }
 
-// The locks of two servers exclude each other, as certmagic's interfaces want it.
+// The locks of two servers exclude each other, as certmagic's interfaces require.
 func TestStorage_locks(t *testing.T) {
 	redis, dir, ctx := redistest.Start(t), t.TempDir(), t.Context()
 	a, b := storage(t, redis, dir), storage(t, redis, dir)
@@ -245,7 +245,7 @@ func TestStorage_loss(t *testing.T) {
 		t.Errorf("Unlock after a loss: %v", err)
 	}
 
-	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // where nobody listens
+	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect()) // no server listens there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,19 +256,20 @@ func TestStorage_loss(t *testing.T) {
 	}
 }
 
-// A goroutine that has lost the lock gives back its own hold, and not that of the goroutine of this server that has it now.
+// A goroutine that has lost the lock releases its own hold, and not the hold of the goroutine of this server that has the lock
+// now.
 func TestStorage_lossBesideAnother(t *testing.T) {
 	server, ctx, lost := locktest.NewServer(t), t.Context(), make(chan struct{})
 	c, other := server.Client(t, client.WithObserver(lock.Observer{Lost: func(context.Context, lock.Event) { close(lost) }})), server.Client(t)
 	s := certmagiclock.New(&certmagic.FileStorage{Path: t.TempDir()}, func(name string) lock.Locker { return c.NewLock(name) })
-	if err := s.Lock(ctx, "x"); err != nil { // by one goroutine, which loses it
+	if err := s.Lock(ctx, "x"); err != nil { // one goroutine, which loses the lock
 		t.Fatal(err)
 	}
 	if _, err := other.NewLock("x").ForceUnlock(ctx); err != nil {
 		t.Fatal(err)
 	}
 	<-lost
-	if err := s.Lock(ctx, "x"); err != nil { // by another
+	if err := s.Lock(ctx, "x"); err != nil { // another goroutine
 		t.Fatal(err)
 	}
 	if err := s.RenewLockLease(ctx, "x", time.Hour); !errors.Is(err, lock.ErrLost) {
@@ -332,7 +333,8 @@ func TestStorage_heldUntilUnlock(t *testing.T) {
 	})
 }
 
-// Goroutines with the context of one hold exclude each other: they have one owner, and certmagic expects a lock that is not reentrant.
+// Goroutines with the context of one hold exclude each other. They share an owner, but certmagic expects a lock that is not
+// reentrant.
 func TestStorage_contextOfAHold(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	leader, err := c.NewLock("leader").Lock(t.Context())
@@ -388,7 +390,7 @@ func TestStorage_lossAfterLock(t *testing.T) {
 	}
 }
 
-// paused is a Locker whose Lock does not return before resume.
+// paused is a Locker whose Lock returns only after resume.
 type paused struct {
 	lock.Locker
 	acquired chan lock.Hold
@@ -464,7 +466,7 @@ func TestStorage_lossOfOneOfSeveral(t *testing.T) {
 	}
 }
 
-// failsOnce is an authority that issues no certificate at the first request.
+// failsOnce is an authority that rejects the first request.
 type failsOnce struct {
 	*authority
 	first func()
@@ -499,7 +501,7 @@ func TestStorage_lossBetweenAttempts(t *testing.T) {
 			Storage: s, Issuers: []certmagic.Issuer{issuer}, Logger: zap.NewNop(),
 			OCSP: certmagic.OCSPConfig{DisableStapling: true},
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // certmagic goes on for 30 days
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // certmagic retries for 30 days
 		defer cancel()
 		if err := config.ObtainCertAsync(ctx, "example.com"); err != nil || issuer.issued.Load() != 1 {
 			t.Errorf("%v, and %d certificates were issued", err, issuer.issued.Load())
@@ -513,7 +515,7 @@ func TestStorage_lossBetweenAttempts(t *testing.T) {
 // wrapping returns holds that cannot be compared.
 type wrapping struct {
 	lock.Locker
-	check func() // called by their Err
+	check func() // called by Err of the holds
 }
 
 func (l wrapping) Lock(ctx context.Context) (lock.Hold, error) {
@@ -573,7 +575,7 @@ func TestStorage_errCallsRenewLockLease(t *testing.T) {
 	}
 }
 
-// Of two Unlocks at the same time, each releases its own hold. Here, one runs while the other looks for its hold.
+// Of two concurrent Unlocks, each releases its own hold. Here, one runs while the other looks up its hold.
 func TestStorage_unlockDuringUnlock(t *testing.T) {
 	server, ctx := locktest.NewServer(t), t.Context()
 	c, other := server.Client(t), server.Client(t).NewLock("x")

@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What certmagic gets from TryLock after each fault: only a busy lock is no error.
+// The result of TryLock after each fault. Only a busy lock is not an error.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	adaptertest.Walk(t, map[string]string{
