@@ -14,7 +14,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// Of three processes, one runs each minute's job, although the job is quick and their clocks differ.
+// One of three processes runs the job of each minute, although the job is short and their clocks
+// differ.
 func TestSkipIfLocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -26,7 +27,7 @@ func TestSkipIfLocked(t *testing.T) {
 			s.Schedule(cron.Every(time.Minute), cron.NewChain(SkipIfLocked(l, func(err error) { t.Error(err) })).Then(job))
 			s.Start()
 			defer func() { <-s.Stop().Done() }()
-			time.Sleep(5 * time.Second) // the next process begins so much later
+			time.Sleep(5 * time.Second) // the clocks differ by this much
 		}
 		time.Sleep(10*time.Minute - 10*time.Second)
 		if n := runs.Load(); n != 10 {
@@ -35,7 +36,7 @@ func TestSkipIfLocked(t *testing.T) {
 	})
 }
 
-// A job that outlives its interval and its lease is alone, and is told of a loss.
+// A job that outlives its interval and its lease runs alone, and is notified of a loss.
 func TestFunc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -77,9 +78,9 @@ func TestFunc(t *testing.T) {
 	})
 }
 
-// "Busy" is not reported, and silence is.
+// A busy lock is not reported, and an unavailable Redis is.
 func TestSkipIfLocked_silence(t *testing.T) {
-	c, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect(), client.WithWatchdogTimeout(time.Second)) // where nobody listens
+	c, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect(), client.WithWatchdogTimeout(time.Second)) // no server listens there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func TestSkipIfLocked_silence(t *testing.T) {
 	}
 }
 
-// A loss is reported although the job panics, as one whose lock is lost may do.
+// A loss is reported even if the job panics, as a job may do after a loss.
 func TestFunc_panicsAfterLoss(t *testing.T) {
 	l := locktest.NewServer(t).Client(t).NewLock("cron:invoices")
 	var reported []error
@@ -113,7 +114,7 @@ func TestFunc_panicsAfterLoss(t *testing.T) {
 	}).Run()
 }
 
-// A panic of a job goes on to cron's own recovery, and the lock is given back.
+// A panic of a job reaches cron's own recovery, and the lock is released.
 func TestSkipIfLocked_panics(t *testing.T) {
 	server := locktest.NewServer(t)
 	l := server.Client(t).NewLock("cron:invoices")

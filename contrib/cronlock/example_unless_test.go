@@ -22,6 +22,6 @@ func ExampleSkipIfLocked() {
 	job := cron.FuncJob(func() { fmt.Println("writing a report") })
 	failed := func(err error) { log.Print("cron:report: ", err) } // Redis is unavailable, or the lock was lost
 	one := cronlock.SkipIfLocked(c.NewLock("cron:report"), failed)
-	cron.NewChain(one).Then(job).Run() // as the schedule does
+	cron.NewChain(one).Then(job).Run() // like the schedule
 	// Output: writing a report
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// What becomes of a run after each fault, and what is reported.
+// The outcome of a run after each fault, and what is reported.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	adaptertest.Walk(t, map[string]string{
