@@ -12,7 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What becomes of a run after each fault, and what a listener of gocron hears.
+// The outcome of a run after each fault, and what a listener of gocron receives.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	adaptertest.Walk(t, map[string]string{
@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 		adaptertest.WrongType:    "skipped: ErrWrongType",
 		adaptertest.BadName:      "skipped: ErrBadName",
 		adaptertest.Closed:       "skipped: ErrClosed",
-		adaptertest.Canceled:     adaptertest.None, // the context of gocron does not end an attempt
+		adaptertest.Canceled:     adaptertest.None, // the context of gocron does not cancel an attempt
 		adaptertest.Deadline:     adaptertest.None,
 	}, func(t *testing.T, c adaptertest.Call) string {
 		s, err := gocron.NewScheduler(gocron.WithDistributedLocker(NewLocker(func(string) lock.Locker { return c.Lock })))
@@ -46,7 +46,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// An Elector says what keeps it from leading, if that does not pass by itself.
+// An Elector reports a permanent error that keeps it from leading.
 func TestFaults_elector(t *testing.T) {
 	t.Parallel()
 	adaptertest.Walk(t, adaptertest.Only(map[string]string{

@@ -21,7 +21,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// releaseTime is how long giving a lock back may take. gocron's context is over when it shuts down.
+// releaseTime limits a release. gocron's context is canceled when it shuts down.
 const releaseTime = 5 * time.Second
 
 // NewLocker returns a Locker that calls lockOf for the lock of a job, with the name of the job. It
@@ -38,9 +38,10 @@ func NewLocker(lockOf func(job string) lock.Locker) gocron.Locker { return locke
 
 type locker struct{ lockOf func(string) lock.Locker }
 
-// Lock makes one attempt. The runs of a job share ctx, which can carry an owner (gocron.WithContext), and must exclude each other.
+// Lock makes one attempt. The runs of a job share ctx, which can carry an owner (gocron.WithContext), but they must exclude each
+// other.
 func (l locker) Lock(ctx context.Context, job string) (gocron.Lock, error) {
-	h, err := lock.UntilUnlock(l.lockOf(job)).TryLock(lock.ContextWithNewOwner(ctx)) // ctx is canceled while the job may run on
+	h, err := lock.UntilUnlock(l.lockOf(job)).TryLock(lock.ContextWithNewOwner(ctx)) // ctx may be canceled while the job still runs
 	if err != nil {
 		return nil, err
 	}
@@ -82,12 +83,12 @@ func NewElector(l lock.Locker) *Elector {
 	return e
 }
 
-// campaign waits for the lock, holds it, and begins again when it is lost.
+// campaign waits for the lock, holds it, and starts over when it is lost.
 func (e *Elector) campaign(ctx context.Context, l lock.Locker) {
 	defer close(e.done)
 	for ctx.Err() == nil {
 		h, err := l.Lock(ctx)
-		if err != nil { // a fault that waiting does not mend; ask again in a while
+		if err != nil { // a permanent error; retry later
 			e.fail(err)
 			select {
 			case <-time.After(time.Second):
@@ -98,7 +99,7 @@ func (e *Elector) campaign(ctx context.Context, l lock.Locker) {
 		e.set(h)
 		select {
 		case <-h.Context().Done():
-		case <-ctx.Done(): // which does not end a hold of lock.UntilUnlock
+		case <-ctx.Done(): // which does not cancel a hold of lock.UntilUnlock
 		}
 		e.set(nil)
 		within, cancel := context.WithTimeout(context.Background(), releaseTime)

@@ -28,7 +28,7 @@ func scheduler(t *testing.T, job func(), opts ...gocron.SchedulerOption) gocron.
 	return s
 }
 
-// Of three processes, one runs each minute's job, although the job is quick and their clocks differ.
+// One of three processes runs the job of each minute, although the job is short and their clocks differ.
 func TestLocker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -40,7 +40,7 @@ func TestLocker(t *testing.T) {
 				return c.NewLock("cron:"+job, lock.WithMinHold(50*time.Second))
 			})
 			all = append(all, scheduler(t, func() { runs.Add(1) }, gocron.WithDistributedLocker(locker)))
-			time.Sleep(5 * time.Second) // the next process begins so much later
+			time.Sleep(5 * time.Second) // the clocks differ by this much
 		}
 		time.Sleep(10*time.Minute - 10*time.Second)
 		for _, s := range all {
@@ -51,11 +51,11 @@ func TestLocker(t *testing.T) {
 		if n := runs.Load(); n != 10 {
 			t.Errorf("%d runs in ten minutes", n)
 		}
-		time.Sleep(time.Minute) // until the last lock is over
+		time.Sleep(time.Minute) // until the last lock is free
 	})
 }
 
-// A job that outlives its lease and the shutdown keeps its lock, and gives it back in the end.
+// A job that outlives its lease and the shutdown keeps its lock, and releases it at the end.
 func TestLocker_longJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -65,7 +65,7 @@ func TestLocker_longJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cancel() // as gocron does when it shuts down
+		cancel() // like gocron at a shutdown
 		time.Sleep(10 * time.Minute)
 		other := server.Client(t).NewLock("invoices")
 		if _, err := other.TryLock(t.Context()); !errors.Is(err, lock.ErrNotAcquired) {
@@ -120,7 +120,7 @@ func TestElector(t *testing.T) {
 		}
 		for _, e := range electors {
 			e.Close()
-			e.Close() // a second time is fine
+			e.Close() // a second call has no effect
 		}
 		if who := leads(); who != "" {
 			t.Errorf("after all closed, the leaders are %q", who)
@@ -128,7 +128,7 @@ func TestElector(t *testing.T) {
 	})
 }
 
-// Close releases a lock of lock.UntilUnlock too, whose hold outlives the context of the campaign.
+// Close also releases a lock of lock.UntilUnlock, whose hold outlives the context of the campaign.
 func TestElector_untilUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -157,7 +157,7 @@ func TestElector_untilUnlock(t *testing.T) {
 	})
 }
 
-// An Elector that cannot lead says why, until it can.
+// An Elector that cannot lead reports the reason, until it can.
 func TestElector_saysWhatIsWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := locktest.NewServer(t)
@@ -199,7 +199,7 @@ func TestElector_scheduler(t *testing.T) {
 	})
 }
 
-// frozen is the hold of a process that was stopped for an hour: its context has not heard of the loss yet.
+// frozen is the hold of a process that was paused for an hour. Its context is not canceled yet.
 type frozen struct{ lock.Hold }
 
 func (frozen) Err() error { return lock.ErrLost }

@@ -6,7 +6,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
