@@ -97,7 +97,7 @@ func FromUniversalOptions(o *redis.UniversalOptions) (rueidis.ClientOption, erro
 	if o == nil {
 		return rueidis.ClientOption{}, errNil("UniversalOptions")
 	}
-	if err := check(o); err != nil { // what the other options do not have
+	if err := check(o); err != nil { // checks the fields that the other options do not have
 		return rueidis.ClientOption{}, err
 	}
 	u := *o
@@ -112,13 +112,13 @@ func FromUniversalOptions(o *redis.UniversalOptions) (rueidis.ClientOption, erro
 
 func errNil(of string) error { return fmt.Errorf("goredisopt: the *redis.%s are nil", of) }
 
-// replicas is why options that select replicas are not supported.
+// replicas is the reason why options that select replicas are not supported.
 const replicas = "locks are on the primary"
 
-// sentinels is why options for Sentinel have no credential provider.
+// sentinels is the reason why options for Sentinel cannot have a credential provider.
 const sentinels = "the Sentinels would be sent the credentials of the servers"
 
-// unsupported has the fields that are errors if they are set, and why.
+// unsupported has the fields that cause an error if they are set, with the reason.
 var unsupported = map[string]string{
 	"OnConnect":                    "connections are made by another library",
 	"StreamingCredentialsProvider": "use CredentialsProviderContext",
@@ -146,7 +146,7 @@ func check(options any) error {
 	return nil
 }
 
-// convert converts the fields that all options have. network is that of the dialer; "" is tcp.
+// convert converts the fields that all options have. network is the network of the dialer; "" means tcp.
 func convert(options any, network string, addrs []string) (rueidis.ClientOption, error) {
 	if err := check(options); err != nil {
 		return rueidis.ClientOption{}, err
@@ -160,9 +160,9 @@ func convert(options any, network string, addrs []string) (rueidis.ClientOption,
 		SelectDB:     get[int](v, "DB"),
 		TLSConfig:    get[*tls.Config](v, "TLSConfig").Clone(),
 		AlwaysRESP2:  get[int](v, "Protocol") == 2,
-		ConnLifetime: max(0, get[time.Duration](v, "ConnMaxLifetime")), // -1 is none
+		ConnLifetime: max(0, get[time.Duration](v, "ConnMaxLifetime")), // -1 means none
 
-		// -1 and -2 are none.
+		// -1 and -2 mean none.
 		ConnWriteTimeout: max(0, get[time.Duration](v, "ReadTimeout"), get[time.Duration](v, "WriteTimeout")),
 	}
 	if r.Dialer.Timeout = get[time.Duration](v, "DialTimeout"); r.Dialer.Timeout < 0 {
@@ -189,7 +189,7 @@ func convert(options any, network string, addrs []string) (rueidis.ClientOption,
 	return r, nil
 }
 
-// user returns the user that go-redis connects as: without a password it sends none.
+// user returns the user that go-redis connects as. Without a password, it sends no user.
 func user(name, password string) string {
 	if password == "" {
 		return ""

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// reach fails unless a client with option locks on the servers that rdb reaches, where rdb sees the lock.
+// reach fails unless a client with option locks on the servers that rdb connects to, where rdb reads the lock.
 func reach(t *testing.T, rdb redis.UniversalClient, option rueidis.ClientOption, err error) {
 	t.Helper()
 	defer rdb.Close()
@@ -45,7 +45,7 @@ func reach(t *testing.T, rdb redis.UniversalClient, option rueidis.ClientOption,
 	}
 }
 
-// secret is a server with a user and a password, and another database than 0.
+// secret returns a server with a user and a password, and a database other than 0.
 func secret(t *testing.T) *redistest.Server {
 	t.Helper()
 	s := redistest.Start(t)
@@ -53,7 +53,8 @@ func secret(t *testing.T) *redistest.Server {
 	return s
 }
 
-// A single server, with a user, a database, and each way to give a password. Options that go-redis has used already are as good.
+// A single server with a user, a database, and each way to set a password. Options that go-redis already uses can be converted
+// too.
 func TestFromOptions(t *testing.T) {
 	s := secret(t)
 	for name, o := range map[string]*redis.Options{
@@ -83,7 +84,7 @@ func TestFromOptions_TLS(t *testing.T) {
 	option, err := goredisopt.FromOptions(o)
 	reach(t, redis.NewClient(o), option, err)
 
-	o.Dialer = redis.NewDialer(o) // it makes the TLS handshake
+	o.Dialer = redis.NewDialer(o) // it performs the TLS handshake
 	option, err = goredisopt.FromOptions(o)
 	reach(t, redis.NewClient(o), option, err)
 }
@@ -107,7 +108,7 @@ func TestFromClusterOptions(t *testing.T) {
 	reach(t, rdb, option, err)
 }
 
-// The Sentinels have a password of their own.
+// The Sentinels have a separate password.
 func TestFromFailoverOptions(t *testing.T) {
 	s := redistest.StartSentinel(t, 2)
 	o := &redis.FailoverOptions{MasterName: redistest.PrimaryName, DB: 1}
@@ -135,14 +136,14 @@ func TestFromFailoverOptions_TLS(t *testing.T) {
 
 // openLocks opens a client on the servers of redis.NewUniversalClient(options).
 func openLocks(ctx context.Context, options *redis.UniversalOptions) (*client.Client, error) {
-	option, err := goredisopt.FromUniversalOptions(options) // also TLS, Sentinel and passwords
+	option, err := goredisopt.FromUniversalOptions(options) // including TLS, Sentinel and passwords
 	if err != nil {
 		return nil, err // names the field that leasehold does not support
 	}
 	return client.OpenWithOption(ctx, option, client.WithKeyPrefix("lock:"))
 }
 
-// The code of docs/guides/goredis.md.
+// Code of docs/guides/goredis.md.
 func TestFromUniversalOptions_TLS(t *testing.T) {
 	a := redistest.NewAuthority(t)
 	o := &redis.UniversalOptions{MasterName: redistest.PrimaryName, Addrs: []string{redistest.StartTLSSentinel(t, a)}, TLSConfig: a.Config(a.Issue(t))}
@@ -165,7 +166,7 @@ func TestFromUniversalOptions_TLS(t *testing.T) {
 	}
 }
 
-// The Sentinels would be sent what a credential provider returns for the servers, in place of a password of their own.
+// Instead of their own password, the Sentinels would be sent what a credential provider returns for the servers.
 func TestFromFailoverOptions_providers(t *testing.T) {
 	plain := func() (user, password string) { return "bob", "hidden" }
 	provide := func(context.Context) (user, password string, err error) { return "bob", "hidden", nil }
@@ -180,7 +181,7 @@ func TestFromFailoverOptions_providers(t *testing.T) {
 	}
 }
 
-// Each kind of universal options leads to the same options as its own kind.
+// Each kind of universal options is converted like its own type of options.
 func TestFromUniversalOptions(t *testing.T) {
 	one, two, master := []string{"a:1"}, []string{"a:1", "b:2"}, "primary"
 	for name, c := range map[string]struct {
@@ -223,7 +224,8 @@ func TestFromOptions_converted(t *testing.T) {
 	}
 }
 
-// rueidis breaks a connection off whose reply takes as long as its one timeout, so that is the larger one. None is the default of leasehold.
+// rueidis closes a connection if a reply takes longer than its single timeout, so that is the larger one. Without a timeout, the
+// default of leasehold applies.
 func TestFromOptions_timeouts(t *testing.T) {
 	for _, c := range []struct{ read, write, want time.Duration }{
 		{0, 0, 0},
@@ -245,7 +247,7 @@ func TestFromOptions_timeouts(t *testing.T) {
 	}
 }
 
-// A dialer gets the network of the options.
+// A dialer is called with the network of the options.
 func TestFromOptions_dialerNetwork(t *testing.T) {
 	for _, c := range []struct{ network, addr, want string }{
 		{"", "a:1", "tcp"},
@@ -268,7 +270,7 @@ func TestFromOptions_dialerNetwork(t *testing.T) {
 	}
 }
 
-// Without a password, go-redis sends no user, and is the default user.
+// Without a password, go-redis sends no user, and connects as the default user.
 func TestFromOptions_userAlone(t *testing.T) {
 	s := redistest.Start(t)
 	for name, o := range map[string]*redis.Options{
@@ -337,7 +339,7 @@ func from(options any) (err error) {
 	return err
 }
 
-// anything is every interface that a field can have.
+// anything implements every interface that a field can have.
 type anything struct {
 	auth.StreamingCredentialsProvider
 	push.NotificationProcessor
