@@ -11,7 +11,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What a client of the server sees of each fault, and what is told as a failure.
+// The response to a client of the server for each fault, and the errors passed to failed.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]func(func(*http.Request) lock.Locker, http.Handler, func(*http.Request, error), ...httplock.Option) http.Handler{
@@ -28,10 +28,10 @@ func TestFaults(t *testing.T) {
 			adaptertest.WrongType:    "500, told",
 			adaptertest.BadName:      "400, told",
 			adaptertest.Closed:       "503, Retry-After, told",
-			adaptertest.Canceled:     "503, Retry-After", // nobody reads it
+			adaptertest.Canceled:     "503, Retry-After", // no client reads it
 			adaptertest.Deadline:     "503, Retry-After, told",
 		}
-		if name == "WaitingHandler" { // for as long as the request, which the tests of the waits show
+		if name == "WaitingHandler" { // it waits as long as the request does; other tests cover the waits
 			for _, fault := range []string{adaptertest.Busy, adaptertest.Refused, adaptertest.Unresponsive, adaptertest.ReadOnly} {
 				want[fault] = adaptertest.None
 			}

@@ -159,10 +159,10 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ownerKey is the key of a mark in the context of a request that has its own owner.
+// ownerKey is the key of a context value that marks a request with its own owner.
 type ownerKey struct{}
 
-// tell tells failed of an error that is neither a busy lock nor a client that went away.
+// tell calls failed, unless err means that the lock was busy or the client disconnected.
 func (s handler) tell(r *http.Request, err error) {
 	away := errors.Is(err, context.Canceled) && r.Context().Err() != nil && !errors.Is(err, lock.ErrLost) && !errors.Is(err, lock.ErrUnavailable)
 	if s.failed == nil || away || errors.Is(err, lock.ErrNotAcquired) {
@@ -171,20 +171,20 @@ func (s handler) tell(r *http.Request, err error) {
 	s.failed(r, err)
 }
 
-// ended reports whether err is about a hold that ended before its holder gave it back: it was lost, or the client was closed.
+// ended reports whether err means that a hold ended before its holder released it: it was lost, or the client was closed.
 func ended(err error) bool {
 	var e *lock.Error
 	closed := errors.Is(err, lock.ErrClosed) && (errors.Is(err, lock.ErrNotHeld) || errors.As(err, &e) && e.Op == "hold")
 	return closed || errors.Is(err, lock.ErrLost)
 }
 
-// cutShort reports whether err is that of an attempt whose context ended before a reply.
+// cutShort reports whether err is the error of an attempt whose context was canceled before a reply.
 func cutShort(err error) bool {
 	var e *lock.Error
 	return errors.As(err, &e) && (e.Op == "lock" || e.Op == "trylock") && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// notUnlocked reports whether err is that of an Unlock. The work is done, so the client must not repeat the request.
+// notUnlocked reports whether err is an error of Unlock. The work is done, so the client must not repeat the request.
 func notUnlocked(err error) bool {
 	var e *lock.Error
 	return errors.As(err, &e) && e.Op == "unlock"
@@ -213,7 +213,7 @@ func Status(err error) int {
 	return status
 }
 
-// statusOf returns the status for err, and the text of its response; "" for an error that the table does not name.
+// statusOf returns the status for err and the text of its response, or "" for an error that is not in the table.
 func statusOf(err error) (status int, text string) {
 	switch {
 	case err == nil:
@@ -233,7 +233,8 @@ func statusOf(err error) (status int, text string) {
 	}
 }
 
-// answer knows whether an answer has begun. It passes on what a ResponseWriter can do besides.
+// answer is a ResponseWriter that records whether a response has begun. It keeps the optional methods of the ResponseWriter
+// it wraps.
 type answer struct {
 	http.ResponseWriter
 	begun bool
@@ -243,7 +244,7 @@ type answer struct {
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func (a *answer) WriteHeader(code int) {
-	if code >= 200 || code == http.StatusSwitchingProtocols { // others come before the answer
+	if code >= 200 || code == http.StatusSwitchingProtocols { // other codes precede the response
 		a.begun = true
 	}
 	a.ResponseWriter.WriteHeader(code)
@@ -254,24 +255,24 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// ReadFrom lets the server copy a file without a buffer, if it can.
+// ReadFrom lets the server copy a file without a buffer, if supported.
 func (a *answer) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(a.ResponseWriter, r)
-	a.begun = a.begun || n > 0 // a body that fails at once has sent nothing
+	a.begun = a.begun || n > 0 // a body that fails immediately has sent nothing
 	return n, err
 }
 
-// Flush sends what was written, if the server can.
+// Flush sends what was written, if supported.
 func (a *answer) Flush() { _ = a.FlushError() }
 
 // FlushError is for [http.ResponseController].
 func (a *answer) FlushError() error {
 	err := http.NewResponseController(a.ResponseWriter).Flush()
-	a.begun = a.begun || !errors.Is(err, http.ErrNotSupported) // another error can come after a part was sent
+	a.begun = a.begun || !errors.Is(err, http.ErrNotSupported) // after any other error, a part may have been sent
 	return err
 }
 
-// Hijack takes over the connection, if the server can.
+// Hijack takes over the connection, if supported.
 func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(a.ResponseWriter).Hijack()
 	a.begun = a.begun || err == nil

@@ -23,12 +23,12 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// lockOf returns the lock of an order, and none for a request to other paths.
+// lockOf returns the lock of an order, or nil for requests to other paths.
 func lockOf(c *client.Client, opts ...lock.Option) func(*http.Request) lock.Locker {
 	return func(r *http.Request) lock.Locker {
 		if r.PathValue("id") == "" {
@@ -38,7 +38,7 @@ func lockOf(c *client.Client, opts ...lock.Option) func(*http.Request) lock.Lock
 	}
 }
 
-// serve starts a server with h on the orders.
+// serve starts a server that handles orders with h.
 func serve(t *testing.T, h http.Handler) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders/{id}", h)
@@ -48,7 +48,7 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	return s
 }
 
-// post sends a request and returns its answer, with the body read.
+// post sends a request and returns its response and the body.
 func post(t *testing.T, s *httptest.Server, path string) (*http.Response, string) {
 	t.Helper()
 	resp, err := http.Post(s.URL+path, "", nil)
@@ -71,14 +71,14 @@ func wantStatus(t *testing.T, s *httptest.Server, path string, want int) {
 	}
 }
 
-// fatal returns a function for requests that must not fail.
+// fatal returns a failed function for requests that must not fail.
 func fatal(t *testing.T) func(*http.Request, error) {
 	return func(r *http.Request, err error) { t.Errorf("%s: %v", r.URL.Path, err) }
 }
 
 var noContent = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 
-// Two replicas work on one order at a time: the other one answers 409.
+// Two replicas process one order at a time. The second request gets 409.
 func TestHandler(t *testing.T) {
 	redis := locktest.NewServer(t)
 	inside, leave := make(chan lock.Hold), make(chan struct{})
@@ -106,12 +106,12 @@ func TestHandler(t *testing.T) {
 	}
 	close(leave)
 	<-done
-	for range 20 { // a client that has its answer finds the lock free
+	for range 20 { // a client that has received the response finds the lock free
 		wantStatus(t, two, "/orders/42", http.StatusNoContent)
 	}
 }
 
-// With a semaphore, as many requests are inside at once as there are permits.
+// With a semaphore, the number of concurrent requests is the number of permits.
 func TestHandler_permits(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	inside, leave := make(chan lock.Hold), make(chan struct{})
@@ -134,7 +134,7 @@ func TestHandler_permits(t *testing.T) {
 	requests.Wait()
 }
 
-// A request waits for no longer than WithWait says.
+// A request waits for at most the time of WithWait.
 func TestWaitingHandler_busy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := locktest.NewServer(t)
@@ -182,9 +182,9 @@ func TestWaitingHandler(t *testing.T) {
 	<-done
 }
 
-// Each error has its answer, and failed is told of those that are faults.
+// Each error has its response, and failed is called for faults.
 func TestHandler_errors(t *testing.T) {
-	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect(), client.WithWatchdogTimeout(time.Second)) // where nobody listens
+	silent, err := client.Open(t.Context(), "redis://127.0.0.1:1", client.WithLazyConnect(), client.WithWatchdogTimeout(time.Second)) // no server listens there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,11 +233,12 @@ func TestHandler_errors(t *testing.T) {
 	}
 }
 
-// A handler that ends because the lock was lost answers 500 and not an empty 200; its own answer stays.
+// If the lock is lost and the handler returns without a response, the response is 500 instead of an empty 200. A response of the
+// handler is not changed.
 func TestHandler_lost(t *testing.T) {
 	for own, want := range map[int]int{
 		0:                              http.StatusInternalServerError,
-		http.StatusEarlyHints:          http.StatusInternalServerError, // which is not the answer yet
+		http.StatusEarlyHints:          http.StatusInternalServerError, // not the final response
 		http.StatusAccepted:            http.StatusAccepted,
 		http.StatusTeapot:              http.StatusTeapot,
 		http.StatusFailedDependency:    http.StatusFailedDependency,
@@ -275,7 +276,7 @@ func TestHandler_lost(t *testing.T) {
 	}
 }
 
-// A client of leasehold that is closed while a handler works ends the hold as a loss does: it is not known what was done.
+// Closing the leasehold client while a handler runs ends the hold like a loss: it is unknown what was done.
 func TestHandler_closedMeanwhile(t *testing.T) {
 	c, err := client.New(locktest.NewServer(t).Redis())
 	if err != nil {
@@ -301,7 +302,7 @@ func TestHandler_closedMeanwhile(t *testing.T) {
 	}
 }
 
-// A client that goes away ends the work, and nobody is told; the lock is given back.
+// If the client disconnects, the work ends, failed is not called, and the lock is released.
 func TestHandler_clientGoesAway(t *testing.T) {
 	redis := locktest.NewServer(t)
 	inside, ended := make(chan struct{}), make(chan struct{})
@@ -332,7 +333,7 @@ func TestHandler_clientGoesAway(t *testing.T) {
 	}
 }
 
-// A missing function is an error of the program, and is detected when it starts.
+// A missing function is a bug of the program, and is detected at startup.
 func TestWithErrorResponse_nil(t *testing.T) {
 	defer func() {
 		if said := fmt.Sprint(recover()); !strings.Contains(said, "httplock: WithErrorResponse(nil)") {
@@ -342,7 +343,7 @@ func TestWithErrorResponse_nil(t *testing.T) {
 	httplock.WithErrorResponse(nil)
 }
 
-// A panic goes on to the server, and the lock is given back.
+// A panic reaches the server, and the lock is released.
 func TestHandler_panics(t *testing.T) {
 	redis := locktest.NewServer(t)
 	s := serve(t, httplock.Handler(lockOf(redis.Client(t)), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -361,7 +362,7 @@ func TestHandler_panics(t *testing.T) {
 	}
 }
 
-// A panic after a loss is for the handler outside to answer.
+// If the handler panics after a loss, the outer handler writes the response.
 func TestHandler_panicsAfterLoss(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	inner := httplock.Handler(lockOf(c), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -382,10 +383,10 @@ func TestHandler_panicsAfterLoss(t *testing.T) {
 	wantStatus(t, s, "/orders/42", http.StatusTeapot)
 }
 
-// next can do with its ResponseWriter what it could without the lock.
+// The ResponseWriter passed to next supports the same operations as without the lock.
 func TestHandler_responseWriter(t *testing.T) {
 	redis := locktest.NewServer(t)
-	var handling sync.WaitGroup // the server forgets a connection that is hijacked, and its Close does not wait for the handler
+	var handling sync.WaitGroup // the server drops a hijacked connection, so its Close does not wait for the handler
 	handler := httplock.Handler(lockOf(redis.Client(t)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.PathValue("id") {
 		case "flush":
@@ -426,10 +427,11 @@ func TestHandler_responseWriter(t *testing.T) {
 	handling.Wait()
 }
 
-// plainWriter can neither flush nor be hijacked.
+// plainWriter supports neither Flush nor Hijack.
 type plainWriter struct{ http.ResponseWriter }
 
-// What a ResponseWriter cannot do says so through the lock, and is no answer: that of a lost lock follows.
+// An operation that the ResponseWriter does not support fails, and does not count as a response. The response for the lost lock
+// follows.
 func TestHandler_plainResponseWriter(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	for name, f := range map[string]func(http.ResponseWriter) error{
@@ -457,7 +459,7 @@ func TestHandler_plainResponseWriter(t *testing.T) {
 	}
 }
 
-// Refuse leaves other errors to its caller.
+// WriteError leaves other errors to its caller.
 func TestRefuse(t *testing.T) {
 	for _, err := range []error{nil, io.EOF, lock.ErrWrongType, context.Canceled} {
 		w := httptest.NewRecorder()
@@ -474,7 +476,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// Status has a status for each error, and none of a failure for none.
+// Status returns a status for each error, and 200 for nil.
 func TestStatus(t *testing.T) {
 	for err, want := range map[error]int{
 		nil:                 http.StatusOK,
@@ -494,8 +496,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// The handler passes on the response of another server, and the loss ends that before its first byte. The response is 500, and not an
-// empty 200.
+// The handler proxies the response of another server, and the loss interrupts it before the first byte. The response is 500, and
+// not an empty 200.
 func TestHandler_lostBeforeTheFirstByte(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	s := httptest.NewServer(httplock.Handler(func(*http.Request) lock.Locker { return c.NewLock("orders:42") }, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -519,8 +521,8 @@ func TestHandler_lostBeforeTheFirstByte(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// The client goes away, and repeats its request while the first handler is still at work. One handler is inside at a time, however long that takes, and
-// the first one sees that it has the lock.
+// The client disconnects, and repeats its request while the first handler is still running. Only one handler runs at a time,
+// however long it takes, and the first one still has the lock.
 func TestHandler_worksOnAfterItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		redis := locktest.NewServer(t)
@@ -556,8 +558,8 @@ func TestHandler_worksOnAfterItsClient(t *testing.T) {
 	})
 }
 
-// Requests exclude each other even if the base context of the server is the context of a hold, whose owner they all carry. Handlers of
-// one request share its owner.
+// Requests exclude each other even if the base context of the server is the context of a hold, and all of them carry its owner.
+// Handlers of one request share its owner.
 func TestHandler_ownerOfTheServer(t *testing.T) {
 	c := locktest.NewServer(t).Client(t)
 	leader, err := c.NewLock("leader").Lock(t.Context())
@@ -606,7 +608,7 @@ func TestHandler_upload(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	s.Close() // waits until the server is done with the request
+	s.Close() // waits until the server has finished the request
 	if n := files(); n != 0 {
 		t.Errorf("%d files are left", n)
 	}
