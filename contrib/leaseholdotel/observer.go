@@ -38,10 +38,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// scope is the name of the instrumentation.
+// scope is the name of the instrumentation scope.
 const scope = "github.com/leasehold-go/leasehold/contrib/leaseholdotel"
 
-// The attributes.
+// Attributes.
 const (
 	kindKey    = attribute.Key("leasehold.lock.kind")
 	nameKey    = attribute.Key("leasehold.lock.name")
@@ -50,7 +50,7 @@ const (
 	errorKey   = attribute.Key("error.type")
 )
 
-// The buckets of the histograms, in seconds.
+// Buckets of the histograms, in seconds.
 var (
 	acquireBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60}
 	holdBuckets    = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
@@ -95,7 +95,7 @@ func WithNameAttribute(f func(name string) string) Option {
 	}
 }
 
-// given returns an error unless an option was given something.
+// given returns an error if an option was given nil.
 func given(option string, something bool) error {
 	if something {
 		return nil
@@ -112,17 +112,17 @@ type observer struct {
 	held, draining, waiters                    metric.Int64UpDownCounter
 	renewals, lost, abandoned, handedOff, kept metric.Int64Counter
 
-	known sync.Map // sets by labels: to make attributes costs more than to count
+	known sync.Map // sets by labels: creating attributes costs more than counting
 }
 
-// labels are what all attributes of a lock follow from.
+// labels determine all attributes of a lock.
 type labels struct{ kind, name string }
 
-// sets are the attributes of locks with the same labels.
+// sets has the attributes of locks with the same labels.
 type sets struct {
 	own                []attribute.KeyValue
 	plain              metric.MeasurementOption // own
-	acquired, unlocked metric.MeasurementOption // with the outcome, and with the reason, that are the rule
+	acquired, unlocked metric.MeasurementOption // with the most frequent outcome and release reason
 
 	oldestHold, oldestWait lock.Oldest
 }
@@ -173,7 +173,7 @@ func NewObserver(opts ...Option) (lock.Observer, error) {
 	}, nil
 }
 
-// instruments makes the instruments.
+// instruments creates the instruments.
 func (o *observer) instruments(m metric.Meter) error {
 	var errs []error
 	histogram := func(name, help string, buckets []float64) metric.Float64Histogram {
@@ -218,11 +218,11 @@ func (o *observer) instruments(m metric.Meter) error {
 	return errors.Join(errs...)
 }
 
-// of returns the attributes of the lock that e is about.
+// of returns the attributes of the lock in e.
 func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	l := labels{kind: e.Kind}
 	if o.nameOf != nil {
-		l.name = strings.ToValidUTF8(o.nameOf(e.Name), "\uFFFD") // else exporters refuse all metrics
+		l.name = strings.ToValidUTF8(o.nameOf(e.Name), "\uFFFD") // otherwise exporters reject all metrics
 	}
 	if s, ok := o.known.Load(l); ok {
 		return s.(*sets)
@@ -237,8 +237,8 @@ func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	if others {
 		return known.(*sets)
 	}
-	// A counter that is there before it counts: the increase from nothing to one is no increase to
-	// Prometheus, and the first loss would raise no alarm.
+	// Create the counters at zero. Prometheus does not count an increase from no series to one, so
+	// the first loss would not trigger an alert.
 	o.abandoned.Add(ctx, 0, s.plain)
 	o.handedOff.Add(ctx, 0, s.plain)
 	o.kept.Add(ctx, 0, s.plain)
@@ -252,7 +252,7 @@ func (o *observer) of(ctx context.Context, e lock.Event) *sets {
 	return s
 }
 
-// with returns the attributes of a measurement that has more than all have.
+// with returns the attributes of a measurement with additional attributes.
 func (s *sets) with(more ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(append(s.own[:len(s.own):len(s.own)], more...)...))
 }
@@ -272,7 +272,7 @@ func (o *observer) granted(ctx context.Context, e lock.Event) {
 	o.span(ctx, e, s, "acquired", "")
 }
 
-// ended returns what is called for calls that came to outcome, and to no hold.
+// ended returns the observer function for calls that end with outcome and without a hold.
 func (o *observer) ended(outcome string) func(context.Context, lock.Event) {
 	return func(ctx context.Context, e lock.Event) {
 		s, errorType := o.of(ctx, e), errorType(outcome, e.Err)
@@ -303,7 +303,7 @@ func (o *observer) endHold(ctx context.Context, e lock.Event, s *sets) {
 	}
 }
 
-// span records the span of a call that has ended now. errorType is empty if its outcome is no error.
+// span records the span of a call that has just ended. errorType is empty if its outcome is not an error.
 func (o *observer) span(ctx context.Context, e lock.Event, s *sets, outcome, errorType string) {
 	now := time.Now()
 	_, span := o.tracer.Start(ctx, "leasehold.lock.acquire", trace.WithTimestamp(now.Add(-e.Took)), trace.WithAttributes(s.own...))
@@ -314,13 +314,13 @@ func (o *observer) span(ctx context.Context, e lock.Event, s *sets, outcome, err
 		span.SetAttributes(outcomeKey.String(outcome))
 		if errorType != "" {
 			span.SetAttributes(errorKey.String(errorType))
-			span.SetStatus(codes.Error, errorType) // the error itself has the name of the lock
+			span.SetStatus(codes.Error, errorType) // the error itself contains the name of the lock
 		}
 	}
 	span.End(trace.WithTimestamp(now))
 }
 
-// note adds an event to the span of the caller, if that has not ended.
+// note adds an event to the span of the caller, if that span has not ended.
 func note(ctx context.Context, name string, s *sets, more ...attribute.KeyValue) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.AddEvent(name, trace.WithAttributes(s.own...), trace.WithAttributes(more...))

@@ -30,18 +30,18 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
 
-// scene is an observer with everything that it tells.
+// scene is an observer with everything it exports.
 type scene struct {
 	observer lock.Observer
 	metrics  *sdkmetric.ManualReader
 	spans    *tracetest.SpanRecorder
 	tracer   trace.Tracer
-	registry *prometheus.Registry // the same metrics, as OpenTelemetry's exporter gives them to Prometheus
+	registry *prometheus.Registry // the same metrics, as OpenTelemetry's exporter passes them to Prometheus
 }
 
 func newScene(t *testing.T, opts ...leaseholdotel.Option) *scene {
@@ -68,7 +68,7 @@ func newScene(t *testing.T, opts ...leaseholdotel.Option) *scene {
 	return s
 }
 
-// families returns what a Prometheus registry has, by name.
+// families returns the contents of a Prometheus registry, by name.
 func families(t *testing.T, r *prometheus.Registry) map[string]*dto.MetricFamily {
 	t.Helper()
 	all, err := r.Gather()
@@ -82,7 +82,8 @@ func families(t *testing.T, r *prometheus.Registry) map[string]*dto.MetricFamily
 	return byName
 }
 
-// series returns the values of families by name and labels: of a histogram how often it was observed.
+// series returns the values of families by name and labels. For a histogram, the value is the number of
+// observations.
 func series(byName map[string]*dto.MetricFamily) map[string]float64 {
 	values := make(map[string]float64)
 	for name, f := range byName {
@@ -120,8 +121,8 @@ func bounds(f *dto.MetricFamily) (bounds []float64) {
 	return bounds
 }
 
-// The metrics agree with what another observer heard on a real server, and those of leaseholdprom
-// are the same to the last name, label, help text, type and bucket.
+// The metrics agree with what another observer received on a real server. Those of leaseholdprom
+// have the same names, labels, help texts, types and buckets.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -157,7 +158,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The names and the units, as OpenTelemetry has them.
+// The names and the units, as OpenTelemetry reports them.
 func TestMetrics_units(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -182,8 +183,8 @@ func TestMetrics_units(t *testing.T) {
 	}
 }
 
-// lockOnce locks and unlocks a lock that another client held meanwhile, and returns the error of
-// Lock.
+// lockOnce locks and unlocks a lock that another client held in the meantime, and returns the error
+// of Lock.
 func lockOnce(t *testing.T, ctx context.Context, s *scene, busy bool, opts ...lock.Option) error {
 	t.Helper()
 	server := redistest.Start(t)
@@ -206,7 +207,7 @@ func lockOnce(t *testing.T, ctx context.Context, s *scene, busy bool, opts ...lo
 			defer close(done)
 			r.Await(t, "Waiting", "secret-name")
 			if len(opts) == 0 {
-				_ = h.Unlock(t.Context()) // the Lock below shows it
+				_ = h.Unlock(t.Context()) // the Lock below detects a failure
 			}
 		}()
 		defer func() { <-done }()
@@ -225,8 +226,8 @@ func lockOnce(t *testing.T, ctx context.Context, s *scene, busy bool, opts ...lo
 	return err
 }
 
-// A call is a span under the caller's, as long as the call took, with its wait, and without the name
-// of the lock.
+// A call is a span under the caller's span. It lasts as long as the call, includes its wait, and
+// does not contain the name of the lock.
 func TestSpan(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -292,7 +293,7 @@ func TestSpan(t *testing.T) {
 	}
 }
 
-// The span of the caller hears of a loss.
+// The caller's span gets an event for a loss.
 func TestSpan_lost(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -322,8 +323,8 @@ func TestSpan_lost(t *testing.T) {
 	}
 }
 
-// With the option, metrics and spans have what the function makes of the name. What is not UTF-8 in it is
-// replaced, as exporters refuse all metrics for it.
+// With the option, metrics and spans contain the result of the function for the name. Bytes that are not
+// UTF-8 are replaced, because exporters would reject all metrics.
 func TestWithNameAttribute(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, leaseholdotel.WithNameAttribute(func(name string) string { return name[:3] + "\xe9" }))
@@ -340,7 +341,7 @@ func TestWithNameAttribute(t *testing.T) {
 	}
 }
 
-// broken is a provider whose meters refuse counters.
+// broken is a provider whose meters reject counters.
 type broken struct{ noop.MeterProvider }
 
 func (broken) Meter(string, ...metric.MeterOption) metric.Meter { return refusing{} }
