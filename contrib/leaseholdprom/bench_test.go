@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// What the metrics cost for each hold of a lock that goes from one goroutine to the next.
+// The cost of the metrics per hold, for a lock that is handed off between goroutines.
 func BenchmarkObserver(b *testing.B) {
 	m, err := leaseholdprom.New()
 	if err != nil {

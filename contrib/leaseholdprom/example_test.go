@@ -36,7 +36,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	// What Prometheus reads.
+	// Prometheus reads this page.
 	page := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(page.Body.String()) {

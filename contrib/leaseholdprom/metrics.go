@@ -26,7 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The labels of all metrics, as OpenTelemetry's exporter writes those of package leaseholdotel.
+// Labels of all metrics, as OpenTelemetry's exporter writes those of package leaseholdotel.
 const (
 	labelKind    = "leasehold_lock_kind"
 	labelName    = "leasehold_lock_name"
@@ -35,7 +35,7 @@ const (
 	labelError   = "error_type"
 )
 
-// The buckets of the histograms, in seconds.
+// Buckets of the histograms, in seconds.
 var (
 	acquireBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60}
 	holdBuckets    = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
@@ -69,13 +69,13 @@ type Metrics struct {
 	oldestHolds, oldestWaits  *prometheus.GaugeVec // set by Collect
 	renewals, lost, abandoned *prometheus.CounterVec
 	handedOff, kept           *prometheus.CounterVec
-	known                     sync.Map // series by labels: looking a series up by its labels costs more than counting
+	known                     sync.Map // series by labels: looking up a series by its labels costs more than counting
 }
 
-// labels are those that all metrics have.
+// labels are common to all metrics.
 type labels struct{ kind, name string }
 
-// series are the metrics of locks with the same labels that are counted often, and the labels.
+// series has the labels, and the frequently counted metrics, of locks with the same labels.
 type series struct {
 	values                   []string
 	acquired, held0, margins prometheus.Observer
@@ -87,7 +87,7 @@ type series struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// New returns metrics whose counters are zero. It fails if an option is nil, or was given nil.
+// New returns metrics whose counters are zero. It fails if an option is nil or was given nil.
 func New(opts ...Option) (*Metrics, error) {
 	m := new(Metrics)
 	for i, o := range opts {
@@ -130,7 +130,7 @@ func New(opts ...Option) (*Metrics, error) {
 	return m, nil
 }
 
-// labels returns the names of the labels of a metric that has these beside those of all.
+// labels returns the label names of a metric: the common ones and more.
 func (m *Metrics) labels(more []string) []string {
 	names := []string{labelKind}
 	if m.nameOf != nil {
@@ -159,11 +159,11 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// of returns the series of the lock that e is about.
+// of returns the series of the lock in e.
 func (m *Metrics) of(e lock.Event) *series {
 	l := labels{kind: e.Kind}
 	if m.nameOf != nil {
-		l.name = strings.ToValidUTF8(m.nameOf(e.Name), "\uFFFD") // else the series panics
+		l.name = strings.ToValidUTF8(m.nameOf(e.Name), "\uFFFD") // otherwise creating the series panics
 	}
 	if s, ok := m.known.Load(l); ok {
 		return s.(*series)
@@ -178,8 +178,8 @@ func (m *Metrics) of(e lock.Event) *series {
 	s.held, s.draining, s.waiters = m.held.WithLabelValues(s.values...), m.draining.WithLabelValues(s.values...), m.waiters.WithLabelValues(s.values...)
 	s.renewals = m.renewals.WithLabelValues(s.with("")...)
 	s.handedOff, s.kept = m.handedOff.WithLabelValues(s.values...), m.kept.WithLabelValues(s.values...)
-	// A counter that is there before it counts: the increase from nothing to one is no increase to
-	// Prometheus, and the first loss would raise no alarm.
+	// Create the counters at zero. Prometheus does not count an increase from no series to one, so
+	// the first loss would not trigger an alert.
 	m.abandoned.WithLabelValues(s.values...)
 	m.renewals.WithLabelValues(s.with("unavailable")...)
 	m.acquires.WithLabelValues(s.with("unavailable", "unavailable")...)
@@ -190,12 +190,12 @@ func (m *Metrics) of(e lock.Event) *series {
 	return known.(*series)
 }
 
-// with returns the values of the labels of a metric that has more than the labels of all.
+// with returns the label values of a metric with additional labels.
 func (s *series) with(more ...string) []string {
 	return append(s.values[:len(s.values):len(s.values)], more...)
 }
 
-// Observer returns an observer for client.WithObserver of any number of clients.
+// Observer returns an observer for client.WithObserver. Any number of clients can share it.
 func (m *Metrics) Observer() lock.Observer {
 	ended := func(outcome string) func(context.Context, lock.Event) {
 		return func(_ context.Context, e lock.Event) {

@@ -17,7 +17,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
@@ -39,8 +39,8 @@ func TestNew_badInput(t *testing.T) {
 	}
 }
 
-// gather returns the metrics of m by name and labels, as `name{label="value"}`: of a histogram how
-// often it was observed.
+// gather returns the metrics of m by name and labels, as `name{label="value"}`. For a histogram,
+// the value is the number of observations.
 func gather(t *testing.T, m *leaseholdprom.Metrics) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -74,7 +74,7 @@ func gather(t *testing.T, m *leaseholdprom.Metrics) map[string]float64 {
 	return values
 }
 
-// The metrics agree with what another observer of the same client heard, event by event, on a real
+// The metrics agree with the events that another observer of the same client received on a real
 // server.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
@@ -97,7 +97,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What Prometheus' own linter thinks of the names, and whether any name or owner is told.
+// Prometheus' own linter accepts the names, and no metric contains the name or the owner of a lock.
 func TestMetrics_lint(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(t)
@@ -130,8 +130,8 @@ func TestMetrics_lint(t *testing.T) {
 	}
 }
 
-// With a label for names there is a series for each word that the function returns.
-// What is not UTF-8 in it, which Prometheus takes nowhere, is replaced.
+// With a label for names there is one series for each result of the function. Bytes that are not
+// UTF-8, which Prometheus rejects, are replaced.
 func TestWithNameLabel(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(t, leaseholdprom.WithNameLabel(func(name string) string {
@@ -166,7 +166,7 @@ func TestWithNameLabel(t *testing.T) {
 	}
 }
 
-// A loss, a failure and an abandoned hold are counted from zero: else Prometheus would not see the
+// Losses, failures and abandoned holds are counted from zero. Otherwise Prometheus would miss the
 // first of them.
 func TestMetrics_countFromZero(t *testing.T) {
 	t.Parallel()
@@ -201,7 +201,8 @@ func TestMetrics_countFromZero(t *testing.T) {
 	}
 }
 
-// While a hold and a wait last, their ages are there, and 0 once they have ended. A leader is not of the kind of other holders.
+// While a hold or a wait lasts, its age is exported, and 0 after it has ended. A leader has a different kind from other
+// holders.
 func TestMetrics_oldest(t *testing.T) {
 	t.Parallel()
 	m, r := newMetrics(t), observetest.NewRecord()

@@ -23,8 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// program returns the path of a program of Prometheus: from the directory $LEASEHOLD_PROMETHEUS, or
-// from the PATH. Without it the test is skipped, but fails if $CI is set or
+// program returns the path of a program of Prometheus, from the directory $LEASEHOLD_PROMETHEUS or
+// from the PATH. If there is none, the test is skipped. It fails instead if $CI is set or
 // $LEASEHOLD_REQUIRE_PROMETHEUS is 1.
 func program(t *testing.T, name string) string {
 	t.Helper()
@@ -46,8 +46,8 @@ func program(t *testing.T, name string) string {
 	return ""
 }
 
-// The alert rules are well-formed, silent while all goes well, and fire when they should: promtool
-// says so.
+// According to promtool, the alert rules are well-formed, do not fire without a fault, and fire
+// when they should.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	promtool := program(t, "promtool")
@@ -58,8 +58,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// A real Prometheus reads the metrics of locks that live through everything. Then each panel of the
-// board and each query of the guide shows something, and the alerts that need no time fire.
+// A real Prometheus scrapes the metrics of locks with every kind of event. Each panel of the
+// dashboard and each query of the guide then returns data, and the alerts without a delay fire.
 func TestBoard(t *testing.T) {
 	t.Parallel()
 	m := newMetrics(t)
@@ -92,7 +92,7 @@ func TestBoard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, bucket, _ := strings.Cut(string(rules), "renewal_margin_seconds_bucket{") // Prometheus 2 and 3 write the label in two ways
+	_, bucket, _ := strings.Cut(string(rules), "renewal_margin_seconds_bucket{") // Prometheus 2 and 3 write the label differently
 	bucket, _, _ = strings.Cut(bucket, "}")
 	p.until(t, "the bucket of LeaseholdRenewalMarginLow", func() bool {
 		return len(p.query(t, "leasehold_lock_renewal_margin_seconds_bucket{"+bucket+"}")) > 0
@@ -104,7 +104,7 @@ func TestBoard(t *testing.T) {
 	}
 }
 
-// panels returns the queries of the board, by panel, as Grafana would send them for all jobs and
+// panels returns the queries of the dashboard by panel, as Grafana sends them for all jobs and
 // kinds.
 func panels(t *testing.T) map[string][]string {
 	t.Helper()
@@ -133,7 +133,8 @@ func panels(t *testing.T) map[string][]string {
 	return queries
 }
 
-// Each metric is on the board and in the documentation, and each alert leads to its entry in the runbook.
+// Each metric is on the dashboard and in the documentation, and each alert links to its entry in the
+// runbook.
 func TestBoard_isComplete(t *testing.T) {
 	t.Parallel()
 	read := func(name string) string {
@@ -169,7 +170,7 @@ func TestBoard_isComplete(t *testing.T) {
 	for block := range strings.SplitSeq(rules, "- alert: ") {
 		alert, block, is := strings.Cut(block, "\n")
 		if !is || !strings.Contains(block, "expr: ") {
-			continue // the head of the file
+			continue // the header of the file
 		}
 		if !strings.Contains(docs, "| `"+alert+"` |") || !strings.Contains(runbook, "\n### "+alert+"\n") {
 			t.Errorf("%s is not in docs/operate/telemetry.md and the runbook", alert)
@@ -180,10 +181,10 @@ func TestBoard_isComplete(t *testing.T) {
 	}
 }
 
-// server is a Prometheus.
+// server is a running Prometheus.
 type server struct{ url string }
 
-// startPrometheus starts a Prometheus that scrapes target as the job shop, and has the alert rules.
+// startPrometheus starts a Prometheus with the alert rules that scrapes target as the job shop.
 func startPrometheus(t *testing.T, target string) *server {
 	t.Helper()
 	binary := program(t, "prometheus")
@@ -200,7 +201,7 @@ scrape_configs: [{job_name: shop, static_configs: [{targets: [%q]}]}]
 	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 5 { // another program may take the port first
+	for range 5 { // another program may use the port first
 		if p := launch(t, binary, dir); p != nil {
 			return p
 		}
@@ -210,7 +211,7 @@ scrape_configs: [{job_name: shop, static_configs: [{targets: [%q]}]}]
 }
 
 // launch starts a Prometheus with the configuration in dir, and waits until it is ready. It returns
-// nil if the port was taken.
+// nil if the port was in use.
 func launch(t *testing.T, binary, dir string) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -253,13 +254,13 @@ func launch(t *testing.T, binary, dir string) *server {
 	return p
 }
 
-// get reads path, and decodes the answer into to if that is not nil.
+// get reads path, and decodes the response into to unless to is nil.
 func (p *server) get(ctx context.Context, path string, to any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
 	if err != nil {
 		return err
 	}
-	req.Close = true // no connection stays
+	req.Close = true // keep no connection open
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
@@ -277,7 +278,7 @@ func (p *server) get(ctx context.Context, path string, to any) error {
 	return json.Unmarshal(body, to)
 }
 
-// query returns the series that q comes to now. A query that is not well-formed fails the test.
+// query returns the current series of q. An invalid query fails the test.
 func (p *server) query(t *testing.T, q string) []json.RawMessage {
 	t.Helper()
 	var answer struct {

@@ -6,9 +6,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The words for errors in labels. Package leaseholdotel has the same, and tests that.
+// Words for errors in labels. A test of package leaseholdotel checks that it has the same.
 
-// reasons are all that reason returns.
+// reasons has all results of reason.
 var reasons = []string{"force_unlocked", "max_hold", "abandoned", "expired", "gone"}
 
 // reason returns one word for why a hold was lost.
@@ -27,8 +27,8 @@ func reason(err error) string {
 	}
 }
 
-// errorType returns the error.type of a call that came to outcome: a lock that is busy, and a caller
-// that does not wait any longer, are no errors.
+// errorType returns the error.type of a call with this outcome. A busy lock, and a caller that stops
+// waiting, are not errors.
 func errorType(outcome string, err error) string {
 	switch outcome {
 	case "unavailable", "failed":

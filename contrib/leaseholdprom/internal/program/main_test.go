@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
-// programEnv in the environment makes this binary the program.
+// programEnv is the environment variable that makes this binary run the program.
 const programEnv = "LEASEHOLD_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	redistest.VerifyTestMain(m)
 }
 
-// Two processes take turns, and their metrics show who holds the lock and who waits. The page of metrics also works without Redis,
-// and shows that it is unavailable.
+// Two processes take turns, and their metrics show which one holds the lock and which one waits. The metrics page also works
+// while Redis is unavailable, and reports that.
 func TestMetrics(t *testing.T) {
 	server := redistest.Start(t)
 	one, two := start(t, server.URL()), start(t, server.URL())
@@ -40,7 +40,7 @@ func TestMetrics(t *testing.T) {
 // start starts a process, and returns the address of its metrics.
 func start(t *testing.T, url string) string {
 	t.Helper()
-	for range 5 { // another program may take the port first
+	for range 5 { // another program may use the port first
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func page(addr string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	req.Close = true // no connection stays
+	req.Close = true // keep no connection open
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", err
