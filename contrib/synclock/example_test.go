@@ -10,7 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/contrib/synclock"
 )
 
-// A package that requires a sync.Locker gets one that all processes share.
+// A package that requires a sync.Locker uses one that all processes share.
 func ExampleLocker() {
 	ctx := context.Background()
 	c, err := client.Open(ctx, "redis://"+addr)

@@ -8,7 +8,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// A caller of Lock waits, unless waiting does not help: then Lock panics with the error.
+// Lock waits. If waiting does not help, it panics with the error.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	adaptertest.Walk(t, map[string]string{
@@ -21,7 +21,7 @@ func TestFaults(t *testing.T) {
 		adaptertest.WrongType:    "panic: ErrWrongType",
 		adaptertest.BadName:      "panic: ErrBadName",
 		adaptertest.Closed:       "panic: ErrClosed",
-		adaptertest.Canceled:     adaptertest.None, // it has no context of its caller
+		adaptertest.Canceled:     adaptertest.None, // Lock has no context of its caller
 		adaptertest.Deadline:     adaptertest.None,
 	}, func(t *testing.T, c adaptertest.Call) (seen string) {
 		defer func() {
@@ -34,7 +34,7 @@ func TestFaults(t *testing.T) {
 		defer mu.Unlock()
 		return "locked"
 	})
-	// With a limit, the panic says why it was reached.
+	// With a limit, the panic contains the reason for the timeout.
 	adaptertest.Walk(t, adaptertest.Only(map[string]string{
 		adaptertest.Busy:    "panic: ErrNotAcquired",
 		adaptertest.Refused: "panic: ErrUnavailable",

@@ -23,8 +23,8 @@ import (
 type Locker struct {
 	l lock.Locker
 
-	// holds has one hold while a goroutine has the lock, and none while none has it. A goroutine that has lost the lock has
-	// not unlocked it yet: then there are more, in any order.
+	// holds has one hold while a goroutine has the lock, and none while it is free. If a goroutine has lost the lock and
+	// not unlocked it yet, there are more, in any order.
 	mu    sync.Mutex
 	holds []*kept
 }
@@ -78,7 +78,7 @@ func (s *Locker) Hold() lock.Hold {
 	return nil
 }
 
-// take returns the hold that Unlock releases, and forgets it. It returns nil if there is none.
+// take removes and returns the hold that Unlock releases, or nil if there is none.
 func (s *Locker) take() *kept {
 	for {
 		h := s.next()
@@ -90,12 +90,12 @@ func (s *Locker) take() *kept {
 		s.mu.Unlock()
 		if h == nil || i >= 0 {
 			return h
-		} // otherwise another Unlock has taken h
+		} // otherwise another Unlock took h
 	}
 }
 
-// next returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It can have been
-// appended last, by a goroutine that was paused after its Lock.
+// next returns the hold that the next Unlock releases, or nil if there is none. A lost hold comes first. It may be the
+// last element, if its goroutine was paused after its Lock.
 func (s *Locker) next() *kept {
 	s.mu.Lock()
 	holds := slices.Clone(s.holds)

@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/locktest"
 )
 
-// addr is the address of a server in memory, for the examples.
+// addr is the address of an in-memory server, for the examples.
 var addr string
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &addr)) }
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(redistest.WithMemory(m, &
 func TestLocker(t *testing.T) {
 	server := locktest.NewServer(t)
 	const each = 50
-	n := 0 // what the lock guards
+	n := 0 // protected by the lock
 	var wg sync.WaitGroup
 	for _, c := range []*client.Client{server.Client(t), server.Client(t)} {
 		var l sync.Locker = synclock.New(c.NewLock("count"))
@@ -48,7 +48,7 @@ func TestLocker(t *testing.T) {
 	ready := false
 	l.Lock()
 	go func() {
-		l.Lock() // once Wait has unlocked it
+		l.Lock() // after Wait has unlocked it
 		defer l.Unlock()
 		ready = true
 		cond.Broadcast()
@@ -78,7 +78,7 @@ func panics(t *testing.T, f func()) (err error) {
 	return nil
 }
 
-// What a sync.Locker cannot return is a panic with the error.
+// Where a sync.Locker cannot return an error, it panics with that error.
 func TestLocker_panics(t *testing.T) {
 	server := locktest.NewServer(t)
 	c := server.Client(t)
@@ -107,18 +107,18 @@ func TestLocker_panics(t *testing.T) {
 	}
 }
 
-// A goroutine that has lost the lock gives back its own hold, and not that of the goroutine that has locked meanwhile.
+// A goroutine that has lost the lock releases its own hold, and not the hold of the goroutine that has locked in the meantime.
 func TestLocker_lossBesideAnother(t *testing.T) {
 	server := locktest.NewServer(t)
-	l := synclock.New(server.Client(t, client.WithWatchdogTimeout(6*time.Second)).NewLock("count")) // it learns of the loss in 2 s
+	l := synclock.New(server.Client(t, client.WithWatchdogTimeout(6*time.Second)).NewLock("count")) // it detects the loss within 2 s
 	other := server.Client(t).NewLock("count")
 
-	l.Lock() // by one goroutine, which loses it
+	l.Lock() // one goroutine, which loses the lock
 	if _, err := other.ForceUnlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	<-l.Hold().Context().Done()
-	l.Lock() // by another
+	l.Lock() // another goroutine
 	if h := l.Hold(); h == nil || !errors.Is(h.Err(), lock.ErrLost) {
 		t.Errorf("the first one looks at the hold, and does not see its loss: %v", h)
 	}
@@ -189,7 +189,7 @@ func (p paused) Lock(ctx context.Context) (lock.Hold, error) {
 // wrapping returns holds that cannot be compared.
 type wrapping struct {
 	lock.Locker
-	check func() // called by their Err
+	check func() // called by Err of the holds
 }
 
 func (l wrapping) Lock(ctx context.Context) (lock.Hold, error) {
@@ -248,7 +248,7 @@ func TestLocker_errCallsHold(t *testing.T) {
 	}
 }
 
-// Of two Unlocks at the same time, each releases its own hold. Here, one runs while the other looks for its hold.
+// Of two concurrent Unlocks, each releases its own hold. Here, one runs while the other looks up its hold.
 func TestLocker_unlockDuringUnlock(t *testing.T) {
 	server := locktest.NewServer(t)
 	other := server.Client(t).NewLock("count")
