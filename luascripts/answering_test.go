@@ -19,8 +19,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// answering returns a client whose server gives the same reply to every script.
-// It reports false for bytes that are no reply.
+// answering returns a client whose server sends the same reply to every script. It reports false if
+// reply is not a valid reply.
 func answering(t *testing.T, reply []byte) (rueidis.Client, bool) {
 	t.Helper()
 	if !whole(reply) {
@@ -46,7 +46,7 @@ func answering(t *testing.T, reply []byte) (rueidis.Client, bool) {
 	return rdb, true
 }
 
-// serve answers scripts with reply and everything else with OK.
+// serve replies to scripts with reply, and to everything else with OK.
 func serve(c net.Conn, reply []byte) {
 	defer c.Close()
 	r := bufio.NewReader(c)
@@ -93,8 +93,8 @@ func count(r *bufio.Reader, mark byte) (n int, err error) {
 	return n, nil
 }
 
-// whole reports whether b is exactly one RESP2 reply that cannot be mistaken
-// for a message of a subscription.
+// whole reports whether b is exactly one RESP2 reply that cannot be mistaken for a subscription
+// message.
 func whole(b []byte) bool {
 	if len(b) > 512 {
 		return false
@@ -144,7 +144,7 @@ func one(b []byte, depth int) (left []byte, ok bool) {
 		n, ok := number()
 		left = []byte(rest)
 		for i := 0; ok && i < n; i++ {
-			// A list that begins with text could be a subscription's message.
+			// A list that starts with text could be a subscription message.
 			if i == 0 && depth == 0 && (len(left) == 0 || left[0] != ':') {
 				return nil, false
 			}
@@ -155,7 +155,7 @@ func one(b []byte, depth int) (left []byte, ok bool) {
 	return nil, false
 }
 
-// The expect functions check what a call makes of a reply that no script gives.
+// The functions below check how a call handles a reply that no script sends.
 
 func plausibleGrant(t *testing.T, reply []byte, got luascripts.Acquired, err error) {
 	t.Helper()

@@ -7,7 +7,7 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// What each script of a Bloom filter does with the memory of the server, and with keys that are not a filter.
+// How each script of a Bloom filter handles full memory, and keys that are not a filter.
 func TestBloom_transcript(t *testing.T) {
 	play(t, `
 		# a filter is made once, if there is the memory
@@ -127,7 +127,7 @@ func TestBloom_transcript(t *testing.T) {
 	`)
 }
 
-// An Add can be what fills the memory: it makes the string anew. What it set is undone nevertheless.
+// An Add can fill the memory, because it creates the string again. Its bits are cleared anyway.
 func TestUndoBloom_memoryFull(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

@@ -24,7 +24,7 @@ const (
 type Keys struct {
 	Lock         string // the hash
 	Channel      string // the channel of waiters; the channels of a fair lock's waiters begin with it
-	QueueChannel string // plain: the channel of all clients that use the queue; a client in it also listens at "<queue channel>:<client uuid>"
+	QueueChannel string // plain: the channel of all clients that use the queue; a client in the queue also subscribes to "<queue channel>:<client uuid>"
 	Publish      string // the command that notifies them: PUBLISH or SPUBLISH
 
 	// Scattered reports that a message may reach subscribers that the publishing server does not
@@ -47,7 +47,7 @@ type Keys struct {
 type ReadWriteKeys struct {
 	Intent      string // the waiting writer that later readers wait behind
 	Reservation string // the waiting reader that writers wait behind when a writer has left
-	LeasePrefix string // what the keys of read leases begin with
+	LeasePrefix string // the prefix of the keys of read leases
 }
 
 // SemaphoreKeys has the names and settings that only semaphores have. Keys.Lock is the number of free
@@ -55,7 +55,7 @@ type ReadWriteKeys struct {
 type SemaphoreKeys struct {
 	Leases  string // the zset of the permits that are held
 	Change  string // the channel at which Redisson's clients listen
-	Slots   string // the hash of the slots that permits have
+	Slots   string // the hash of the permits' slots
 	Permits int    // the number of permits of an owner
 	Total   int    // the required total; 0 accepts any
 }
@@ -83,7 +83,7 @@ type Request struct {
 
 	Waited time.Duration // plain, read/write: how long the owner has been waiting
 	Writer string        // read: the owner string by which the caller writes, or ""
-	Yield  bool          // read: wait behind a writer that arrived before
+	Yield  bool          // read: wait behind a writer that arrived earlier
 
 	// Replicas is the number of replicas that must confirm, within ReplicaTimeout.
 	Replicas       int
@@ -99,11 +99,11 @@ type Acquired struct {
 	Token    uint64        // Done on a first hold: the fencing token
 	Left     time.Duration // Held: the remaining lease of the other owner, or NoExpiry
 	NoPubSub bool          // plain, Held: no message reaches the process of the owner
-	Kept     time.Duration // Held: the other client may keep the lock although no owner uses it, and an owner that does not wait retries for so long; 0 if not
+	Kept     time.Duration // Held: the other client may keep the lock without an owner, so an owner that does not wait retries for this long; otherwise 0
 	Own      bool          // fair, Held: a message on the owner's own channel may also notify it of its turn
-	Next     string        // fair, Done: the numbers of the next owners in the queue, as far as they are of the same client, with a space between two
+	Next     string        // fair, Done: the numbers of the next owners in the queue, as long as they belong to the same client, separated by spaces
 
-	Confirmed int // Done: the number of replicas that confirmed it, if the request requires any
+	Confirmed int // Done: the number of replicas that confirmed the grant, if the request requires any
 }
 
 // acquire runs an acquire script, and waits for the replicas if the request requires any.
@@ -114,8 +114,7 @@ func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []st
 	return s.execReplicated(ctx, rdb, keys, args, q.Replicas, q.ReplicaTimeout)
 }
 
-// acquired reads the reply of an acquire script: a string is a grant; a number
-// is not.
+// acquired reads the reply of an acquire script. A string is a grant, and a number is not.
 func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
 	msg, err := reply.ToMessage()
 	if err != nil {
@@ -124,7 +123,7 @@ func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
 	return acquiredBy(s, &msg)
 }
 
-// acquiredBy is acquired for a reply that is no error.
+// acquiredBy is acquired for a reply that is not an error.
 func acquiredBy(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
@@ -182,8 +181,8 @@ func verdict(s *script, reply rueidis.RedisResult, legal ...Verdict) (Verdict, e
 	return 0, &ReplyError{s.name, msg.String()}
 }
 
-// dated reads the reply of a script that does nothing from a time of the server on, in ms, and then returns that of the server; otherwise
-// now is 0.
+// dated reads the reply of a script that does nothing once the server's time has reached before, in ms, and returns that time
+// instead. Otherwise now is 0.
 func dated(s *script, reply rueidis.RedisResult, before int64, legal ...Verdict) (v Verdict, now int64, err error) {
 	if n, err := reply.AsInt64(); err == nil && n > int64(Done) && n >= before {
 		return 0, n, nil
@@ -208,9 +207,9 @@ type Field struct{ Name, Value string }
 // Waiter is one waiting owner, as stored in Redis.
 type Waiter struct {
 	Owner         string
-	WaiterTimeout time.Duration // the time after which it counts as dead without a heartbeat; NoExpiry if it is alive while it listens
-	Enters        bool          // fair, of a heartbeat: it enters the queue, unless it is in it
-	Total         int           // semaphore, of a heartbeat: the required total; 0 accepts any
+	WaiterTimeout time.Duration // time after which it counts as dead without a heartbeat; NoExpiry if it counts as alive while it is subscribed
+	Enters        bool          // fair, in a heartbeat: it enters the queue, unless it is already queued
+	Total         int           // semaphore, in a heartbeat: the required total; 0 accepts any
 }
 
 // remaining returns a PTTL reply as a duration.

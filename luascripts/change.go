@@ -15,17 +15,17 @@ var reentrantChange = load("reentrant_change")
 type Change struct {
 	Keys      *Keys
 	Slot      uint16 // the slot of the keys on a cluster; otherwise the same for all
-	IsRelease bool   // it is a release; otherwise it is a request
+	IsRelease bool   // a release; otherwise a request
 
-	Request Request // of a release: Owner, and Want, which is the number of holds that must remain
+	Request Request // for a release: Owner, and Want, which is the number of holds that must remain
 
 	// The reply.
 	Acquired Acquired // of a request
 	Released Released // of a release
 	Err      error
 
-	// Rejected is the error reply to a call with other changes, after which this change was sent alone; nil if there was
-	// none. A proxy can send such a reply after the server executed the call.
+	// Rejected is the error reply to a call with other changes, after which this change was sent alone. It is nil if
+	// there was none. A proxy can send such a reply although the server executed the call.
 	Rejected error
 }
 
@@ -55,7 +55,7 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 	replies := execAll(ctx, rdb, len(calls), func(i int, w *words) *script { return calls[i].words(w) })
 	for i, reply := range replies {
 		if len(calls) > 1 && errors.Is(reply.Error(), rueidis.ErrNoSlot) {
-			// One slot has no node, and the library sent none of the calls.
+			// A slot has no node, and the library sent none of the calls.
 			ChangeReentrant(ctx, rdb, calls[i], perCall)
 		} else {
 			calls[i].answered(ctx, rdb, reply)
@@ -73,7 +73,7 @@ func (c *Change) words(w *words) *script {
 	return reentrantAcquire
 }
 
-// change is what one script call carries out.
+// change has the changes of one script call.
 type change []*Change
 
 // words returns the script, and adds its words to w.
@@ -116,7 +116,7 @@ func (call change) run(w *words) {
 	}
 }
 
-// isLike reports whether c and d differ in the lock and the owner alone.
+// isLike reports whether c and d differ only in the lock and the owner.
 func (c *Change) isLike(d *Change) bool {
 	q, r := &c.Request, &d.Request
 	if c.IsRelease || d.IsRelease {
@@ -126,8 +126,8 @@ func (c *Change) isLike(d *Change) bool {
 	return sameWaiter && q.Want == r.Want && q.Lease == r.Lease && q.Spare == r.Spare && (c.Keys.TokenCounter != "") == (d.Keys.TokenCounter != "")
 }
 
-// sort puts the releases before the acquisitions, and otherwise keeps the order. So equal changes are
-// neighbors, and an acquisition can get a lock that a release of the same call has freed.
+// sort puts the releases before the acquisitions, and otherwise keeps the order. Equal changes are
+// then neighbors, and an acquisition can be granted a lock that a release in the same call freed.
 func (call change) sort() {
 	var memory [64]*Change
 	acquisitions := memory[:0]

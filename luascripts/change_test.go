@@ -20,12 +20,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// takes is a request for a lock.
+// takes returns a request for a lock.
 func takes(k luascripts.Keys, owner string, want int) *luascripts.Change {
 	return &luascripts.Change{Keys: &k, Request: luascripts.Request{Owner: owner, Lease: lease, Want: want}}
 }
 
-// gives is a release of a lock that leaves so many holds.
+// gives returns a release of a lock after which this number of holds remains.
 func gives(k luascripts.Keys, owner string, leave int) *luascripts.Change {
 	return &luascripts.Change{Keys: &k, IsRelease: true, Request: luascripts.Request{Owner: owner, Want: leave}}
 }
@@ -43,7 +43,7 @@ func fenced(name string) luascripts.Keys {
 	return k
 }
 
-// verb is what c does. In a call the releases come first.
+// verb returns the type of c. In a call the releases come first.
 func verb(c *luascripts.Change) string {
 	if c.IsRelease {
 		return "gives"
@@ -51,7 +51,7 @@ func verb(c *luascripts.Change) string {
 	return "takes"
 }
 
-// outcome is what c came to, without what depends on the clock.
+// outcome returns the result of c, without the parts that depend on the clock.
 func outcome(c *luascripts.Change) string {
 	if c.Err != nil {
 		for _, word := range strings.FieldsFunc(c.Err.Error(), func(r rune) bool { return r == ' ' || r == '-' || r == '\'' }) {
@@ -67,7 +67,7 @@ func outcome(c *luascripts.Change) string {
 
 var clockTimes = regexp.MustCompile(`[0-9]{10,}`)
 
-// Whatever changes come in whatever order: together they mean the same as one by one.
+// Random changes in a random order have the same effect together as one by one.
 func TestChangeReentrant_isTheSameAsOneByOne(t *testing.T) {
 	runs := 60
 	if testing.Short() {
@@ -97,8 +97,8 @@ func TestChangeReentrant_isTheSameAsOneByOne(t *testing.T) {
 	})
 }
 
-// randomChanges carries out changes of the locks that begin with name, together or one by one, and
-// returns what became of them.
+// randomChanges executes changes of the locks whose names start with name, together or one by one,
+// and returns their outcomes.
 func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, together bool) (said []string) {
 	owners := []string{ours, other, "4a5b6c7d-7f5c-4c84-9a53-1f3a7a1b2c3d:3", strings.TrimSuffix(ours, "1") + "2"}
 	var locks []luascripts.Keys
@@ -133,7 +133,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 				batch = append(batch, gives(k, owner, max(0, r.IntN(5)-2)))
 			}
 		}
-		// As those that travel together do, the others that are compared with them go in this order.
+		// Changes in one call are sorted, so the changes that are compared with them run in the same order.
 		slices.SortStableFunc(batch, func(c, d *luascripts.Change) int { return cmp.Compare(verb(c), verb(d)) })
 		if together {
 			luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
@@ -154,7 +154,7 @@ func randomChanges(t *testing.T, rdb rueidis.Client, r *rand.Rand, name string, 
 	return said
 }
 
-// What is refused to one change does not touch the others of its call.
+// If one change is rejected, the other changes of its call still succeed.
 func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -185,7 +185,7 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 			good, good2 := takes(named("good"), ours, 2), gives(named("good2"), other, 0)
 			batch := []*luascripts.Change{bad, good, good2, &again}
 			if c.want == "OOM" {
-				batch = []*luascripts.Change{bad, good} // a release of the call comes first, and what follows that is let through
+				batch = []*luascripts.Change{bad, good} // the release runs first, after which full memory no longer stops the call
 				luascripts.ChangeReentrant(t.Context(), rdb, []*luascripts.Change{good2, takes(named("good3"), ours, 2)}, 64)
 			}
 			luascripts.ChangeReentrant(t.Context(), rdb, batch, 64)
@@ -209,8 +209,8 @@ func TestChangeReentrant_refusesOneOfThem(t *testing.T) {
 	}
 }
 
-// What pcall says of a call that failed is a text, from all servers: scripts put it into an error. Redis 7 and later and Valkey
-// throw a table, and their pcall takes the text out of it.
+// For a failed call, pcall returns a text on all servers, which scripts put into an error. Redis 7 and later and Valkey raise a
+// table, and pcall extracts the text from it.
 func TestPcall_returnsAText(t *testing.T) {
 	says := func(t *testing.T, rdb rueidis.Client) {
 		t.Helper()
@@ -229,7 +229,7 @@ func TestPcall_returnsAText(t *testing.T) {
 	t.Run("denied", func(t *testing.T) { says(t, denied(t, redistest.Start(t), "lrange")) })
 }
 
-// The scripts are sent again to a server that forgot them, however many calls there are.
+// Scripts are sent again to a server that has lost them, however many calls there are.
 func TestChangeReentrant_noScript(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -251,8 +251,8 @@ func TestChangeReentrant_noScript(t *testing.T) {
 	}
 }
 
-// A server that is one node of a cluster refuses a call with keys of several slots, and those of
-// other nodes.
+// A server that is a single node of a cluster rejects a call with keys of several slots, or with
+// keys of other nodes.
 func TestChangeReentrant_oneNodeOfACluster(t *testing.T) {
 	c := redistest.StartCluster(t)
 	node := c.Master(t, "lock-0")
@@ -270,7 +270,7 @@ func TestChangeReentrant_oneNodeOfACluster(t *testing.T) {
 	}
 }
 
-// While a slot moves, some locks are here and some there. All can be taken and given back.
+// While a slot is migrated, its locks are spread over two nodes. All of them can be acquired and released.
 func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
@@ -298,7 +298,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 			}
 		}
 	}
-	plain := func(k luascripts.Keys) *luascripts.Change { k.TokenCounter = ""; return takes(k, ours, 1) } // not even one request can have a token counter that is elsewhere
+	plain := func(k luascripts.Keys) *luascripts.Change { k.TokenCounter = ""; return takes(k, ours, 1) } // not even a single request can use a token counter on the other node
 	acquire := func(k luascripts.Keys) *luascripts.Change { return takes(k, ours, 1) }
 	free := func(k luascripts.Keys) *luascripts.Change { return gives(k, ours, 0) }
 	old := []string{"{x}1", "{x}2", "{x}3", "{x}4"}
@@ -311,7 +311,7 @@ func TestChangeReentrant_aHalfMovedSlot(t *testing.T) {
 	all(acquire, "{x}1", "{x}9")
 }
 
-// A slot without a node does not touch the locks of the others.
+// A slot without a node does not affect locks in other slots.
 func TestChangeReentrant_aSlotWithoutANode(t *testing.T) {
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	c.Unassign(t, "bad")
@@ -336,8 +336,8 @@ func TestChangeReentrant_aSlotWithoutANode(t *testing.T) {
 	}
 }
 
-// A connection that ends within a reply leaves all changes of that call in doubt, and those of
-// the calls before it answered.
+// If the connection breaks within a reply, the outcome of all changes in that call is unknown. The
+// calls before it have their replies.
 func TestChangeReentrant_cutInTheMiddleOfAReply(t *testing.T) {
 	const token = "$16\r\n1700000000000000\r\n"
 	for reply, answered := range map[string]int{
@@ -365,7 +365,7 @@ func TestChangeReentrant_cutInTheMiddleOfAReply(t *testing.T) {
 	}
 }
 
-// cutting returns a client whose server sends said when it has heard of two scripts, and hangs up.
+// cutting returns a client whose server sends said after it has received two scripts, and then closes the connection.
 func cutting(t *testing.T, said string) rueidis.Client {
 	t.Helper()
 	dialed := false
@@ -416,7 +416,7 @@ func cutting(t *testing.T, said string) rueidis.Client {
 	return rdb
 }
 
-// Waiters are notified of a release that travels with others.
+// Waiters are notified of a release in a batch.
 func TestChangeReentrant_publishes(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 20_000)

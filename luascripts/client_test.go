@@ -2,7 +2,7 @@ package luascripts_test
 
 import "testing"
 
-// The entry of a client is written once, lives as long as the client gives signs of life, and never stays without an expiry.
+// The entry of a client is written once, lives as long as the client refreshes it, and always has an expiry.
 func TestClient_transcript(t *testing.T) {
 	play(t, `
 		client_keep [c] 5000 host 1 name label v1 now = 0

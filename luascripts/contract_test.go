@@ -11,10 +11,9 @@ import (
 	"testing"
 )
 
-// The header of each script is its contract. These tests read it: each key and argument that a script
-// uses must be listed, by the name of the local that receives it, and each
-// listed one must be used. Included files have no keys and arguments, and so
-// other rules.
+// The header of each script is its contract, which these tests read. Each key and argument that a
+// script uses must be listed, with the name of the local that receives it, and each listed one must
+// be used. Included files have no keys and arguments, so different rules apply.
 
 var (
 	sentence = regexp.MustCompile(`^-- ([a-z_]+): .+`)
@@ -24,8 +23,7 @@ var (
 	units    = map[string][]string{"KEYS": {"hash", "list", "zset", "string"}, "ARGV": {"text", "ms", "µs", "count"}}
 )
 
-// scripts returns the text of every script. An included file is no script, and has
-// other rules.
+// scripts returns the text of every script, without included files.
 func scripts(t *testing.T) map[string]string { return texts(t, false) }
 
 // includes returns the text of every file that scripts include.
@@ -59,7 +57,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// checkHeader returns what is wrong with the header of a script.
+// checkHeader returns the problems in the header of a script.
 func checkHeader(file, text string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	lines := strings.Split(text, "\n")
@@ -159,7 +157,7 @@ var (
 )
 
 func TestIncludes(t *testing.T) {
-	users := map[string]map[string]string{} // of each include: the files that have it, and their text
+	users := map[string]map[string]string{} // for each include: the files that include it, and their text
 	includes, scripts := includes(t), scripts(t)
 	for _, texts := range []map[string]string{includes, scripts} {
 		for name, text := range texts {
@@ -177,7 +175,7 @@ func TestIncludes(t *testing.T) {
 	whole := loaded(t)
 	for name, text := range includes {
 		if slices.Contains(whole, strings.TrimSuffix(name, ".lua")) {
-			continue // it is run, and has more than functions
+			continue // it is executed, so it has more than functions
 		}
 		for _, problem := range checkInclude(name, text, users[name]) {
 			t.Errorf("%s: %s", name, problem)
@@ -190,8 +188,8 @@ func TestIncludes(t *testing.T) {
 	}
 }
 
-// checkIncluding returns what is wrong with the includes in a header: they must be exactly the
-// files that have a function which the text uses.
+// checkIncluding returns the problems in the includes of a header. They must be exactly the files
+// with a function that the text uses.
 func checkIncluding(text string, includes map[string]string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	lists := including(text)
@@ -276,8 +274,8 @@ func TestIncluding_isChecked(t *testing.T) {
 	}
 }
 
-// checkInclude returns what is wrong with an included file. users are the texts that include it, by
-// name. It has functions only, and including it does nothing.
+// checkInclude returns the problems in an included file. users are the texts that include it, by
+// name. It may only contain functions, so that including it has no effect.
 func checkInclude(file, text string, users map[string]string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	first, _, _ := strings.Cut(text, "\n")
@@ -297,7 +295,7 @@ func checkInclude(file, text string, users map[string]string) (problems []string
 		}
 	}
 
-	// A function is used by a script, or by a function that is used.
+	// A function counts as used if a script, or a used function, calls it.
 	bodies := map[string]string{}
 	starts := function.FindAllStringSubmatchIndex(code, -1)
 	for i, at := range starts {
@@ -376,7 +374,7 @@ func TestScripts_areOnlyFiles(t *testing.T) {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		if strings.HasPrefix(path, "luascripts/") || strings.HasPrefix(path, "integration/") || strings.HasPrefix(path, "proof/") || strings.HasPrefix(path, "cmd/") { // proof takes guards out of scripts
+		if strings.HasPrefix(path, "luascripts/") || strings.HasPrefix(path, "integration/") || strings.HasPrefix(path, "proof/") || strings.HasPrefix(path, "cmd/") { // proof removes conditions from scripts
 			return nil
 		}
 		text, err := os.ReadFile(filepath.Join("..", path))

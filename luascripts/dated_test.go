@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// dated are the scripts that set a number, before a time of the server. set returns the server's time if that has come, is what stands there.
+// dated has the scripts that set a number before a deadline of the server. set returns the server's time once that has passed. is
+// returns the stored number.
 var dated = map[string]struct {
 	set func(t *testing.T, rdb rueidis.Client, n, before int64) (now int64, err error)
 	is  func(t *testing.T, rdb rueidis.Client) int64
@@ -36,7 +37,7 @@ var dated = map[string]struct {
 	},
 }
 
-// Whatever copies of earlier calls come late: what stands in Redis is the number of the latest call.
+// However delayed the duplicates of earlier calls are, Redis stores the number of the latest call.
 func TestDated_model(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -47,9 +48,9 @@ func TestDated_model(t *testing.T) {
 				do(t, rdb, "FLUSHALL")
 				m.SetTime(now)
 				type sent struct{ n, before int64 }
-				var late []sent // copies that were sent, and have not come
+				var late []sent // copies that were sent and have not arrived
 				var want int64
-				// set sends a copy, and returns the server's time if that did nothing.
+				// set sends a copy, and returns the server's time if the copy had no effect.
 				set := func(rt *rapid.T, c sent) int64 {
 					at, err := script.set(t, rdb, c.n, c.before)
 					if err != nil || at != 0 && at != now.UnixMilli() {
@@ -83,7 +84,7 @@ func TestDated_model(t *testing.T) {
 								rt.Fatalf("%+v did nothing at %d", c, now.UnixMilli())
 							}
 							want = c.n
-						case "repeated": // the call returns when the first copy can do nothing any more
+						case "repeated": // the call returns when the first copy can no longer have an effect
 							if set(rt, c) != 0 {
 								rt.Fatalf("%+v did nothing at %d", c, now.UnixMilli())
 							}

@@ -6,7 +6,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Text returns the script of that name as a server gets it.
+// Text returns the script of that name as it is sent to a server.
 func Text(name string) string { return load(name).text }
 
 // Exec runs the script of that name.

@@ -87,8 +87,8 @@ func releaseFair(ctx context.Context, rdb rueidis.Client, k Keys, owner string, 
 	return reply, nil
 }
 
-// removeDead calls s until it has removed the dead owners at the front of the queue, and notified the
-// first living one. The call before has done the rest of its work. An error is therefore ignored: the
+// removeDead calls s until it has removed the dead owners at the front of the queue and notified the
+// first living owner. The rest of the work was done by the previous call, so an error is ignored. The
 // next heartbeat of any process does the same.
 func (s *script) removeDead(ctx context.Context, rdb rueidis.Client, keys, args []string, legal ...Verdict) {
 	for range mostAgain {
@@ -126,7 +126,7 @@ func (s *script) execFair(ctx context.Context, rdb rueidis.Client, keys, args []
 
 // Kept is the reply to a heartbeat.
 type Kept struct {
-	Left      time.Duration // when to check again if no message arrives before; NoExpiry if Redis cannot report it
+	Left      time.Duration // time after which to check again if no message arrives earlier; NoExpiry if Redis cannot report it
 	MustRetry []bool        // for each waiter: it must send a request now, because it is its turn or it lost its position
 	Own       []bool        // for each waiter: a message on its own channel may also notify it of its turn; set only for waiters that enter
 }
@@ -150,8 +150,8 @@ func KeepFair(ctx context.Context, rdb rueidis.Client, k Keys, waiting []Waiter)
 	})
 }
 
-// keep sends a heartbeat with the script s, up to KeepAtOnce waiters of one total in each call, in one pipeline. The arguments of a
-// call are those that head returns, followed by the timeout and the owner of each waiter.
+// keep sends a heartbeat with the script s, all calls in one pipeline. Each call has up to KeepAtOnce waiters with the same
+// total. Its arguments are those that head returns, followed by the timeout and the owner of each waiter.
 func (s *script) keep(ctx context.Context, rdb rueidis.Client, keys []string, waiting []Waiter, head func(part []Waiter, last bool) []string) (Kept, error) {
 	kept := Kept{MustRetry: make([]bool, 0, len(waiting)), Own: make([]bool, 0, len(waiting))}
 	var parts [][]Waiter
@@ -213,7 +213,7 @@ func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, err
 			}
 		}
 		if len(s.Waiters) == before {
-			break // the rest has left
+			break // the others have left
 		}
 	}
 	if err != nil {

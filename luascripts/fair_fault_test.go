@@ -11,9 +11,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Waiters of ours do not put their deadlines on top of each other, so when
-// they are served they must take nothing off the deadlines of Redisson's waiters behind them. Otherwise J1
-// would count as dead before its turn, and J2 overtake it.
+// Deadlines of our waiters do not add up, so when they are served they must not reduce the deadlines of
+// Redisson's waiters behind them. Otherwise J1 would count as dead before its turn, and J2 would overtake
+// it.
 func TestPeers_manyOfOursTakeNothingOff(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G99")
@@ -30,9 +30,8 @@ func TestPeers_manyOfOursTakeNothingOff(t *testing.T) {
 	})
 }
 
-// In a queue that never gets empty, with ours and Redisson's alternately and heartbeats
-// once a second, all are served in the order in which they came, and no deadline
-// drifts away.
+// In a queue that is never empty, our waiters and Redisson's alternate, with heartbeats once per
+// second. All are served in order of arrival, and no deadline drifts.
 func TestPeers_noDriftInABusyQueue(t *testing.T) {
 	rounds := 200
 	if testing.Short() {
@@ -77,7 +76,7 @@ func TestPeers_noDriftInABusyQueue(t *testing.T) {
 	})
 }
 
-// This is the smallest form of it; in another, ours give up instead of being served.
+// This is the smallest variant. In another one, our waiters leave instead of being served.
 func TestPeers_noDriftInTurn(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, leave := range map[string]func(q fair, name, holder string) (has string){
@@ -96,7 +95,7 @@ func TestPeers_noDriftInTurn(t *testing.T) {
 					q.waits(next)       // behind theirs
 					q.keeps(ours, next)
 					has = leave(q, ours, has)
-					if left := q.left(theirs); left > javaWait+61*time.Second { // it is first now
+					if left := q.left(theirs); left > javaWait+61*time.Second { // it is now first
 						t.Fatalf("round %d: the first in the queue, of Redisson, counts as alive for %v", round, left)
 					}
 					q.letsGo(has)
@@ -108,8 +107,8 @@ func TestPeers_noDriftInTurn(t *testing.T) {
 	})
 }
 
-// G4 comes when the owner before it, of ours, is dead, and an owner of Redisson is
-// alive before that: the deadline of G4 must be as far ahead as that of any owner behind J2.
+// G4 arrives when the owner ahead of it, one of ours, is dead, and a living owner of Redisson is
+// ahead of that. The deadline of G4 must be as late as for any owner behind J2.
 func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G1")
@@ -124,9 +123,8 @@ func TestPeers_behindTheDeadBehindOneOfRedisson(t *testing.T) {
 	})
 }
 
-// A request, and not a heartbeat, dropped the dead before J2. It
-// is still notified that it is its turn: it sleeps for the time that it was told
-// when it came, and asks nothing meanwhile.
+// A request, not a heartbeat, removed the dead owner ahead of J2. J2 is still notified of its turn,
+// because it sleeps for the time it was given when it arrived, and sends no request until then.
 func TestFair_nextIsNotifiedWhenARequestFindsTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, p := range []time.Duration{0, waiterTimeout} {
@@ -143,8 +141,7 @@ func TestFair_nextIsNotifiedWhenARequestFindsTheDead(t *testing.T) {
 	})
 }
 
-// This is as TestFair_deniedCommands, for owners that wait and owners that leave others
-// waiting.
+// Like TestFair_deniedCommands, for owners that wait and for owners that leave others waiting.
 func TestFair_deniedCommandsWithAQueue(t *testing.T) {
 	deniedFair(t,
 		deniedCase{"our turn", "fair_acquire", "", "G1 G2", -1, "hlen hset lindex lrem pexpire pttl time zrem zscore"},
@@ -164,7 +161,7 @@ func TestFair_deniedCommandsWithAQueue(t *testing.T) {
 	)
 }
 
-// A queue or zset of another type is an error, and nothing is done.
+// If the queue or the zset has the wrong type, the call fails and changes nothing.
 func TestFair_foreignQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {

@@ -11,13 +11,14 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// How a fair lock goes from one owner of a client to the next: owners 1:1, 1:2 … are of one client.
+// These tests show how a fair lock is handed off between owners of one client. Owners 1:1, 1:2 …
+// belong to one client.
 
-// own returns the owner string of number n of our client, and another that of another client.
+// own returns owner string number n of our client. another returns one of another client.
 func own(n int) string     { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-00000000000a:%d", n) }
 func another(n int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-00000000000b:%d", n) }
 
-// waiting makes a queue of these owners, which are alive.
+// waiting creates a queue of these owners, all alive.
 func (q fair) waiting(owners ...string) {
 	q.t.Helper()
 	for _, o := range owners {
@@ -32,7 +33,7 @@ func (q fair) waiting(owners ...string) {
 
 func (q fair) members() []string { return list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1") }
 
-// hold gives o the lock.
+// hold makes o the holder of the lock.
 func (q fair) hold(o string) {
 	q.t.Helper()
 	do(q.t, q.rdb, "HSET", fairKeys.Lock, o, "1")
@@ -41,7 +42,7 @@ func (q fair) hold(o string) {
 
 func (q fair) holders() []string { return list(q.t, q.rdb, "HKEYS", fairKeys.Lock) }
 
-// The release gives the lock to the next owner if it is the first in the queue, and to nobody else.
+// The release grants the lock to the next owner if it is first in the queue, and to no other owner.
 func TestHandOffFair(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -100,7 +101,8 @@ func TestHandOffFair(t *testing.T) {
 				}
 				e.heard()
 
-				// The next owner whose answer is lost asks, and finds that it has the lock.
+				// If the reply is lost, the next owner sends a request, and finds that it has the
+				// lock.
 				if c.holder != nil {
 					a, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: c.nextOwner, Lease: lease, Want: 1, WaiterTimeout: waiterTimeout})
 					if err != nil || a.Verdict != luascripts.Done || a.Token == 0 || a.Next != c.next {
@@ -112,7 +114,7 @@ func TestHandOffFair(t *testing.T) {
 	})
 }
 
-// An owner that holds nothing gives nothing to its next owner, which is notified.
+// An owner that holds nothing hands off nothing. Its next owner is notified.
 func TestHandOffFair_gone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -125,13 +127,13 @@ func TestHandOffFair_gone(t *testing.T) {
 	})
 }
 
-// turnOf returns the message that it is the turn of o.
+// turnOf returns the message that notifies o of its turn.
 func turnOf(o string) string {
 	client, number, _ := strings.Cut(o, ":")
 	return fairKeys.Channel + ":" + client + luascripts.TurnChannelSuffix + " " + number
 }
 
-// A grant names 63 owners at most.
+// A grant names at most 63 owners.
 func TestFair_nextAreFew(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		var owners, numbers []string
@@ -149,8 +151,8 @@ func TestFair_nextAreFew(t *testing.T) {
 	})
 }
 
-// A next owner's token comes from the token counter, and is larger than those that were given out. A
-// token counter that cannot go on does not stop the release.
+// The token of a next owner comes from the token counter, and is larger than all tokens before. A
+// token counter that cannot be incremented does not prevent the release.
 func TestHandOffFair_tokenCounter(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		keys := fairKeys
@@ -186,7 +188,7 @@ func TestHandOffFair_tokenCounter(t *testing.T) {
 	})
 }
 
-// Without the right to PEXPIRE no lock is granted that would never end.
+// Without permission for PEXPIRE, no lock is granted that would never expire.
 func TestHandOffFair_denied(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -199,7 +201,7 @@ func TestHandOffFair_denied(t *testing.T) {
 	}
 	e.expect(turnOf(own(2)))
 
-	full(t, s) // a release is let through, and so is its grant
+	full(t, s) // a release is allowed, and so is its grant
 	q.clear()
 	s.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	q.hold(own(1))
@@ -211,7 +213,7 @@ func TestHandOffFair_denied(t *testing.T) {
 	}
 }
 
-// enters has these owners enter the queue together.
+// enters puts these owners into the queue with one heartbeat.
 func (q fair) enters(owners ...string) luascripts.Kept {
 	q.t.Helper()
 	var all []luascripts.Waiter
@@ -225,7 +227,7 @@ func (q fair) enters(owners ...string) luascripts.Kept {
 	return kept
 }
 
-// Owners enter the queue together, in their order, each once.
+// Owners enter the queue together, in order, and each one once.
 func TestKeepFair_enters(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.hold(another(1))
@@ -248,18 +250,18 @@ func TestKeepFair_enters(t *testing.T) {
 			}
 		}
 
-		// The first of a free lock asks.
+		// The first owner of a free lock must send a request.
 		q.clear()
 		if kept := q.enters(own(1), own(2)); !slices.Equal(kept.MustRetry, []bool{true, false}) {
 			t.Errorf("%+v", kept)
 		}
-		// One that has the lock does not enter.
+		// An owner that has the lock does not enter.
 		q.clear()
 		q.hold(own(1))
 		if kept := q.enters(own(1), own(2)); !slices.Equal(kept.MustRetry, []bool{true, false}) || !slices.Equal(q.members(), []string{own(2)}) {
 			t.Errorf("%+v, %q", kept, q.members())
 		}
-		// Behind an owner of Redisson, or while one has the lock, Redisson may tell them.
+		// Behind an owner of Redisson, or while one has the lock, Redisson may notify them.
 		q.clear()
 		q.queued("J1")
 		if kept := q.enters(own(1)); !kept.Own[0] {
@@ -283,8 +285,8 @@ func scoreLeft(q fair, o string) time.Duration {
 	return time.Duration(int64(score)-now(q.t, q.rdb)) * time.Millisecond
 }
 
-// A server that is full, or denies a command, lets nobody enter, and says so: they have to ask
-// themselves, and learn why. Those that wait keep their places.
+// A server that is full, or denies a command, lets no owner enter and reports it. The owners then
+// send their own requests, which return the error. Waiting owners keep their positions.
 func TestKeepFair_entersRefused(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -309,8 +311,8 @@ func TestKeepFair_entersRefused(t *testing.T) {
 	}
 }
 
-// A heartbeat sees that a waiter of Redisson stands behind the first, although all that it is
-// about are ours: the queue keeps having no expiry.
+// A heartbeat detects that a waiter of Redisson is behind the first one, although it only mentions
+// our waiters. The queue still has no expiry.
 func TestKeepFair_leavesTheQueueOfOthers(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", time.Minute)

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// These tests are about queues of more owners than one script reads.
+// These tests use queues with more owners than one script reads.
 
 // names returns "G1 G2 …", from the first to the last number.
 func names(first, last int) (all []string) {
@@ -23,7 +23,7 @@ func names(first, last int) (all []string) {
 	return all
 }
 
-// queuedMany puts many into the queue at once.
+// queuedMany puts many owners into the queue with one command.
 func (q fair) queuedMany(deadline time.Duration, names ...string) {
 	q.t.Helper()
 	push, add := []string{"RPUSH", fairKeys.Queue}, []string{"ZADD", fairKeys.Timeouts}
@@ -43,8 +43,8 @@ func (q fair) length() int64 {
 	return number(q.t, q.rdb, "LLEN", fairKeys.Queue)
 }
 
-// Hundreds of dead stand at the head. No script drops more than a hundred of them, and no
-// caller notices that: the first living owner has the lock, or is notified.
+// Hundreds of dead owners are at the front. No script removes more than a hundred of them, and no
+// caller is affected: the first living owner acquires the lock, or is notified.
 func TestFair_manyDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		dead := names(1001, 1350)
@@ -167,9 +167,9 @@ func (b between) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	return reply
 }
 
-// A process with many waiters was frozen for longer than their waiter timeout, and no other
-// process noticed. Its heartbeat takes several scripts, and none of them takes the waiters of a later one
-// for dead, in whatever order they are in.
+// A process with many waiters was paused for longer than their waiter timeout, and no other process
+// detected it. Its heartbeat takes several scripts. None of them treats the waiters of a later script as
+// dead, whatever their order.
 func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		all := names(1, 450)
@@ -183,7 +183,7 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 			q.queuedMany(left, all...)
 			backwards := slices.Clone(all)
 			slices.Reverse(backwards)
-			kept := q.keeps(append(backwards, "G998")...) // and one that is not in the queue
+			kept := q.keeps(append(backwards, "G998")...) // and one owner that is not in the queue
 			if len(kept.MustRetry) != 451 || slices.Contains(kept.MustRetry[:450], true) || !kept.MustRetry[450] {
 				t.Errorf("late %v: asks %v", late, kept.MustRetry)
 			}
@@ -197,9 +197,9 @@ func TestFair_manyOfOneProcessAreLate(t *testing.T) {
 	})
 }
 
-// Ours and Redisson's wait in a long queue. Ours far behind know from their deadlines how
-// many of Redisson's are before them: each stays alive until its turn, without a heartbeat, and
-// no dead one keeps the others waiting for longer than its waiter timeout.
+// Our waiters and Redisson's wait in a long queue. Ours at the end derive from their deadlines how
+// many of Redisson's are ahead. Each stays alive until its turn, without a heartbeat, and a dead
+// one delays the others by at most its waiter timeout.
 func TestPeers_longQueue(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9999")
@@ -250,7 +250,7 @@ func TestPeers_longQueue(t *testing.T) {
 	})
 }
 
-// More of Redisson's than a script reads are before ours: the script counts no fewer than there are.
+// More waiters of Redisson than a script reads are ahead of ours. The script does not count fewer than there are.
 func TestPeers_longQueueOfTheirs(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9999")
@@ -270,7 +270,7 @@ func TestPeers_longQueueOfTheirs(t *testing.T) {
 	})
 }
 
-// The waiter timeout of others does not stay a part of a deadline: it is not added up.
+// The waiter timeout of others does not remain part of a deadline, so it does not add up.
 func TestFair_waiterTimeoutInALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
@@ -288,7 +288,7 @@ func TestFair_waiterTimeoutInALongQueue(t *testing.T) {
 	})
 }
 
-// This is as TestFair_deletedByHand.
+// Like TestFair_deletedByHand.
 func TestFair_deletedByHandInALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		all := names(1, 150)
@@ -348,8 +348,8 @@ func TestInspectFair_longQueue(t *testing.T) {
 	})
 }
 
-// Some owners are taken out of the queue by hand, and their deadlines stay. Their heartbeat tells them to ask, and they
-// enter the queue anew.
+// Some owners are removed from the queue manually, and their deadlines remain. The reply to their heartbeat makes them
+// send requests, and they enter the queue again.
 func TestFair_removedFromALongQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)

@@ -10,11 +10,10 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Redisson's clients share fair locks with ours. These scripts do to the keys of a
-// lock what Redisson's do, so that both can be in one queue here.
+// Redisson's clients share fair locks with ours. These scripts change the keys of a lock as
+// Redisson's scripts do, so that both can be in one queue here.
 
-// javaPurge drops the dead from the head of the queue; no other deadline
-// changes.
+// javaPurge removes the dead from the front of the queue. Other deadlines do not change.
 const javaPurge = `
 local function purge(queue, timeouts, now)
   local head = redis.call('LINDEX', queue, 0)
@@ -28,7 +27,7 @@ local function purge(queue, timeouts, now)
 end
 `
 
-// javaAcquire takes the lock, or enters the queue: nil, or the ms to wait.
+// javaAcquire acquires the lock or enters the queue. It returns nil, or the ms to wait.
 const javaAcquire = javaPurge + `
 local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
 local lease, owner, wait, now = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -61,7 +60,7 @@ end
 return ttl
 `
 
-// javaFail ends the wait of a waiter whose time is over: those behind it move up.
+// javaFail ends the wait of a waiter that timed out. Those behind it move up.
 const javaFail = `
 local queue, timeouts = KEYS[2], KEYS[3]
 local owner, wait = ARGV[1], tonumber(ARGV[2])
@@ -74,7 +73,8 @@ redis.call('ZREM', timeouts, owner)
 redis.call('LREM', queue, 0, owner)
 `
 
-// javaUnlock frees the lock and tells the first in the queue: 1, or nil if the caller does not hold it.
+// javaUnlock frees the lock and notifies the first owner in the queue. It returns 1, or nil if the caller does not
+// hold the lock.
 const javaUnlock = javaPurge + `
 local lock, queue, timeouts, channel = KEYS[1], KEYS[2], KEYS[3], ARGV[3]
 local owner, now = ARGV[1], tonumber(ARGV[2])
@@ -85,16 +85,16 @@ if head then redis.call('PUBLISH', channel .. ':' .. head, '0') end
 return 1
 `
 
-// withPeers runs a test on a real server alone: the tests show how two kinds
-// of clients get on with each other there.
+// withPeers runs a test on a real server only, because it tests how two types of clients interact
+// there.
 func withPeers(t *testing.T, f func(t *testing.T, q fair)) {
 	f(t, fair{t, redistest.Start(t).Client(t)})
 }
 
 var fairKeyList = []string{fairKeys.Lock, fairKeys.Queue, fairKeys.Timeouts}
 
-// javaAsks makes a thread of Redisson ask, which would wait for the given time. It
-// reports whether the thread has the lock now.
+// javaAsks sends the request of a thread of Redisson that would wait for the given time. It reports
+// whether the thread now has the lock.
 func (q fair) javaAsks(name string, wait time.Duration) bool {
 	q.t.Helper()
 	m := eval(q.t, q.rdb, javaAcquire, fairKeyList, fmt.Sprint(long.Milliseconds()), owner(name), fmt.Sprint(wait.Milliseconds()), fmt.Sprint(now(q.t, q.rdb)))
@@ -129,8 +129,8 @@ func (q fair) javaReleases(name string) {
 	}
 }
 
-// serve releases the holder's lock, and lets the waiters be served in order, until none
-// is left. It returns the owners that were served.
+// serve releases the holder's lock, and serves the waiters in order until none is left. It returns
+// the owners that were served.
 func (q fair) serve(holder string) string {
 	q.t.Helper()
 	var served []string
@@ -148,9 +148,9 @@ func (q fair) serve(holder string) string {
 	return strings.Join(served, " ")
 }
 
-// 1: J2 has been waiting for minutes, and G3 and J4 stand behind it. 2: J2 gets the
-// lock, and takes its 300 s off all deadlines. 3: J2 unlocks, and before G3
-// asks, J4 asks: G3 must not count as dead then.
+// 1: J2 has been waiting for minutes, with G3 and J4 behind it. 2: J2 acquires the lock, which
+// subtracts its 300 s from all deadlines. 3: J2 unlocks, and J4 sends a request before G3 does. G3
+// must not count as dead then.
 func TestPeers_behindOneOfRedisson(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for _, waited := range []time.Duration{0, time.Second, 2 * time.Minute, 299 * time.Second} {
@@ -184,7 +184,7 @@ func TestPeers_behindOneOfRedisson(t *testing.T) {
 	})
 }
 
-// This is the same with two of Redisson's ahead, and with heartbeats in between.
+// The same with two owners of Redisson ahead, and with heartbeats in between.
 func TestPeers_behindTwoOfRedisson(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for _, heartbeats := range []bool{false, true} {
@@ -219,7 +219,7 @@ func TestPeers_behindTwoOfRedisson(t *testing.T) {
 				for _, name := range []string{"J2", "J3"} {
 					beat()
 					q.javaReleases(map[string]string{"J2": "J1", "J3": "J2"}[name])
-					q.javaWaits("J5") // it asks whenever it can
+					q.javaWaits("J5") // it sends requests at every opportunity
 					q.javaGets(name)
 					for _, g := range []string{"G4", "G6"} {
 						if left := q.left(g); left < waiterTimeout-slow {
@@ -232,8 +232,8 @@ func TestPeers_behindTwoOfRedisson(t *testing.T) {
 	})
 }
 
-// A dead owner of ours keeps Redisson's waiters behind it for no longer than its
-// waiter timeout, whichever client asks; also when its deadline was set behind another of Redisson's.
+// A dead owner of ours delays Redisson's waiters behind it by at most its waiter timeout, whichever
+// client sends a request. This also applies if its deadline was set behind another owner of Redisson.
 func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -245,7 +245,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.javaGets("J2")
 		q.javaReleases("J2")
 
-		// Now its deadline was set behind another of Redisson's.
+		// The same, with a deadline that was set behind another owner of Redisson.
 		q.clear()
 		q.gets("G9")
 		q.waits("G1")
@@ -258,7 +258,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 		q.javaGets("J2")
 		q.javaReleases("J2")
 		q.javaWaits("J4")
-		q.pass(2 * waiterTimeout) // it may have counted from that of G1
+		q.pass(2 * waiterTimeout) // it may have counted from the deadline of G1
 		q.javaGets("J4")
 		if q.queue() != "" {
 			t.Errorf("in the queue: %s", q.queue())
@@ -266,7 +266,7 @@ func TestPeers_behindADeadOneOfOurs(t *testing.T) {
 	})
 }
 
-// lastDeadline returns how far ahead the latest deadline is.
+// lastDeadline returns the time until the latest deadline.
 func (q fair) lastDeadline() (last time.Duration) {
 	q.t.Helper()
 	for _, name := range strings.Fields(q.queue()) {
@@ -285,7 +285,7 @@ func (q fair) letsGo(holder string) {
 	}
 }
 
-// takes makes name ask, of whichever client it is, and fails unless it is granted the lock.
+// takes sends a request of name, of either client, and fails unless it is granted the lock.
 func (q fair) takes(name string) {
 	q.t.Helper()
 	if name[0] == 'J' {
@@ -295,7 +295,7 @@ func (q fair) takes(name string) {
 	}
 }
 
-// queues makes name ask, of whichever client it is, and fails unless it must wait.
+// queues sends a request of name, of either client, and fails unless it must wait.
 func (q fair) queues(name string) {
 	q.t.Helper()
 	if name[0] == 'J' {
@@ -305,13 +305,12 @@ func (q fair) queues(name string) {
 	}
 }
 
-// The deadlines of Redisson's waiters are put on top of each other. An owner that leaves
-// must take its own part off again. Otherwise the deadlines would drift away, and
-// with them the time for which a dead waiter keeps the others waiting. In each of
-// these stories many come and go while G1 and J2 wait; none of them may leave a
-// deadline that is later than it would be without them.
+// The deadlines of Redisson's waiters add up. An owner that leaves must subtract its part again.
+// Otherwise the deadlines would drift, and so would the time for which a dead waiter delays the
+// others. In each of these scenarios many owners come and go while G1 and J2 wait. None of them may
+// leave a later deadline than there would be without it.
 func TestPeers_noDrift(t *testing.T) {
-	const briefly = 3 * time.Second // how long some of Redisson's wait
+	const briefly = 3 * time.Second // how long some of Redisson's waiters wait
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, come := range map[string]func(q fair, n int){
 			"ours give up": func(q fair, n int) {
@@ -347,7 +346,7 @@ func TestPeers_noDrift(t *testing.T) {
 			},
 			"the holder dies": func(q fair, n int) {
 				do(q.t, q.rdb, "DEL", fairKeys.Lock)
-				q.waits(fmt.Sprint("G", n)) // it is the turn of G1, which does not ask
+				q.waits(fmt.Sprint("G", n)) // it is the turn of G1, which sends no request
 				q.releases(fmt.Sprint("G", n), luascripts.Gone)
 				q.held("G9999", long)
 			},
@@ -389,8 +388,8 @@ func TestPeers_noDrift(t *testing.T) {
 	})
 }
 
-// A waiter in the middle gives up. None behind it waits longer because of that, and
-// a dead one behind it is found no later.
+// A waiter in the middle stops waiting. No waiter behind it waits longer because of that, and a
+// dead one behind it is detected no later.
 func TestPeers_middleGivesUp(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, c := range map[string]struct {
@@ -431,13 +430,13 @@ func TestPeers_middleGivesUp(t *testing.T) {
 	})
 }
 
-// All earlier waiters are dead. The last one gets the lock when their deadlines
-// have passed, and no later.
+// All earlier waiters are dead. The last one acquires the lock when their deadlines have passed,
+// and no later.
 func TestPeers_abandoned(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for queue, after := range map[string]time.Duration{
 			"G1 G2 G3": waiterTimeout,
-			"J1 G2 G3": 2*javaWait + lease, // Redisson's may count what was left of the lease
+			"J1 G2 G3": 2*javaWait + lease, // Redisson's may include the remaining lease
 			"G1 J2 G3": javaWait + 2*waiterTimeout,
 		} {
 			t.Run(queue, func(t *testing.T) {
@@ -452,7 +451,7 @@ func TestPeers_abandoned(t *testing.T) {
 				q.releases("G9", luascripts.Done)
 				for beats := after / (waiterTimeout / 2); beats > 0; beats-- {
 					q.pass(waiterTimeout / 2)
-					q.keeps(last) // only this owner lives
+					q.keeps(last) // only this owner is alive
 				}
 				q.pass(waiterTimeout / 2)
 				q.gets(last)
@@ -464,8 +463,8 @@ func TestPeers_abandoned(t *testing.T) {
 	})
 }
 
-// Redisson never lengthens the expiry of a queue. So a queue with a waiter of Redisson
-// has none, whatever becomes of ours; and a queue of ours alone has one.
+// Redisson never extends the expiry of a queue. A queue with a waiter of Redisson therefore has no
+// expiry, whatever our waiters do. A queue of only our waiters has one.
 func TestPeers_expiry(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		for name, story := range map[string]func(q fair){
@@ -518,7 +517,7 @@ func TestPeers_expiry(t *testing.T) {
 				q.javaWaits("J2")
 				q.waits(names(221, 340)...)
 				q.keeps("G340")
-				q.keeps("G101") // which cannot see it
+				q.keeps("G101") // it cannot read that owner
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -569,7 +568,7 @@ func TestPeers_waitsForever(t *testing.T) {
 		if kept := q.keeps("G3"); kept.Left < 1000*time.Hour {
 			t.Errorf("%+v", kept)
 		}
-		waits("J2") // it gets the lock, and takes its wait off all deadlines
+		waits("J2") // it acquires the lock, which subtracts its wait from all deadlines
 		if q.holder() != "J2=1" {
 			t.Fatalf("%s has the lock", q.holder())
 		}
@@ -582,8 +581,8 @@ func TestPeers_waitsForever(t *testing.T) {
 	})
 }
 
-// An owner of ours dies behind many of Redisson's that wait for a few seconds only. When they have given up, it keeps
-// the others waiting for no longer than its waiter timeout, although its deadline counted on 300 s for each of them.
+// An owner of ours dies behind many of Redisson's that wait for only a few seconds. After they stop waiting, it
+// delays the others by at most its waiter timeout, although its deadline included 300 s for each of them.
 func TestPeers_diesBehindShortWaits(t *testing.T) {
 	const briefly = 3 * time.Second
 	withPeers(t, func(t *testing.T, q fair) {
@@ -638,8 +637,8 @@ func TestPeers_diesBehindShortWaits(t *testing.T) {
 	})
 }
 
-// Only the extra time ends, not a waiter timeout that is longer than the one of the caller: a waiter that is alive
-// sends a heartbeat within a second.
+// Only the extra time is removed, not a waiter timeout longer than the caller's, because a living waiter sends a
+// heartbeat within a second.
 func TestPeers_longerTimeout(t *testing.T) {
 	withPeers(t, func(t *testing.T, q fair) {
 		q.gets("G1")

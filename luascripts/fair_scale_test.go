@@ -12,10 +12,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// BenchmarkFair_serverTime prints how long one script keeps the server busy, by the
-// length of the queue: the µs that the server counts itself. Where a call of this package
-// takes several scripts, it prints the longest of them. The result is the least of all rounds,
-// to leave out other work of the machine.
+// BenchmarkFair_serverTime prints how long one script occupies the server, by the length of the
+// queue, in µs as measured by the server. If a call of this package needs several scripts, it
+// prints the longest one. The result is the minimum of all rounds, to exclude other work of the
+// machine.
 func BenchmarkFair_serverTime(b *testing.B) {
 	s := redistest.Start(b, "--slowlog-log-slower-than", "0", "--slowlog-max-len", "1000")
 	rdb := s.Client(b)
@@ -25,7 +25,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	const dead = "1"
 	holder := waiter(1 << 40)
 
-	// fill makes a queue of n, every tenth one of Redisson's if it is mixed.
+	// fill creates a queue of n owners. If mixed, every tenth one is of Redisson.
 	fill := func(n int, mixed bool, deadline string) {
 		do(b, rdb, "FLUSHALL")
 		for i := 0; i < n; {
@@ -84,7 +84,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 		for _, n := range []int{10, 100, 1000, 10000} {
 			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
 				c.before(n)
-				c.call(n) // from now on the server knows the script
+				c.call(n) // loads the script on the server
 				var longest []int64
 				for b.Loop() {
 					c.before(n)
@@ -99,7 +99,7 @@ func BenchmarkFair_serverTime(b *testing.B) {
 	}
 }
 
-// slowest returns the µs of the longest script in the server's log.
+// slowest returns the duration of the longest script in the server's log, in µs.
 func slowest(b *testing.B, log rueidis.RedisMessage) (most int64) {
 	b.Helper()
 	entries, err := log.ToArray()

@@ -14,9 +14,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The waiters in these tests are called G1, G2 and so on if they are ours, J1, J2
-// if they are Redisson's, which send no heartbeats. No test sleeps: time goes by
-// when deadlines are moved towards now.
+// The waiters in these tests are called G1, G2 and so on if they are ours, and J1, J2 if they are
+// Redisson's, which send no heartbeats. No test sleeps. Moving deadlines toward the present
+// simulates the passing of time.
 
 var fairKeys = luascripts.Keys{
 	Lock:     "orders",
@@ -29,13 +29,13 @@ var fairKeys = luascripts.Keys{
 
 const (
 	waiterTimeout = time.Minute      // of our waiters
-	long          = 10 * time.Minute // the lease of the holder before a test begins
+	long          = 10 * time.Minute // the lease of the holder before the test starts
 	javaWait      = 300 * time.Second
-	persist       = -time.Millisecond // a lease without an expiry, in the form of PTTL
+	persist       = -time.Millisecond // a lease without an expiry, as PTTL reports it
 )
 
-// owner returns the owner string of G1 or J1. The version of the uuid tells an owner that sends
-// heartbeats.
+// owner returns the owner string of G1 or J1. The version of the UUID identifies an owner that
+// sends heartbeats.
 func owner(name string) string {
 	version := map[byte]int{'G': 7, 'J': 4}[name[0]]
 	n, err := strconv.Atoi(name[1:])
@@ -45,7 +45,7 @@ func owner(name string) string {
 	return fmt.Sprintf("0192d3a4-7b1c-%de5f-8a6b-%012d:%d", version, n, n)
 }
 
-// short returns the name of an owner.
+// short returns the short name of an owner.
 func short(owner string) string {
 	for _, letter := range []string{"G", "J"} {
 		if _, n, ok := strings.Cut(owner, ":"); ok && owner == ownerOrNone(letter+n) {
@@ -62,7 +62,7 @@ func ownerOrNone(name string) string {
 	return owner(name)
 }
 
-// told returns what the ears hear when our scripts tell these owners that it is their turn.
+// notified returns the messages that ears receive when our scripts notify these owners of their turn.
 func notified(names ...string) (all []string) {
 	for _, name := range names {
 		if name[0] == 'J' {
@@ -75,7 +75,7 @@ func notified(names ...string) (all []string) {
 	return all
 }
 
-// javaTold returns what the ears hear when a script of Redisson's tells an owner, of whichever client.
+// javaTold returns the message that ears receive when a script of Redisson notifies an owner of either client.
 func javaTold(name string) string { return fairKeys.Channel + ":" + owner(name) + " 0" }
 
 // fair is a fair lock on a server, with methods for the events of the tests.
@@ -110,8 +110,8 @@ func (q fair) held(name string, lease time.Duration) {
 	}
 }
 
-// queued puts "G1 G2! J3" into the queue: G1 first, and G2 is dead. Each living owner
-// has its waiter timeout left.
+// queued puts "G1 G2! J3" into the queue: G1 is first, and G2 is dead. Each living owner has its
+// waiter timeout left.
 func (q fair) queued(names string) {
 	q.t.Helper()
 	for _, name := range strings.Fields(names) {
@@ -142,7 +142,7 @@ func (q fair) dies(names ...string) {
 	}
 }
 
-// pass moves all deadlines as if d had gone by.
+// pass moves all deadlines as if d had passed.
 func (q fair) pass(d time.Duration) {
 	q.t.Helper()
 	for _, member := range list(q.t, q.rdb, "ZRANGE", fairKeys.Timeouts, "0", "-1") {
@@ -153,7 +153,7 @@ func (q fair) pass(d time.Duration) {
 	}
 }
 
-// ask makes an owner ask for the lock. It enters the queue if p is not 0.
+// ask sends a request of an owner. The owner enters the queue if p is not 0.
 func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 	q.t.Helper()
 	got, err := luascripts.AcquireFair(q.t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner(name), Lease: lease, Want: 1, WaiterTimeout: p})
@@ -163,7 +163,7 @@ func (q fair) ask(name string, p time.Duration) luascripts.Acquired {
 	return got
 }
 
-// gets makes name ask, and fails unless it is granted the lock.
+// gets sends a request of name, and fails unless it is granted the lock.
 func (q fair) gets(name string) {
 	q.t.Helper()
 	if got := q.ask(name, waiterTimeout); got.Verdict != luascripts.Done || got.Token == 0 || q.holder() != name+"=1" {
@@ -171,7 +171,7 @@ func (q fair) gets(name string) {
 	}
 }
 
-// waits makes each of these ask, and fails unless it must wait.
+// waits sends a request of each of these owners, and fails unless it must wait.
 func (q fair) waits(names ...string) {
 	q.t.Helper()
 	for _, name := range names {
@@ -204,7 +204,7 @@ func (q fair) releases(name string, want luascripts.Verdict) {
 }
 
 // queue returns the owners in the queue, in order. It also checks that the zset has the same
-// owners, each once.
+// owners, each one once.
 func (q fair) queue() string {
 	q.t.Helper()
 	members := list(q.t, q.rdb, "LRANGE", fairKeys.Queue, "0", "-1")
@@ -221,7 +221,7 @@ func (q fair) queue() string {
 	return strings.Join(names, " ")
 }
 
-// holder returns the lock: "G1=2", or "" when it is free.
+// holder returns the holder as "G1=2", or "" if the lock is free.
 func (q fair) holder() string {
 	q.t.Helper()
 	m := do(q.t, q.rdb, "HGETALL", fairKeys.Lock)
@@ -237,7 +237,7 @@ func (q fair) holder() string {
 	return strings.Join(all, " ")
 }
 
-// left returns how long name counts as alive.
+// left returns the time for which name still counts as alive.
 func (q fair) left(name string) time.Duration {
 	q.t.Helper()
 	m := do(q.t, q.rdb, "ZSCORE", fairKeys.Timeouts, owner(name))
@@ -248,8 +248,8 @@ func (q fair) left(name string) time.Duration {
 	return time.Duration(int64(score)-now(q.t, q.rdb)) * time.Millisecond
 }
 
-// outlives checks that queue and zset expire, both together, an hour after the last
-// deadline, or five minutes later; never if an owner of Redisson waits, as Redisson would not lengthen an expiry.
+// outlives checks that queue and zset both expire an hour after the last deadline, or up to five minutes later.
+// With an owner of Redisson waiting, there must be no expiry, because Redisson would not extend it.
 func (q fair) outlives(what string) {
 	q.t.Helper()
 	var last time.Duration
@@ -261,7 +261,7 @@ func (q fair) outlives(what string) {
 		return
 	}
 	for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
-		if left := pttl(q.t, q.rdb, key); left < last+time.Hour-slow || left > last+time.Hour+5*time.Minute+slow { // the server in memory takes its time between the two
+		if left := pttl(q.t, q.rdb, key); left < last+time.Hour-slow || left > last+time.Hour+5*time.Minute+slow { // the in-memory server takes a moment between the two
 			q.t.Errorf("%s: %s is gone in %v, the last deadline in %v", what, key, left, last)
 		}
 	}
@@ -282,7 +282,7 @@ func TestAcquireFair(t *testing.T) {
 		for _, c := range []struct {
 			name          string
 			holder        string
-			lease         time.Duration // of the holder
+			lease         time.Duration // the holder's lease
 			queue         string
 			want          int
 			waiterTimeout time.Duration
@@ -327,7 +327,7 @@ func TestAcquireFair(t *testing.T) {
 				q.held(c.holder, c.lease)
 				q.queued(c.queue)
 				var first string
-				for range 2 { // the second copy finds it done
+				for range 2 { // the second copy has no further effect
 					before := time.Now()
 					got, err := luascripts.AcquireFair(t.Context(), q.rdb, fairKeys, luascripts.Request{Owner: owner("G1"), Lease: lease, Want: c.want, WaiterTimeout: c.waiterTimeout})
 					if err != nil || got.Verdict != c.verdict {
@@ -366,8 +366,8 @@ func TestAcquireFair(t *testing.T) {
 	})
 }
 
-// foreignBefore returns how much further ahead the deadline of name is when it is
-// behind waiters of Redisson, each of which takes 300 s off when it is served.
+// foreignBefore returns how much later the deadline of name is behind waiters of Redisson. Each of
+// them subtracts 300 s when it is served.
 func foreignBefore(queue, name string) time.Duration {
 	before, _, _ := strings.Cut(queue, name)
 	return time.Duration(strings.Count(before, "J")) * javaWait
@@ -448,7 +448,7 @@ func TestKeepFair(t *testing.T) {
 			holder   string
 			lease    time.Duration
 			queue    string
-			keep     string // whose heartbeat it is
+			keep     string // the waiters in the heartbeat
 			left     time.Duration
 			replies  []int64
 			after    string   // in the queue
@@ -502,8 +502,7 @@ func TestKeepFair(t *testing.T) {
 					q.outlives("after a heartbeat")
 				}
 
-				// The same again, by the replies themselves: the header of the script says
-				// what they mean.
+				// The same again, checking the replies against the header of the script.
 				args := []string{fairKeys.Channel, fairKeys.Publish, "1", "0"}
 				for _, name := range strings.Fields(c.keep) {
 					args = append(args, "60000", owner(name))
@@ -591,8 +590,7 @@ func TestForceFair(t *testing.T) {
 	})
 }
 
-// Once held, a fair lock is renewed as a plain one; no other call makes
-// its lease shorter.
+// Once held, a fair lock is renewed like a plain one. No other call shortens its lease.
 func TestFair_lease(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G1")
@@ -608,8 +606,8 @@ func TestFair_lease(t *testing.T) {
 	})
 }
 
-// 1: ten come, one after the other. 2: some ask again, some send heartbeats, one
-// calls TryLock. 3: they are served in the order of 1, each notified at its turn.
+// 1: Ten owners arrive one after the other. 2: Some retry, some send heartbeats, and one calls
+// TryLock. 3: They are served in the order of 1, and each is notified of its turn.
 func TestFair_order(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -650,8 +648,8 @@ func TestFair_order(t *testing.T) {
 	})
 }
 
-// The dead of ours keep their places for one waiter timeout, at any place in the queue:
-// the waiter timeout of many does not add up.
+// Dead owners of ours keep their positions for one waiter timeout, anywhere in the queue. The
+// waiter timeouts of several do not add up.
 func TestFair_waiterTimeoutsDoNotAddUp(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G999")
@@ -680,7 +678,7 @@ func TestFair_waiterTimeoutsDoNotAddUp(t *testing.T) {
 	})
 }
 
-// Each owner has the waiter timeout that it asked for, whichever owners are before it.
+// Each owner has its own waiter timeout, whichever owners are ahead of it.
 func TestFair_ownWaiterTimeout(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -703,9 +701,8 @@ func TestFair_ownWaiterTimeout(t *testing.T) {
 	})
 }
 
-// 1: G1, G2 and G3 wait for a free lock, each in a process of its own; G1 died.
-// 2: its deadline passes, and G3 sends a heartbeat, which tells G2 that it is its
-// turn. 3: G2 asks.
+// 1: G1, G2 and G3 wait for a free lock, each in its own process, and G1 is dead. 2: Its deadline
+// passes, and G3 sends a heartbeat, which notifies G2 of its turn. 3: G2 sends a request.
 func TestFair_nextIsNotifiedWhenTheHeadDies(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -725,8 +722,8 @@ func TestFair_nextIsNotifiedWhenTheHeadDies(t *testing.T) {
 	})
 }
 
-// After any part is deleted by hand, all waiters still get the lock, and none is
-// in the queue twice.
+// After a manual deletion of any part, all waiters still acquire the lock, and none is queued
+// twice.
 func TestFair_deletedByHand(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, doomed := range map[string][]string{
@@ -743,8 +740,8 @@ func TestFair_deletedByHand(t *testing.T) {
 				q.waits(waiting...)
 				do(t, q.rdb, append([]string{"DEL"}, doomed...)...)
 
-				// An owner comes anew before any heartbeat. Then all send heartbeats, and
-				// retry if they are notified; some do anyhow.
+				// An owner sends a request before any heartbeat. Then all send heartbeats, and
+				// retry if they are notified. Some retry anyway.
 				got := q.ask("G5", waiterTimeout)
 				if freed := slices.Contains(doomed, fairKeys.Lock); freed != (got.Verdict == luascripts.Done) {
 					t.Errorf("the new owner: %+v", got)
@@ -787,8 +784,8 @@ func TestFair_deletedByHand(t *testing.T) {
 	})
 }
 
-// The first in the queue, whose deadline was deleted by hand, gets one: if
-// it is dead, it is dropped then.
+// The first owner in the queue, whose deadline was deleted manually, gets a new one. If it is dead,
+// it is removed when that passes.
 func TestFair_headWithoutDeadline(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.queued("G1 G2")
@@ -808,7 +805,7 @@ func TestFair_headWithoutDeadline(t *testing.T) {
 	})
 }
 
-// A key that was persisted by hand gets an expiry again at the next use.
+// A key that was persisted manually gets an expiry again at its next use.
 func TestFair_persisted(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.gets("G9")
@@ -834,8 +831,7 @@ func TestFair_persisted(t *testing.T) {
 	})
 }
 
-// A key that is no fair lock does not change, whatever it is, and neither does
-// its queue.
+// A key that is not a fair lock does not change, whatever it is, and neither does its queue.
 func TestFair_foreignKeys(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, make := range map[string][]string{
@@ -886,7 +882,7 @@ func TestFair_foreignKeys(t *testing.T) {
 				about(t, "its expiry", pttl(t, q.rdb, fairKeys.Lock), long)
 				e.expect()
 
-				// A waiter leaves, and no other is notified: none can have the lock.
+				// A waiter leaves, and no other is notified, because none can acquire the lock.
 				q.releases("G2", luascripts.Foreign)
 				if q.queue() != "G3" {
 					t.Errorf("in the queue: %s", q.queue())
@@ -897,7 +893,7 @@ func TestFair_foreignKeys(t *testing.T) {
 	})
 }
 
-// With memory full, no owner begins to hold or to wait, and all others go on.
+// With full memory, no owner starts to hold or to wait, and all others continue.
 func TestFair_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -951,14 +947,13 @@ type deniedCase struct {
 	name          string
 	script        string
 	holder, queue string
-	leave         int    // the holds that G1 keeps; -1: it asks
-	needs         string // the commands without which it fails
+	leave         int    // the number of holds that G1 keeps; -1 for a request
+	needs         string // the commands it requires
 }
 
-// deniedFair denies a user one command after the other. An error means that nothing
-// was done: so a refused request leaves neither a hold nor a place in the queue, and a
-// refused release leaves the hold. A refused request leaves the living in the queue, unless it is the end of a wait that is
-// refused.
+// deniedFair denies a user one command after the other. An error means that nothing was done. A rejected request leaves
+// neither a hold nor a queue position, and a rejected release leaves the hold. A rejected request leaves the living owners
+// in the queue, unless the rejected call is the end of a wait.
 func deniedFair(t *testing.T, cases ...deniedCase) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -998,7 +993,7 @@ func deniedFair(t *testing.T, cases ...deniedCase) {
 	}
 }
 
-// living returns the names of a queue for queued that are not dead.
+// living returns the names in a queue, in the form of queued, that are not dead.
 func living(queue string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(queue), func(name string) bool { return strings.HasSuffix(name, "!") }), " ")
 }
@@ -1010,7 +1005,7 @@ func TestFair_deniedCommands(t *testing.T) {
 		deniedCase{"release in part", "fair_release", "G1=2", "G2 J3", 1, "hdel hgetall hlen hset"},
 	)
 
-	// A denied hint does not stop the rest of the script.
+	// A denied notification does not stop the rest of the script.
 	s := redistest.Start(t)
 	admin := fair{t, s.Client(t)}
 	mute := fair{t, denied(t, s, "publish")}
@@ -1026,7 +1021,7 @@ func TestFair_deniedCommands(t *testing.T) {
 	got, err := luascripts.ForceFair(t.Context(), mute.rdb, fairKeys)
 	check(t, "force", got, luascripts.Done, err)
 
-	// A denial is no verdict about the lock.
+	// A denial says nothing about the lock.
 	if _, err := luascripts.KeepFair(t.Context(), denied(t, s, "zadd"), fairKeys, []luascripts.Waiter{{Owner: owner("G4"), WaiterTimeout: waiterTimeout}}); err == nil {
 		t.Error("heartbeat without zadd: no error")
 	}
@@ -1035,7 +1030,7 @@ func TestFair_deniedCommands(t *testing.T) {
 	}
 }
 
-// The scripts are sent again to a server that forgot them.
+// The scripts are sent again to a server that has lost them.
 func TestFair_noScript(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1058,7 +1053,7 @@ func TestFair_noScript(t *testing.T) {
 	}
 }
 
-// Every answer of a broken peer is an error and not a lock.
+// Any reply of a broken server is an error, not a grant.
 func FuzzFairReplies(f *testing.F) {
 	for _, s := range []string{
 		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-4\r\n", ":-5\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "-ERR x\r\n", "+OK\r\n",
@@ -1094,7 +1089,7 @@ func FuzzFairReplies(f *testing.F) {
 	})
 }
 
-// Guards of the fair lock's scripts whose absence no other test notices.
+// Conditions in the scripts of the fair lock whose removal no other test detects.
 
 // bounded fails the test unless queue and zset have an expiry.
 func (q fair) bounded(what string) {
@@ -1106,14 +1101,14 @@ func (q fair) bounded(what string) {
 	}
 }
 
-// One of the two keys was persisted by hand. Both have an expiry after the next use, also in a queue that is too
-// long to be read; and none, if an owner of Redisson waits.
+// One of the two keys was persisted manually. Both have an expiry after the next use, even in a queue that is
+// too long to be read. They have none if an owner of Redisson waits.
 func TestFair_oneOfTwoPersisted(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
 		for _, key := range []string{fairKeys.Queue, fairKeys.Timeouts} {
 			q.queued("G1 G2")
-			for _, each := range []string{fairKeys.Queue, fairKeys.Timeouts} { // for so long that it need not be lengthened
+			for _, each := range []string{fairKeys.Queue, fairKeys.Timeouts} { // so long that it need not be extended
 				do(t, q.rdb, "PEXPIRE", each, fmt.Sprint((time.Hour + 3*waiterTimeout).Milliseconds()))
 			}
 			do(t, q.rdb, "PERSIST", key)
@@ -1133,7 +1128,7 @@ func TestFair_oneOfTwoPersisted(t *testing.T) {
 	})
 }
 
-// A queue that has no expiry gets one if it is short enough to be read: an owner of Redisson may be in its middle.
+// A queue without an expiry gets one if it is short enough to be read, because an owner of Redisson may be in the middle.
 func TestFair_persistedAndLong(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
@@ -1152,7 +1147,7 @@ func TestFair_persistedAndLong(t *testing.T) {
 	})
 }
 
-// No call takes the expiry off a queue of ours.
+// No call removes the expiry of a queue of only our waiters.
 func TestFair_expiryStays(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.queued("G1 G2 G3")
@@ -1170,7 +1165,7 @@ func TestFair_expiryStays(t *testing.T) {
 	})
 }
 
-// The expiry is an hour more than the waiter timeout of the owner that calls, before any other is counted.
+// The expiry is an hour plus the waiter timeout of the calling owner, before other owners are counted.
 func TestFair_expiryForTheCaller(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
@@ -1189,7 +1184,7 @@ func TestFair_expiryForTheCaller(t *testing.T) {
 	})
 }
 
-// The clock of the server went back by half a second. That is no reason to count an owner of Redisson more.
+// The server's clock moved backward by half a second. That must not count another owner of Redisson.
 func TestFair_clockGoesBack(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
@@ -1208,7 +1203,7 @@ func TestFair_clockGoesBack(t *testing.T) {
 	})
 }
 
-// An owner is dead from its deadline on, as Redisson sees it.
+// As for Redisson, an owner is dead as soon as its deadline is reached.
 func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	m := redistest.NewMini(t)
 	q := fair{t, m.Client(t)}
@@ -1231,7 +1226,7 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 		}
 		m.SetTime(noon)
 	}
-	// A heartbeat reads the queue if its first is dead: it counts one of Redisson behind that.
+	// A heartbeat reads the queue if its first owner is dead, and counts one owner of Redisson behind it.
 	q.clear()
 	q.held("G9", long)
 	q.queued("G3 J4 G1")
@@ -1242,7 +1237,7 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	about(t, "behind one of Redisson", q.left("G1"), waiterTimeout+javaWait)
 	m.SetTime(noon)
 
-	// A script that drops a hundred says that there are more.
+	// A script that removes a hundred owners reports that there are more.
 	q.clear()
 	q.queuedMany(waiterTimeout, names(1, 101)...)
 	m.SetTime(noon.Add(waiterTimeout))
@@ -1252,7 +1247,7 @@ func TestFair_deadFromItsDeadlineOn(t *testing.T) {
 	}
 }
 
-// The deadline of one owner was deleted by hand, and the owners before it are dead: it gets one.
+// The deadline of one owner was deleted manually, and the owners ahead of it are dead. It gets a new deadline.
 func TestFair_noDeadlineBehindTheDead(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for _, dead := range []int{1, 100} {
@@ -1267,7 +1262,8 @@ func TestFair_noDeadlineBehindTheDead(t *testing.T) {
 	})
 }
 
-// The deadlines were deleted by hand. Those that wait keep their places at their heartbeat, and need not ask.
+// The deadlines were deleted manually. Waiting owners keep their positions with their heartbeat, and need not send a
+// request.
 func TestKeepFair_withoutDeadlines(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
@@ -1278,7 +1274,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 		}
 		about(t, "G3", q.left("G3"), waiterTimeout)
 
-		// One of the deadlines of a long queue, not that of the owner itself.
+		// One of the deadlines in a long queue, but not the owner's own.
 		q.clear()
 		q.held("G999", long)
 		q.queuedMany(waiterTimeout, names(1, 150)...)
@@ -1287,7 +1283,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 			t.Errorf("G140 is in the queue, and yet: %+v", kept)
 		}
 
-		// A heartbeat in parts, of owners that are not in the queue.
+		// A heartbeat in several parts, of owners that are not in the queue.
 		q.clear()
 		q.queued("G1")
 		do(t, q.rdb, "DEL", fairKeys.Timeouts)
@@ -1297,7 +1293,7 @@ func TestKeepFair_withoutDeadlines(t *testing.T) {
 	})
 }
 
-// An owner has a deadline, and is not in the queue, which has more owners than deadlines: it has to ask.
+// An owner has a deadline and is not in the queue, which has more owners than deadlines. It has to send a request.
 func TestKeepFair_aDeadlineIsNoPosition(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
@@ -1310,7 +1306,7 @@ func TestKeepFair_aDeadlineIsNoPosition(t *testing.T) {
 	})
 }
 
-// Only the last script of a heartbeat tells an owner of Redisson that it is its turn.
+// Only the last script of a heartbeat notifies an owner of Redisson of its turn.
 func TestKeepFair_notifiesOnce(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -1321,7 +1317,7 @@ func TestKeepFair_notifiesOnce(t *testing.T) {
 	})
 }
 
-// The queue of a plain lock of that name is no owner of Redisson's.
+// The queue of a plain lock with the same name is not an owner of Redisson.
 func TestKeepFair_besideAPlainQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.hold(another(1))
@@ -1335,7 +1331,7 @@ func TestKeepFair_besideAPlainQueue(t *testing.T) {
 	})
 }
 
-// What is left of a lock when its holder goes is the queue of a plain one, and that is no holder.
+// After the holder of a lock leaves, the queue of a plain lock remains, which is not a holder.
 func TestFair_queueAlone(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		e := listen(t, q.rdb)
@@ -1372,7 +1368,7 @@ func TestFair_queueAlone(t *testing.T) {
 	})
 }
 
-// A user that may not publish releases a lock to an owner of Redisson's, which finds that by itself.
+// A user that lacks permission for PUBLISH releases a lock to an owner of Redisson, which detects that by polling.
 func TestReleaseFair_withoutMessagesToRedisson(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1382,7 +1378,7 @@ func TestReleaseFair_withoutMessagesToRedisson(t *testing.T) {
 	q.javaGets("J2")
 }
 
-// A token counter that cannot go on is an error, and the owner has nothing.
+// A token counter that cannot be incremented is an error, and the owner acquires nothing.
 func TestAcquireFair_badTokenCounter(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		spoilt := fairKeys
@@ -1399,7 +1395,7 @@ func TestAcquireFair_badTokenCounter(t *testing.T) {
 	})
 }
 
-// The next owner cannot be taken out of the queue: it has no lock, and is notified.
+// The next owner cannot be removed from the queue. It is not granted the lock, and is notified.
 func TestHandOffFair_nextOwnerStaysInTheQueue(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1413,8 +1409,8 @@ func TestHandOffFair_nextOwnerStaysInTheQueue(t *testing.T) {
 	e.expect(turnOf(own(2)))
 }
 
-// A part of a queue begins behind the last owner of the part before, or, if that has left, where it stood. No part is
-// longer than a hundred.
+// Each part of a queue starts behind the last owner of the previous part or, if that owner has left, at its position.
+// No part has more than a hundred owners.
 func TestInspectFair_parts(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.queuedMany(waiterTimeout, names(1, 250)...)
@@ -1451,7 +1447,7 @@ func TestInspectFair_parts(t *testing.T) {
 	})
 }
 
-// A queue that has no expiry is read before it gets one. If that is denied, the owner does not enter.
+// A queue without an expiry is read before it gets one. If that is denied, the owner does not enter.
 func TestAcquireFair_deniedToRead(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1470,7 +1466,7 @@ func TestAcquireFair_deniedToRead(t *testing.T) {
 	}
 }
 
-// A script reads a hundred owners. So an owner behind them believes its own deadline, whatever is between.
+// A script reads a hundred owners. An owner behind them therefore relies on its own deadline, whatever is in between.
 func TestFair_behindTheFirstHundred(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G999", long)
@@ -1486,8 +1482,8 @@ func TestFair_behindTheFirstHundred(t *testing.T) {
 	})
 }
 
-// An owner that enters a long queue counts those of Redisson at its end, also behind owners of ours that are dead or
-// without a deadline, and takes for theirs what it does not see.
+// An owner that enters a long queue counts the owners of Redisson at its end, even behind owners of ours that are
+// dead or have no deadline. It counts the owners that it does not read as Redisson's.
 func TestAcquireFair_theirsAtTheEndOfALongQueue(t *testing.T) {
 	theirs := func(first, last int) (all []string) {
 		for n := first; n <= last; n++ {
@@ -1529,8 +1525,8 @@ func TestAcquireFair_theirsAtTheEndOfALongQueue(t *testing.T) {
 	})
 }
 
-// What is left of a deadline tells little when the owner is late, or asks with another waiter timeout than before. Then
-// the queue is read.
+// The remaining time of a deadline is not reliable if the owner is late, or has changed its waiter timeout. Then the
+// queue is read.
 func TestFair_doubtfulDeadlines(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, c := range map[string]struct {
@@ -1557,7 +1553,7 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 			}
 		}
 		for name, c := range map[string]struct {
-			left, waiterTimeout time.Duration // of the last, and of the one that comes
+			left, waiterTimeout time.Duration // of the last owner, and of the one that arrives
 		}{
 			"the last is late":               {javaWait - 20*time.Second, waiterTimeout},
 			"it has more patience than that": {waiterTimeout + javaWait, 2 * javaWait},
@@ -1572,7 +1568,7 @@ func TestFair_doubtfulDeadlines(t *testing.T) {
 	})
 }
 
-// A deadline is there without its place, or a place without its deadline: the owner that leaves is taken out of the queue.
+// If there is a deadline without a position, or a position without a deadline, the owner that leaves is removed from both.
 func TestReleaseFair_deadlinesAndPositionsDiffer(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, spoil := range map[string]func(){
@@ -1591,7 +1587,7 @@ func TestReleaseFair_deadlinesAndPositionsDiffer(t *testing.T) {
 	})
 }
 
-// The release of one that holds nothing leaves the queue of the plain lock to its holder.
+// A release by an owner that holds nothing leaves the queue of the plain lock unchanged.
 func TestReleaseFair_leavesThePlainQueue(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
@@ -1603,7 +1599,7 @@ func TestReleaseFair_leavesThePlainQueue(t *testing.T) {
 	})
 }
 
-// A heartbeat takes the expiry off a queue in which it knows of an owner of Redisson, wherever that waits.
+// A heartbeat removes the expiry of a queue with an owner of Redisson, wherever that owner waits.
 func TestKeepFair_theirsInAQueueWithAnExpiry(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		for name, f := range map[string]func(){
@@ -1630,7 +1626,7 @@ func TestKeepFair_theirsInAQueueWithAnExpiry(t *testing.T) {
 	})
 }
 
-// Those that enter a free lock's queue take several scripts. The first of them is notified to retry.
+// Entering the queue of a free lock takes several scripts for many owners. The first owner is notified to retry.
 func TestKeepFair_manyEnterAFreeLock(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		var owners []string
@@ -1647,7 +1643,7 @@ func TestKeepFair_manyEnterAFreeLock(t *testing.T) {
 	})
 }
 
-// A heartbeat reads the queue only if there is a reason.
+// A heartbeat reads the queue only if necessary.
 func TestKeepFair_deniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1674,7 +1670,7 @@ func TestKeepFair_deniedCommands(t *testing.T) {
 	}
 }
 
-// An owner that enters an empty queue gives it an expiry, and reads nothing for that.
+// An owner that enters an empty queue sets its expiry without reading anything.
 func TestKeepFair_entersAnEmptyQueueUnread(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1683,7 +1679,7 @@ func TestKeepFair_entersAnEmptyQueueUnread(t *testing.T) {
 	q.outlives("an empty queue")
 }
 
-// The dead cannot be taken out of the queue: they keep their deadlines, so that they stay dead.
+// If dead owners cannot be removed from the queue, they keep their deadlines, so that they stay dead.
 func TestFair_theDeadStayDead(t *testing.T) {
 	s := redistest.Start(t)
 	q := fair{t, s.Client(t)}
@@ -1697,7 +1693,7 @@ func TestFair_theDeadStayDead(t *testing.T) {
 	}
 }
 
-// Deadlines are whole milliseconds, as those of Redisson are.
+// Deadlines are whole milliseconds, like those of Redisson.
 func TestFair_wholeMilliseconds(t *testing.T) {
 	onFair(t, func(t *testing.T, q fair) {
 		q.held("G9", long)
@@ -1712,7 +1708,8 @@ func TestFair_wholeMilliseconds(t *testing.T) {
 	})
 }
 
-// What each script of a fair lock does at the very end of a deadline or an expiry, and in queues of which only a part is read.
+// Transcript of the scripts of a fair lock at the exact end of a deadline or an expiry, and in queues that are read only in
+// part.
 func TestFair_transcript(t *testing.T) {
 	play(t, `
 		# a reentry without a hold, and a renewal of a place, are errors where they are denied

@@ -14,7 +14,7 @@ var (
 	fenceSet  = load("fence_set")
 	fenceHSet = load("fence_hset")
 	fenceDel  = load("fence_del")
-	fenceBody = load("include_fence_body") // with a user's script after it
+	fenceBody = load("include_fence_body") // a user's script follows it
 )
 
 // Stale is the verdict of a guard that has seen a larger token.
@@ -67,7 +67,7 @@ func fenced(s *script, reply rueidis.RedisResult) (Fenced, error) {
 	return got, nil
 }
 
-// refused distinguishes the replies of a guard from other errors.
+// refused converts the error replies of a guard to results, and returns other errors.
 func refused(s *script, err error) (Fenced, error) {
 	if err == nil || rueidis.IsRedisNil(err) {
 		return Fenced{Verdict: Done}, nil

@@ -21,12 +21,12 @@ const (
 	older   = younger - 1
 )
 
-// guarded is a fence around the key "data".
+// guarded returns a fence around the key "data".
 func guarded(token uint64) luascripts.Fence {
 	return luascripts.Fence{Data: "data", TokenCounter: "leasehold_fence:{data}", Token: token}
 }
 
-// A guarded write, by its name, and what it leaves of nothing.
+// guard is a guarded write, and its effect on an empty database.
 type guard struct {
 	write func(t *testing.T, rdb rueidis.Client, f luascripts.Fence) (luascripts.Fenced, error)
 	left  string
@@ -50,7 +50,7 @@ var guards = map[string]guard{
 	}, "data* list [\"v\"]\n"},
 }
 
-// eachGuard runs a test for each guard, on both servers, each time on an empty one.
+// eachGuard runs a test for each guard, on both servers, starting from an empty database.
 func eachGuard(t *testing.T, f func(t *testing.T, rdb rueidis.Client, g guard)) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, name := range slices.Sorted(maps.Keys(guards)) {
@@ -64,11 +64,11 @@ func registered(token uint64) string {
 	return fmt.Sprintf("leasehold_fence:{data}* string [\"%d\"]\n", token)
 }
 
-// A refused write changes nothing; an accepted one raises the register.
+// A rejected write changes nothing. An accepted one raises the token counter.
 func TestFence(t *testing.T) {
 	for _, c := range []struct {
 		name             string
-		tokenCounter     string // "" is none
+		tokenCounter     string // "" means none
 		token            uint64
 		verdict          luascripts.Verdict
 		highest, becomes uint64
@@ -106,11 +106,11 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// A repetition changes nothing, unless the script says "one more".
+// A repeated write changes nothing, unless the script itself adds something.
 func TestFence_again(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
 		if strings.Contains(g.left, "list") {
-			return // a push says "one more"
+			return // a push adds an element each time
 		}
 		for range 2 {
 			got, err := g.write(t, rdb, guarded(older))
@@ -122,7 +122,7 @@ func TestFence_again(t *testing.T) {
 	})
 }
 
-// After a delete, an older holder cannot make the key anew.
+// After a delete, an older holder cannot create the key again.
 func TestFence_deleted(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, make := range [][]string{{"SET", "data", "x"}, {"HSET", "data", "f", "x"}, {"RPUSH", "data", "x"}} {
@@ -140,7 +140,7 @@ func TestFence_deleted(t *testing.T) {
 	})
 }
 
-// The register's expiry begins anew at each write; a refusal does not change it.
+// Each write restarts the expiry of the token counter. A rejection does not change it.
 func TestFence_keep(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
 		tokenCounter := guarded(0).TokenCounter
@@ -166,7 +166,7 @@ func TestFence_keep(t *testing.T) {
 	})
 }
 
-// A register and data of another type do not change.
+// A token counter or data of the wrong type do not change.
 func TestFence_foreign(t *testing.T) {
 	eachGuard(t, func(t *testing.T, rdb rueidis.Client, g guard) {
 		for _, make := range [][]string{{"HSET", "leasehold_fence:{data}", "f", "1"}, {"SET", "leasehold_fence:{data}", "soon"}, {"SET", "leasehold_fence:{data}", "-1"}, {"SET", "leasehold_fence:{data}", ""}, {"SET", "leasehold_fence:{data}", "007"}} {
@@ -194,7 +194,7 @@ func TestFence_foreign(t *testing.T) {
 	})
 }
 
-// On a full server a write that needs memory is refused, without a trace; a delete works.
+// On a full server, a write that needs memory is rejected without a trace. A delete works.
 func TestFence_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -226,13 +226,13 @@ func TestFence_fullMemory(t *testing.T) {
 	}
 }
 
-// Whatever command is denied, the result is an error, and never data without its register.
+// Whichever command is denied, the result is an error, and never data without its token counter.
 func TestFence_deniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	for name, g := range guards {
 		if name == "own" {
-			continue // the author chooses its commands
+			continue // the author of the script chooses its commands
 		}
 		for _, deny := range append(commands("fence_"+name), "evalsha") {
 			s.Do(t, "FLUSHALL")
@@ -245,7 +245,7 @@ func TestFence_deniedCommands(t *testing.T) {
 			}
 			want := before
 			if deny == "hset" || deny == "del" {
-				want += registered(younger) // the data is refused, and so are older holders
+				want += registered(younger) // the data is rejected, and so are older holders
 			}
 			if after := contents(t, admin); after != want {
 				t.Errorf("%s without %s leaves\n%s", name, deny, after)
@@ -254,7 +254,7 @@ func TestFence_deniedCommands(t *testing.T) {
 	}
 }
 
-// A user's script has its own KEYS and ARGV, and its own reply.
+// A user's script has its own KEYS, ARGV and reply.
 func TestFence_ownScript(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		f := guarded(younger)
@@ -262,7 +262,7 @@ func TestFence_ownScript(t *testing.T) {
 		run := func(text string, more, args []string) (rueidis.RedisMessage, luascripts.Fenced, error) {
 			return luascripts.NewOwnFenced(text).Exec(t.Context(), rdb, f, more, args)
 		}
-		args := make([]string, 1, 9) // capacity that belongs to the caller
+		args := make([]string, 1, 9) // spare capacity that belongs to the caller
 		args[0] = "x"
 		m, _, err := run(`return {table.concat(KEYS, ' '), table.concat(ARGV, ' '), #KEYS .. ' and ' .. #ARGV}`, []string{"{data}2", "{data}3"}, args)
 		if list, _ := m.AsStrSlice(); err != nil || !slices.Equal(list, []string{"{data}1 {data}2 {data}3", "x", "3 and 1"}) {
@@ -285,7 +285,7 @@ func TestFence_ownScript(t *testing.T) {
 			t.Errorf("a script that failed left %d registers", n)
 		}
 
-		// A script that is refused does not run.
+		// A rejected script does not run.
 		f.Token = older
 		m, got, err := run(`redis.call('SET', KEYS[1], 'x') return 1`, nil, nil)
 		if err != nil || got != (luascripts.Fenced{Verdict: luascripts.Stale, Highest: younger}) || m != (rueidis.RedisMessage{}) {
@@ -297,7 +297,7 @@ func TestFence_ownScript(t *testing.T) {
 	})
 }
 
-// HSet takes more fields than Lua could unpack at once, and values of any bytes.
+// HSet accepts more fields than Lua can unpack at once, and values of any bytes.
 func TestFence_hsetLarge(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		var fields []string
@@ -316,7 +316,7 @@ func TestFence_hsetLarge(t *testing.T) {
 	})
 }
 
-// No answer of a broken peer counts as an accepted write, nor as a refused one.
+// No reply of a broken server counts as an accepted or a rejected write.
 func FuzzFenceReplies(f *testing.F) {
 	for _, s := range []string{":1\r\n", ":0\r\n", ":-1\r\n", "$1\r\n1\r\n", "$-1\r\n", "+OK\r\n", "*1\r\n:1\r\n", "-FENCED 5\r\n", "-FENCED\r\n", "-FENCED x\r\n", "-FENCED -1\r\n", "-FENCEKEY x\r\n", "-ERR x\r\n", "-FENCEDKEY 1\r\n"} {
 		f.Add([]byte(s))
@@ -343,7 +343,8 @@ func FuzzFenceReplies(f *testing.F) {
 	})
 }
 
-// A write with a token that is smaller than one that was seen is rejected; the register lives as long as the call says.
+// A write whose token is smaller than one already seen is rejected. The token counter lives as long as the call
+// specifies.
 func TestFence_transcript(t *testing.T) {
 	play(t, `
 		fence_set [d r] 5 0 one = 1
@@ -382,7 +383,7 @@ func TestFence_transcript(t *testing.T) {
 	`)
 }
 
-// A user's own script goes to the server with its text once, and then by its digest, as all others do.
+// A user's script is sent as text once, and by its digest afterward, like all other scripts.
 func TestOwnScripts_byTheirDigest(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

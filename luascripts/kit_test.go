@@ -17,10 +17,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Helpers of the tests of all kinds.
+// Helpers for the tests of all types of locks.
 
-// onBoth runs a test on a real server and on one in memory: the scripts
-// must mean the same on both.
+// onBoth runs a test on a real server and on an in-memory one. The scripts must behave the same on
+// both.
 func onBoth(t *testing.T, f func(t *testing.T, rdb rueidis.Client)) {
 	t.Run("redis", func(t *testing.T) { f(t, redistest.Start(t).Client(t)) })
 	t.Run("memory", func(t *testing.T) { f(t, redistest.NewMini(t).Client(t)) })
@@ -67,8 +67,8 @@ func now(t testing.TB, rdb rueidis.Client) int64 {
 	return s*1000 + us/1000
 }
 
-// contents returns all that the server has, except times to live and
-// scores, which are times: one line for each key, with a * when the key has no expiry.
+// contents returns everything stored on the server, except TTLs and scores, which are times. It has
+// one line per key, with a * if the key has no expiry.
 func contents(t *testing.T, rdb rueidis.Client) string {
 	t.Helper()
 	names := list(t, rdb, "KEYS", "*")
@@ -90,7 +90,7 @@ func contents(t *testing.T, rdb rueidis.Client) string {
 		} else {
 			inside, _ = m.AsStrSlice()
 		}
-		if kind == "hash" || kind == "zset" { // members of equal scores are in the order of their names
+		if kind == "hash" || kind == "zset" { // members with equal scores are sorted by name
 			slices.Sort(inside)
 		}
 		end := ""
@@ -109,8 +109,7 @@ func check(t *testing.T, what string, got, want luascripts.Verdict, err error) {
 	}
 }
 
-// about fails the test if a duration, which shrinks while the test runs, is not
-// about want.
+// about fails the test unless a duration, which shrinks while the test runs, is close to want.
 func about(t *testing.T, what string, got, want time.Duration) {
 	t.Helper()
 	if want > 0 && (got > want || got < want-slow) || want <= 0 && got != want {
@@ -118,8 +117,8 @@ func about(t *testing.T, what string, got, want time.Duration) {
 	}
 }
 
-// slow is how long a test may take between two of its lines. Leases and waiter timeouts
-// in these tests are long enough for that.
+// slow is the maximum time that a test may take between two of its lines. Leases and waiter
+// timeouts in these tests are long enough for it.
 const slow = 15 * time.Second
 
 func pttl(t *testing.T, rdb rueidis.Client, key string) time.Duration {
@@ -127,7 +126,7 @@ func pttl(t *testing.T, rdb rueidis.Client, key string) time.Duration {
 	return time.Duration(number(t, rdb, "PTTL", key)) * time.Millisecond
 }
 
-// ears hear every message that the server delivers.
+// ears receive every message that the server publishes.
 type ears struct {
 	t    *testing.T
 	rdb  rueidis.Client
@@ -136,7 +135,7 @@ type ears struct {
 
 const endOfTalk = "end of talk"
 
-// listen returns ears that hear all messages from now on.
+// listen returns ears that receive all messages from now on.
 func listen(t *testing.T, rdb rueidis.Client) *ears {
 	t.Helper()
 	e := &ears{t, rdb, make(chan string, 1000)}
@@ -153,7 +152,7 @@ func listen(t *testing.T, rdb rueidis.Client) *ears {
 		t.Fatal("cannot listen")
 	}
 	t.Cleanup(func() { cancel(); <-done })
-	e.heard() // messages that came too late for other ears on the connection
+	e.heard() // discards messages that arrived late for other ears on the connection
 	return e
 }
 
@@ -181,20 +180,20 @@ func (e *ears) expect(want ...string) {
 	}
 }
 
-// denied returns a client that may run all commands except one.
+// denied returns a client that is allowed to run all commands except one.
 func denied(t *testing.T, s *redistest.Server, command string) rueidis.Client {
 	t.Helper()
 	return user(t, s, "no-"+command, "~*", "&*", "+@all", "-"+command)
 }
 
-// user returns a client of a new user with these rights.
+// user returns a client of a new user with these permissions.
 func user(t *testing.T, s *redistest.Server, name string, rights ...string) rueidis.Client {
 	t.Helper()
 	s.Do(t, append([]string{"ACL", "SETUSER", name, "reset", "on", "nopass"}, rights...)...)
 	return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "x" })
 }
 
-// full makes the server refuse writes that could need more memory.
+// full makes the server reject writes that may need memory.
 func full(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
@@ -224,7 +223,7 @@ func loaded(t *testing.T) (names []string) {
 	return names
 }
 
-// including returns the files that the header of a text includes, at once or later.
+// including returns the files that the header of a text includes, immediately or later.
 func including(text string) (files []string) {
 	return append(listedBy(listing, text), listedBy(late, text)...)
 }
@@ -239,7 +238,7 @@ func listedBy(line *regexp.Regexp, text string) (files []string) {
 	return files
 }
 
-// header returns the first lines of a text, up to the first one that is no comment.
+// header returns the first lines of a text, up to the first line that is not a comment.
 func header(text string) string {
 	end := 0
 	for line := range strings.Lines(text) {
@@ -272,7 +271,7 @@ func eval(t *testing.T, rdb rueidis.Client, text string, keys []string, args ...
 
 var calls = regexp.MustCompile(`redis\.p?call\('([A-Z]+)'`)
 
-// commands returns the commands that a script can call, without those that publish.
+// commands returns the commands that a script can call, except those that publish.
 func commands(script string) []string {
 	var all []string
 	for _, m := range calls.FindAllStringSubmatch(luascripts.Text(script), -1) {

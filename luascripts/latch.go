@@ -18,19 +18,19 @@ var (
 // LatchCall is a call that changes a latch.
 type LatchCall struct {
 	ID    string        // unique to the call
-	Part  string        // CountDownLatch: a name, which counts once in each round; "" if the call has none
-	Count int64         // CountDownLatch: by how much it counts, up to MostCounts; 0 is 1, and so is any with a Part
+	Part  string        // CountDownLatch: a name that counts once in each round; "" if the call has none
+	Count int64         // CountDownLatch: how much it counts, up to MostCounts; 0 means 1, and a call with a Part also counts 1
 	Keep  time.Duration // how long Redis stores the call
-	Stay  time.Duration // the TTL of the rounds and calls; they live for at least half of it after a call
-	Again bool          // an earlier copy may still arrive: it must not do what this one did not do
+	Stay  time.Duration // the TTL of the rounds and calls, which live for at least half of it after a call
+	Again bool          // an earlier copy may still arrive: it must not do what this copy did not do
 }
 
-// MostCounts is the maximum Count of a call, so that the record of a call can tell how many of them had an effect.
+// MostCounts is the maximum Count of a call, so that the record of a call can store how many of them had an effect.
 const MostCounts = 1000
 
 // LatchState is the state of a latch in Redis.
 type LatchState struct {
-	Did   int64 // the effect of the call, now or through an earlier copy: how much it counted; of other calls 1, or 0 for none
+	Did   int64 // the effect of the call, now or through an earlier copy: how much it counted, or 1 for other calls; 0 for none
 	Left  int64 // the count; 0 if there is none
 	Round int64 // the number of the round, larger for a later one; 0 if Redis has no round
 	Open  int64 // the latest round whose count reached 0

@@ -11,14 +11,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// latchModel is what the model knows of a latch.
+// latchModel is the expected state of a latch.
 type latchModel struct {
 	left, round int64
 	open, gone  bool            // how the round ended
-	parts       map[string]bool // those that count in this round
+	parts       map[string]bool // the parts counted in this round
 }
 
-// set, down and remove do what a call does, and report how much it did.
+// set, down and remove model the calls, and return how much a call did.
 func (l *latchModel) set(n int64) int64 {
 	if l.left > 0 {
 		return 0
@@ -54,7 +54,8 @@ func (l *latchModel) remove() int64 {
 	return 1
 }
 
-// Whatever copies of calls come late: each call counts once, as its first copy that came, or its repetition, was answered.
+// However delayed the copies of a call are, it counts once, according to the reply to its first copy that arrived, or to
+// its repetition.
 func TestLatch_model(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -63,7 +64,7 @@ func TestLatch_model(t *testing.T) {
 		do(t, rdb, "FLUSHALL")
 		k := keynames.Latch("done")
 		l := &latchModel{}
-		var late []func(rt *rapid.T) // repetitions, and copies that were sent first and come later than the repetition
+		var late []func(rt *rapid.T) // repetitions, and first copies that arrive after the repetition
 		n := 0
 		is := func(rt *rapid.T, what string, s luascripts.LatchState, v luascripts.Verdict, err error, did int64) {
 			if err != nil || v != luascripts.Done || s.Did != did || s.Left != l.left || s.IsOpen() != (l.open && !l.gone) {
@@ -71,7 +72,7 @@ func TestLatch_model(t *testing.T) {
 			}
 		}
 		type script func(luascripts.LatchCall) (luascripts.LatchState, luascripts.Verdict, error)
-		// calls sends the copies of a call, of which one may come later.
+		// calls sends the copies of a call, one of which may arrive later.
 		calls := func(rt *rapid.T, what string, call luascripts.LatchCall, f script, effect func() int64) {
 			n++
 			call.ID, call.Keep, call.Stay = fmt.Sprint("call ", n), time.Hour, time.Hour
@@ -86,7 +87,7 @@ func TestLatch_model(t *testing.T) {
 			switch copies := rapid.SampledFrom([]string{"one", "lost", "late"}).Draw(rt, "copies"); copies {
 			case "one":
 				send(rt, what, false, did)
-			case "lost": // the first reply is lost, and the repetition comes later
+			case "lost": // the first reply is lost, and the repetition arrives later
 				send(rt, what, false, did)
 				changed := fmt.Sprint(*l) != was
 				late = append(late, func(rt *rapid.T) {

@@ -15,7 +15,7 @@ func latchCall(id string) luascripts.LatchCall {
 	return luascripts.LatchCall{ID: id, Keep: time.Hour, Stay: time.Hour}
 }
 
-// The scripts mean the same on a real server and on one in memory.
+// The scripts behave the same on a real server and on an in-memory one.
 func TestLatch(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Latch("done")
@@ -79,7 +79,7 @@ func TestLatch(t *testing.T) {
 			t.Error("an open latch has a count")
 		}
 
-		// The next round.
+		// The second round.
 		is("made anew", create("g", 2), true, 2, false)
 		e.expect(channel + " 1")
 		second := look()
@@ -99,7 +99,7 @@ func TestLatch(t *testing.T) {
 		is("a late copy of a deletion", must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("h"))), true, 1, false)
 		is("still there", look(), false, 1, false)
 
-		// A call that did nothing does nothing when an earlier copy of it comes late.
+		// A call that had no effect has none when a delayed duplicate arrives.
 		repeated := func(id string) luascripts.LatchCall {
 			return luascripts.LatchCall{ID: id, Keep: time.Hour, Stay: time.Hour, Again: true}
 		}
@@ -118,7 +118,7 @@ func TestLatch(t *testing.T) {
 		is("a late copy of the deletion", must(luascripts.DeleteLatch(t.Context(), rdb, k, latchCall("p"))), false, 1, false)
 		e.expect()
 
-		// A part counts in each round, but by no copy of a call that has its answer from an earlier one.
+		// A part counts in each round, but not through a copy of a call that has already got its reply from an earlier copy.
 		is("opened", down("r"), true, 0, true)
 		is("a repeated part of an open latch", named("s1", "p", true), false, 0, true)
 		is("made anew", create("t", 2), true, 2, false)
@@ -138,7 +138,7 @@ func TestLatch(t *testing.T) {
 		down("y")
 		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1", channel+" 0", channel+" 1")
 
-		// Calls that count together are told how many of them counted, whatever came since.
+		// A call that counts several calls returns how many of them had an effect, whatever has happened since.
 		together := func(id string, n int64, again bool) luascripts.LatchState {
 			t.Helper()
 			c := latchCall(id)
@@ -163,7 +163,7 @@ func TestLatch(t *testing.T) {
 		counts("the rest", together("w7", 6, false), 6, 1)
 		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1")
 
-		// What clients of Redisson do.
+		// Operations of Redisson's clients.
 		third := look()
 		do(t, rdb, "DEL", "done")
 		is("counted down by Redisson", look(), false, 0, true)
@@ -181,7 +181,7 @@ func TestLatch(t *testing.T) {
 		do(t, rdb, "SET", "done", "0")
 		is("a count of 0 that Redisson left, seen first", look(), false, 0, true)
 
-		// An expiry of the count is one of the traces.
+		// The scripts keep an expiry of the count.
 		do(t, rdb, "SET", "done", "2", "PX", "60000")
 		look()
 		if n := number(t, rdb, "PTTL", k.Rounds); n > 60000 || n < 30000 {
@@ -195,7 +195,7 @@ func TestLatch(t *testing.T) {
 	})
 }
 
-// A latch that Redisson made, and whose count expires, is gone then, and not open, whenever a call saw it.
+// If Redisson created a latch and its count expires, the latch is gone, and not released, whenever a call read it.
 func TestLatch_expires(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -207,7 +207,7 @@ func TestLatch_expires(t *testing.T) {
 		return s
 	}
 	for _, life := range []time.Duration{time.Millisecond, 3 * time.Millisecond, 900 * time.Millisecond, 1500 * time.Millisecond, time.Minute} {
-		for _, again := range []time.Duration{0, life / 2, life - time.Millisecond} { // after that time, another look
+		for _, again := range []time.Duration{0, life / 2, life - time.Millisecond} { // the time after which it is read again
 			do(t, rdb, "FLUSHALL")
 			m.SetTime(now)
 			do(t, rdb, "SET", "done", "3", "PX", millis(life))
@@ -229,7 +229,7 @@ func TestLatch_expires(t *testing.T) {
 	}
 }
 
-// No call leaves traces without an end, also if it finds what clients of Redisson left, and does nothing.
+// No call leaves keys without an expiry, even if it finds what clients of Redisson left, and has no effect.
 func TestLatch_traces(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Latch("done")
@@ -252,7 +252,7 @@ func TestLatch_traces(t *testing.T) {
 			},
 		} {
 			for _, count := range []string{"", "0", "2"} {
-				for _, known := range []string{"", "a"} { // a call that an earlier copy carried out
+				for _, known := range []string{"", "a"} { // a call that an earlier copy executed
 					do(t, rdb, "FLUSHALL")
 					if count != "" {
 						do(t, rdb, "SET", "done", count)
@@ -275,7 +275,8 @@ func TestLatch_traces(t *testing.T) {
 	})
 }
 
-// Whichever command is denied, a call that fails has changed neither the count nor the round, and a later one with its id does what it is for.
+// Whichever command is denied, a failed call has changed neither the count nor the round. A later call with the same ID has its
+// full effect.
 func TestLatch_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -320,7 +321,7 @@ func TestLatch_denied(t *testing.T) {
 				s, _, err := luascripts.LatchStatus(t.Context(), admin, k, time.Hour)
 				return fmt.Sprint(s, err)
 			}
-			// effect is what is to see of the latch, without the numbers of its rounds.
+			// effect returns the visible state of the latch, without the numbers of its rounds.
 			effect := func() string {
 				s, _, err := luascripts.LatchStatus(t.Context(), admin, k, time.Hour)
 				return fmt.Sprintf("%d left, open %t, gone %t, %v", s.Left, s.IsOpen(), s.Round > 0 && s.Gone == s.Round, err)
@@ -343,7 +344,7 @@ func TestLatch_denied(t *testing.T) {
 	}
 }
 
-// LatchStatus fails for a latch of Redisson's if it may not record the round.
+// LatchStatus fails for a latch of Redisson if it is not allowed to store the round.
 func TestLatchStatus_denied(t *testing.T) {
 	s := redistest.Start(t)
 	k := keynames.Latch("done")
@@ -353,7 +354,7 @@ func TestLatchStatus_denied(t *testing.T) {
 	}
 }
 
-// A key that holds something else is not touched.
+// A key of the wrong type does not change.
 func TestLatch_foreign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for what, set := range map[string][]string{
@@ -388,8 +389,8 @@ func TestLatch_foreign(t *testing.T) {
 	})
 }
 
-// A round has the number of the time at which it was made, so that it has another number than those of a latch whose traces are
-// gone. It is known at once, and grows when the clock goes back.
+// The number of a round is the time of its creation. It therefore differs from the rounds of a latch whose extra keys are gone.
+// It is returned immediately, and grows even if the clock moves backward.
 func TestLatch_rounds(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Latch("done")
@@ -414,7 +415,7 @@ func TestLatch_rounds(t *testing.T) {
 	})
 }
 
-// The traces of a latch live for so long as the caller says, whichever call was the last.
+// The extra keys of a latch live as long as the caller specifies, whichever call was the last one.
 func TestLatch_tracesStay(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Latch("done")
@@ -459,7 +460,7 @@ func TestLatch_tracesStay(t *testing.T) {
 	})
 }
 
-// A call is remembered until its time is over.
+// A call is stored until its time has passed.
 func TestLatch_forgetsCalls(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Latch("done")
@@ -474,7 +475,7 @@ func TestLatch_forgetsCalls(t *testing.T) {
 	})
 }
 
-// While memory is full, a latch can be deleted, and a call that was repeated is remembered.
+// With full memory, a latch can be deleted, and a repeated call is still recognized.
 func TestLatch_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -498,7 +499,7 @@ func TestLatch_fullMemory(t *testing.T) {
 	}
 }
 
-// What each script of a latch does at the very end of an expiry, and of a call that it remembers.
+// Transcript of the scripts of a latch at the exact end of an expiry, and of the time for which a call is stored.
 func TestLatch_transcript(t *testing.T) {
 	play(t, `
 		# a latch is made once, and a call that is repeated is told what it did

@@ -10,7 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The scripts mean the same on a real server and on one in memory. What an earlier leader says is refused, and what was taken back stays so.
+// The scripts behave the same on a real server and on an in-memory one. The value of an earlier leader is rejected, and a removed
+// value stays removed.
 func TestLeader(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Leader("billing")
@@ -57,18 +58,18 @@ func TestLeader(t *testing.T) {
 		post(5, "late", false, luascripts.Free)
 		number += 2
 		says(0, "")
-		post(5, "again", false, luascripts.Done) // its hold re-enters an outer one, whose token it has
+		post(5, "again", false, luascripts.Done) // its hold re-enters an outer one, and has the same token
 		e.expect(channel)
 		says(5, "again")
 		post(5, "", true, luascripts.Done)
 		e.expect(channel)
 		says(0, "")
-		post(6, "", false, luascripts.Done) // it may say nothing
+		post(6, "", false, luascripts.Done) // an empty value is allowed
 		e.expect(channel)
 		says(6, "")
 		do(t, rdb, "DEL", k.Lock)
 
-		// Leaders without tokens are told apart by their names, and each takes back its own word only.
+		// Leaders without tokens are distinguished by their names, and each removes only its own value.
 		unnumbered := func(want string) {
 			t.Helper()
 			if s, v, err := luascripts.ReadLeader(t.Context(), rdb, k); err != nil || (v == luascripts.Done) != (want != "") || s.Value != want {
@@ -76,7 +77,7 @@ func TestLeader(t *testing.T) {
 			}
 		}
 		post(0, "of one", false, luascripts.Done)
-		by, number = "two", 1 // each counts by itself
+		by, number = "two", 1 // each has its own number
 		post(0, "of two", false, luascripts.Done)
 		by = "one"
 		post(0, "", true, luascripts.Free)
@@ -107,13 +108,13 @@ func TestLeader(t *testing.T) {
 	})
 }
 
-// Whichever command is denied, a leader whose call fails says what it said before.
+// Whichever command is denied, the value is unchanged after a leader's call failed.
 func TestLeader_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	k := keynames.Leader("billing")
 	for what, c := range map[string]struct {
-		before, token uint64 // who spoke before, and who speaks now
+		before, token uint64 // tokens of the previous and the current leader
 		over          bool
 	}{"the first": {0, 7, false}, "the next": {6, 7, false}, "once more": {7, 7, false}, "the end": {7, 7, true}} {
 		for _, command := range commands("leader_post") {
@@ -132,7 +133,7 @@ func TestLeader_denied(t *testing.T) {
 	}
 }
 
-// What a leader says stays until the given time, and only a later call of the same leader, or a larger token, replaces it.
+// A leader value lives for the given time. Only a later call of the same leader, or a larger token, replaces it.
 func TestLeader_transcript(t *testing.T) {
 	play(t, `
 		leader_read [b] = 0

@@ -61,15 +61,15 @@ func (q LimitRequest) TakesOrReads() bool { return q.Units >= 0 && q.Times > 0 }
 
 // LimitReply is the reply to one LimitRequest.
 type LimitReply struct {
-	Taken     int64         // by all callers together
-	Delay     time.Duration // the time until the callers may use them
+	Taken     int64         // by all callers in total
+	Delay     time.Duration // time until the callers may use them
 	Remaining int64         // the remaining permits of all limits
 	Retry     time.Duration // not taken: the time until Least permits are available; or Never
 	Reset     time.Duration // the time until the used quota is zero
 
 	Limit int           // the index of the limit that rejected a caller, or else of the limit with the fewest permits left
-	Left  int64         // the remaining permits of this limit
-	Next  time.Duration // the time until this limit has one more permit; 0 if it has all
+	Left  int64         // remaining permits of this limit
+	Next  time.Duration // time until this limit has one more permit; 0 if it is full
 }
 
 // LimitCall has the requests of the callers of one process for one key.
@@ -82,13 +82,13 @@ type LimitCall struct {
 // LimitCallReply is the reply to one LimitCall.
 type LimitCallReply struct {
 	At      int64        // the server's time, in µs
-	Replies []LimitReply // to each request
+	Replies []LimitReply // one for each request
 	Verdict Verdict      // Done or Foreign
 	Err     error
 }
 
-// requestsTogether is the maximum number of requests in one script call, which then takes a fraction of a millisecond of
-// the server's time.
+// requestsTogether is the maximum number of requests in one script call. That many take a fraction of a millisecond of
+// server time.
 const requestsTogether = 64
 
 // SendLimits sends the requests for several keys in one pipeline. Each key is one atomic step. If
@@ -121,7 +121,7 @@ func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toge
 	for i, reply := range replies {
 		batch := batches[i]
 		if len(batches) > 1 && errors.Is(reply.Error(), rueidis.ErrNoSlot) && resend(reply.Error()) {
-			// One slot has no node, and the library sent none of the calls.
+			// A slot has no node, and the library sent none of the calls.
 			answers = append(answers, SendLimits(ctx, rdb, batch, together, resend)...)
 		} else if _, refused := rueidis.IsRedisErr(reply.Error()); refused && len(batch) > 1 && resend(reply.Error()) {
 			answers = append(answers, SendLimits(ctx, rdb, batch, false, resend)...)
@@ -132,7 +132,7 @@ func SendLimits(ctx context.Context, rdb rueidis.Client, calls []LimitCall, toge
 	return answers
 }
 
-// limitBatch has the requests of one script call: for several keys with the same rules.
+// limitBatch has the requests of one script call, for several keys with the same rules.
 type limitBatch []LimitCall
 
 // words puts the keys and the arguments of the script into w.
@@ -158,7 +158,7 @@ func (b limitBatch) answers(reply rueidis.RedisResult) []LimitCallReply {
 	return answers
 }
 
-// read reads the reply to b into answers. An unexpected reply for one key is an error of that key alone, because the
+// read reads the reply to b into answers. An unexpected reply for one key is an error for that key only, because the
 // others have taken their permits.
 func (b limitBatch) read(answers []LimitCallReply, reply rueidis.RedisResult) error {
 	msg, err := reply.ToMessage()
@@ -201,13 +201,13 @@ func (b limitBatch) read(answers []LimitCallReply, reply rueidis.RedisResult) er
 	return nil
 }
 
-// limitWords is how many numbers are the reply to one request.
+// limitWords is the count of numbers in the reply to one request.
 const limitWords = 8
 
 // plausible reports whether the first of these numbers can be the reply to q.
 func plausible(n []int64, q LimitRequest, rules LimitRules) bool {
 	limits := int64(len(rules)-1) / 3
-	most := int64(math.MaxInt64) // that all callers want, if no number counts that
+	most := int64(math.MaxInt64) // the total that all callers want, or the maximum if it overflows
 	if q.Units <= 0 || int64(q.Times) <= most/q.Units {
 		most = max(0, q.Units) * int64(q.Times)
 	}

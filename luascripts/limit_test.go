@@ -26,7 +26,7 @@ func want(n int64) luascripts.LimitRequest {
 	return luascripts.LimitRequest{Units: n, Times: 1, Least: n}
 }
 
-// askLimit asks about one key.
+// askLimit sends requests for one key.
 func askLimit(ctx context.Context, rdb rueidis.Client, key string, rules luascripts.LimitRules, requests []luascripts.LimitRequest) (at int64, replies []luascripts.LimitReply, v luascripts.Verdict, err error) {
 	a := luascripts.SendLimits(ctx, rdb, []luascripts.LimitCall{{Key: key, Rules: rules, Requests: requests}}, true, always)[0]
 	return a.At, a.Replies, a.Verdict, a.Err
@@ -41,7 +41,7 @@ func takeUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.Li
 	return at, replies
 }
 
-// refundUnits gives back units that would have been used at a time of the server.
+// refundUnits refunds permits that would have been used at a server time.
 func refundUnits(t *testing.T, rdb rueidis.Client, key string, rules luascripts.LimitRules, units, at int64) {
 	t.Helper()
 	takeUnits(t, rdb, key, rules, luascripts.RefundRequest(units, at))
@@ -69,7 +69,8 @@ func TestLimit_severalRequests(t *testing.T) {
 	})
 }
 
-// A caller takes a large burst as a whole, or exactly what another one has left of it, and no unit more: doubles are rounded.
+// A caller takes a large burst in full, or exactly the rest that another one left, and not one permit more, although doubles are
+// rounded.
 func TestLimit_wholeLargeBurst(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -95,7 +96,7 @@ func TestLimit_wholeLargeBurst(t *testing.T) {
 	}
 }
 
-// Each reply names one limit: the one that refused, and otherwise the one that has the least left.
+// Each reply names one limit: the one that rejected the call, or else the one with the fewest permits left.
 func TestLimit_named(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		perHour := func(rate, burst int64) luascripts.LimitRule {
@@ -111,7 +112,7 @@ func TestLimit_named(t *testing.T) {
 			q         luascripts.LimitRequest
 			limit     int
 			left      int64
-			next      time.Duration // of the limit; about a century where an aligned one says it
+			next      time.Duration // of the limit; about a century for an aligned one
 			retry     time.Duration
 			remaining int64
 		}{
@@ -159,8 +160,8 @@ func TestLimit_named(t *testing.T) {
 	})
 }
 
-// A reset leaves a key as if no caller had taken anything, for all limits, also those that the caller does not have; and it goes in
-// order with the other requests.
+// After a reset, a key behaves as if no caller had taken anything, for all limits, even those that the caller does not have. It
+// is executed in order with the other requests.
 func TestLimit_reset(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		all, one := luascripts.NewLimitRules(hourly, yearly), luascripts.NewLimitRules(hourly)
@@ -176,7 +177,7 @@ func TestLimit_reset(t *testing.T) {
 			t.Errorf("after the reset: %+v", r[4])
 		}
 		takeUnits(t, rdb, "k", one, luascripts.ResetRequest())
-		for number(t, rdb, "EXISTS", "k") != 0 { // for a millisecond more
+		for number(t, rdb, "EXISTS", "k") != 0 { // it may live for one more ms
 		}
 		if _, r := takeUnits(t, rdb, "k", all, want(0)); r[0].Remaining != 10 || r[0].Reset != 0 {
 			t.Errorf("after a reset by a caller of one limit: %+v", r[0])
@@ -192,7 +193,7 @@ func TestLimit_reset(t *testing.T) {
 	})
 }
 
-// The latest reservation is for a later window. After a reset the window of now counts again.
+// The latest reservation is for a later window. After a reset, the current window counts again.
 func TestLimit_resetOfALaterWindow(t *testing.T) {
 	rdb, _ := limitState(t, "gcra %d 3600000000 1795356000000000:10") // until 14:00
 	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 10, Per: time.Hour, Aligned: true})
@@ -201,7 +202,7 @@ func TestLimit_resetOfALaterWindow(t *testing.T) {
 	}
 }
 
-// Units that come back are there for the next request of the same call.
+// Refunded permits are available to the next request of the same call.
 func TestLimit_refundAndTake(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		rules := luascripts.NewLimitRules(dozen)
@@ -213,7 +214,7 @@ func TestLimit_refundAndTake(t *testing.T) {
 	})
 }
 
-// Many callers together can want more than a number of 64 bits counts.
+// The sum of what many callers want can overflow 64 bits.
 func TestLimit_manyWantMuch(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		q := want(1_000_000_000_000_000)
@@ -225,7 +226,7 @@ func TestLimit_manyWantMuch(t *testing.T) {
 	})
 }
 
-// The debts of limits that the caller does not have stay.
+// The used quota of limits that the caller does not have is kept.
 func TestLimit_otherCallersStates(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		all, one := luascripts.NewLimitRules(hourly, dozen, yearly), luascripts.NewLimitRules(hourly)
@@ -245,7 +246,7 @@ func TestLimit_otherCallersStates(t *testing.T) {
 	})
 }
 
-// When the clock of the server goes back, a debt grows neither longer nor shorter.
+// When the server's clock moves backward, the used quota neither grows nor shrinks.
 func TestLimit_clockGoesBack(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -267,7 +268,7 @@ func TestLimit_clockGoesBack(t *testing.T) {
 		t.Errorf("a day later: %+v, want 8 left", r[0])
 	}
 
-	// A key without permits is refilled by the new time, although a refused call takes nothing.
+	// A key without permits is refilled according to the new time, although a rejected call takes nothing.
 	for name, rule := range map[string]luascripts.LimitRule{"bucket": hourly, "windows": {Rate: 10, Per: time.Hour, Aligned: true}} {
 		rules := luascripts.NewLimitRules(rule)
 		at(noon)
@@ -311,7 +312,7 @@ func TestLimit_refund(t *testing.T) {
 		rules := luascripts.NewLimitRules(hourly, yearly)
 		at, _ := takeUnits(t, rdb, "k", rules, want(10))
 		refundUnits(t, rdb, "k", rules, 4, at)
-		// Time has paid some µs of the debt since the units were taken.
+		// A few µs of the used quota were refilled since the permits were taken.
 		_, r := takeUnits(t, rdb, "k", rules, want(0))
 		if r[0].Remaining != 4 && r[0].Remaining != 3 {
 			t.Errorf("%+v, want 4 left", r[0])
@@ -336,7 +337,7 @@ func TestLimit_faults(t *testing.T) {
 	before := contents(t, rdb)
 	for _, command := range []string{"get", "set", "time"} {
 		_, _, _, err := askLimit(t.Context(), denied(t, s, command), "k", rules, []luascripts.LimitRequest{want(1)})
-		// Redis before 7.2 says the former, later servers the latter.
+		// Redis before 7.2 uses the first text, later servers the second.
 		if err == nil || !strings.Contains(err.Error(), "can't run this command") && !strings.Contains(err.Error(), "has no permissions") {
 			t.Errorf("without %s: %v", command, err)
 		}
@@ -351,7 +352,7 @@ func TestLimit_faults(t *testing.T) {
 	}
 }
 
-// Any reply that the script never gives is an error.
+// A reply that the script never sends is an error.
 func TestLimit_replies(t *testing.T) {
 	rules := luascripts.NewLimitRules(hourly)
 	good := []int64{1_795_000_000_000_000, 1, 0, 9, 0, 0, 1, 9, 0}
@@ -394,7 +395,7 @@ func TestLimit_replies(t *testing.T) {
 // always repeats every rejected call for each key alone.
 func always(error) bool { return true }
 
-// One pipeline asks about several keys, even on a server that does not know the script.
+// One pipeline has requests for several keys, even for a server that has not loaded the script.
 func TestLimit_severalKeys(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", "hash", "f", "1")
@@ -465,7 +466,7 @@ func TestLimit_sharedCall(t *testing.T) {
 				t.Errorf("%s: %+v", key, a)
 			}
 		}
-		if left := rest(answers[0]); !slices.Equal(left, []int64{0}) { // the refused call was repeated when 9 of 10 units were taken
+		if left := rest(answers[0]); !slices.Equal(left, []int64{0}) { // the rejected call was repeated when 9 of 10 permits were taken
 			t.Errorf("after 9 and 1 of 10 units %d are left: what was refused was carried out", left)
 		}
 	})
@@ -507,7 +508,8 @@ func TestLimit_sharedCall(t *testing.T) {
 	})
 }
 
-// On a cluster where one slot has no node, the calls for keys of other slots succeed, unless an earlier copy of them may have run.
+// On a cluster where one slot has no node, the calls for keys in other slots succeed, unless an earlier copy of them may have
+// run.
 func TestLimit_aSlotWithoutANode(t *testing.T) {
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	c.Unassign(t, "a")
@@ -525,7 +527,7 @@ func TestLimit_aSlotWithoutANode(t *testing.T) {
 	}
 }
 
-// A limit that the key has as another kind of limit begins anew, and its units come back.
+// A limit that the key stores as a different kind of limit starts over, with its full quota.
 func TestLimit_anotherKind(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		aligned := luascripts.LimitRule{Rate: 8, Per: 24 * 365 * time.Hour, Aligned: true}
@@ -547,7 +549,7 @@ func TestLimit_anotherKind(t *testing.T) {
 	})
 }
 
-// The key lives for as long as anything is owed, also by limits that the caller does not have.
+// The key lives until all quotas are full, even those of limits that the caller does not have.
 func TestLimit_expiryForOthers(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		long := luascripts.LimitRule{Rate: 10, Burst: 10, Per: 1000 * time.Hour}
@@ -556,12 +558,12 @@ func TestLimit_expiryForOthers(t *testing.T) {
 			takeUnits(t, rdb, "k", luascripts.NewLimitRules(hourly, other), want(5))
 			before := pttl(t, rdb, "k")
 			takeUnits(t, rdb, "k", luascripts.NewLimitRules(hourly), want(1))
-			about(t, "the key ends", pttl(t, rdb, "k"), before+2*time.Millisecond) // which the two calls round up
+			about(t, "the key ends", pttl(t, rdb, "k"), before+2*time.Millisecond) // both calls round up
 		}
 	})
 }
 
-// limitState sets a key to a text of a limiter at noon, and returns a function that reads it.
+// limitState sets a key to a state of a limiter at noon, and returns a function that reads it.
 func limitState(t *testing.T, format string) (rdb rueidis.Client, text func() string) {
 	m := redistest.NewMini(t)
 	rdb = m.Client(t)
@@ -578,8 +580,7 @@ func limitState(t *testing.T, format string) (rdb rueidis.Client, text func() st
 	}
 }
 
-// What a reservation gave back before others is remembered while others are in line and it can still make a debt, by any limit; and no
-// longer.
+// What a reservation refunded ahead of others is stored while others are queued and it can still affect any limit, and no longer.
 func TestLimit_gapsThatCount(t *testing.T) {
 	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}, luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour})
 	for name, c := range map[string]struct {
@@ -604,7 +605,7 @@ func TestLimit_gapsThatCount(t *testing.T) {
 	}
 }
 
-// A caller of more limits is in line. A caller of one of them that has units enough comes after it.
+// A caller with more limits is queued. A caller with only one of them, which has enough permits, comes after it.
 func TestLimit_aReservationOfMoreLimits(t *testing.T) {
 	rdb, _ := limitState(t, "gcra %d 5000000 0 15000000")
 	_, r := takeUnits(t, rdb, "k", luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}), want(1))
@@ -613,7 +614,7 @@ func TestLimit_aReservationOfMoreLimits(t *testing.T) {
 	}
 }
 
-// The latest reservation is for a later window. Of that limit nothing is left before.
+// The latest reservation is for a later window. Until then, that limit has no permits left.
 func TestLimit_aReservationOfALaterWindow(t *testing.T) {
 	rdb, _ := limitState(t, "gcra %d 3600000000 7000000 1795356000000000:1") // until 14:00
 	rules := luascripts.NewLimitRules(luascripts.LimitRule{Rate: 3600, Burst: 10, Per: time.Hour}, luascripts.LimitRule{Rate: 10, Per: time.Hour, Aligned: true})
@@ -622,7 +623,7 @@ func TestLimit_aReservationOfALaterWindow(t *testing.T) {
 	}
 }
 
-// What a rate limiter replies and stores to the µs: buckets, aligned intervals, reservations and refunds.
+// Transcript of the replies and the state of a rate limiter, exact to the µs: buckets, aligned windows, reservations and refunds.
 func TestLimit_transcript(t *testing.T) {
 	play(t, `
 		# a bucket of ten, which gets one each 100 ms
@@ -956,7 +957,7 @@ func TestLimit_transcript(t *testing.T) {
 		without
 	`)
 
-	// Of more than a hundred gaps, the first in line is forgotten.
+	// With more than a hundred gaps, the first one in the queue is dropped.
 	takes, refunds := "", ""
 	for i := range 103 {
 		takes += " 1 1 1 999999999"

@@ -8,12 +8,12 @@ import (
 
 // Messages on the channel of a client that keeps locks (include_linger).
 const (
-	WantedByWaiter = "wait" // an owner that was refused waits
-	WantedByTry    = "try"  // an owner that was refused does not wait
+	WantedByWaiter = "wait" // a rejected owner waits
+	WantedByTry    = "try"  // a rejected owner does not wait
 )
 
 const (
-	numberDigits = 18 // of the number in an owner string, at least; 19 since 2001 and until 2279
+	numberDigits = 18 // minimum digits of the number in an owner string; 19 since 2001 and until 2279
 	lingerDigits = 3
 )
 
@@ -28,8 +28,8 @@ func LingerMark(publish string, linger time.Duration) string {
 	return fmt.Sprintf("%d%02d", how, min(max(linger, 10*time.Millisecond), 250*time.Millisecond)/(10*time.Millisecond))
 }
 
-// Lingers reports whether an owner is of a client that keeps the lock for a while after the last
-// release. It returns the owner string without the mark.
+// Lingers reports whether the client of an owner keeps the lock for a while after the last release.
+// It returns the owner string without the mark.
 func Lingers(owner string) (unmarked string, lingers bool) {
 	client, number, _ := strings.Cut(owner, ":")
 	if len(strings.TrimLeft(number, "0")) < numberDigits+lingerDigits || strings.Contains(number, ":") || len(client) < 15 || client[14] != '7' {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// keeperClient is a client that keeps locks; its owner strings end in a mark.
+// keeperClient is a client that keeps locks. Its owner strings end with a mark.
 const keeperClient = "0192d3a4-7b1c-7e5f-8a6b-0000000000aa"
 
 // keeperOf returns an owner string of keeperClient.
@@ -20,7 +20,7 @@ func keeperOf(mark, linger string) string {
 	return keeperClient + ":" + mark + "1833000000000000001" + linger
 }
 
-// asking are the scripts that refuse an owner, and how the hash of the lock looks meanwhile.
+// asking has the scripts that can reject an owner, with the hash of the lock at that time.
 var asking = map[string]struct {
 	keys luascripts.Keys
 	mark string
@@ -33,8 +33,8 @@ var asking = map[string]struct {
 	"read":  {rwKeys, "", func(owner string) []string { return []string{"mode", "write", owner + ":write", "1"} }, luascripts.AcquireRead},
 }
 
-// A refused request tells the client of a lingering holder that it is refused, at the client's own channel, and
-// the reply says so. Holders of other clients, and what only looks like a mark, change nothing.
+// A rejected request notifies the client of a lingering holder on its own channel, and the reply reports it.
+// Holders of other clients, and owner strings that only resemble the mark, change nothing.
 func TestLinger_wanted(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
@@ -67,7 +67,7 @@ func TestLinger_wanted(t *testing.T) {
 						if err != nil || got.Verdict != luascripts.Held || got.Kept != h.retry || got.Left < 15*time.Second {
 							t.Errorf("waits %t: %+v, %v, want to retry for %v", waits, got, err, h.retry)
 						}
-						if got.NoPubSub != (waits && kind == "plain") { // nobody is subscribed to the channel of its client
+						if got.NoPubSub != (waits && kind == "plain") { // no client is subscribed to its channel
 							t.Errorf("waits %t: %+v", waits, got)
 						}
 						if h.retry > 0 {
@@ -87,12 +87,12 @@ func TestLinger_wanted(t *testing.T) {
 	})
 }
 
-// A waiter in the queue of a plain lock tells it each time that it asks: the first message may be lost. In the hash, the
-// queue may come before the holder.
+// A waiter in the queue of a plain lock notifies the client with each of its requests, because the first message may be
+// lost. In the hash, the queue may come before the holder.
 func TestLinger_wantedAgain(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	s.Do(t, "CONFIG", "SET", "hash-max-listpack-value", "1000") // fields stay in the order in which they were set
+	s.Do(t, "CONFIG", "SET", "hash-max-listpack-value", "1000") // keeps fields in the order in which they were set
 	listening(t, s, owner("G1"))
 	e := listen(t, rdb)
 	seed(t, rdb, keeperOf(luascripts.PlainMark, "125"), 1, 20_000)
@@ -109,7 +109,7 @@ func TestLinger_wantedAgain(t *testing.T) {
 	}
 }
 
-// A heartbeat of a fair lock's waiters tells the client of a lingering holder, too.
+// A heartbeat of a fair lock's waiters also notifies the client of a lingering holder.
 func TestLinger_heartbeat(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
@@ -121,14 +121,14 @@ func TestLinger_heartbeat(t *testing.T) {
 			}
 			e.expect("leasehold_channel:{orders}:" + keeperClient + " " + luascripts.WantedByWaiter)
 		}
-		if _, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, nil); err != nil { // nobody wants the lock
+		if _, err := luascripts.KeepFair(t.Context(), rdb, fairKeys, nil); err != nil { // no owner wants the lock
 			t.Error(err)
 		}
 		e.expect()
 	})
 }
 
-// A reader that waits behind a writer that only wants the lock tells no client.
+// A reader that waits behind a waiting writer notifies no client.
 func TestLinger_readersNotifyOnlyAWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
@@ -142,7 +142,7 @@ func TestLinger_readersNotifyOnlyAWriter(t *testing.T) {
 	})
 }
 
-// A read/write lock in mode write whose writer somebody has deleted by hand is held, and no client is told.
+// A read/write lock in mode write whose writer was deleted manually counts as held, and no client is notified.
 func TestLinger_noWriter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", rwKeys.Lock, "mode", "write", owner("G2"), "1")
@@ -158,7 +158,7 @@ func TestLinger_noWriter(t *testing.T) {
 	})
 }
 
-// A refused owner of the holder's own client tells nobody: its process knows.
+// A rejected owner of the holder's own client notifies no client, because its process already detects it.
 func TestLinger_ownClient(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
@@ -175,7 +175,8 @@ func TestLinger_ownClient(t *testing.T) {
 	})
 }
 
-// A client of sharded Pub/Sub is notified by SPUBLISH. A server without it, or a user without the right, refuses as ever.
+// A client of sharded Pub/Sub is notified by SPUBLISH. A server that does not support it, or a user without permission,
+// still rejects the request normally.
 func TestLinger_cannotNotify(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -202,12 +203,12 @@ func TestLinger_cannotNotify(t *testing.T) {
 	}
 }
 
-// A release by a client that keeps locks reports whether others may listen that use no queue. A release by another
-// client does not, alone and in a batch.
+// A release by a client that keeps locks reports whether clients may listen that use no queue. A release by
+// another client does not. Both apply alone and in a batch.
 func TestLinger_releaseReportsListeners(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		marked, unmarked := keeperOf(luascripts.PlainMark, "125"), keeperOf(luascripts.PlainMark, "")
-		for _, c := range []struct { // in this order: the last ones listen until the end of the test
+		for _, c := range []struct { // in this order, because the last ones listen until the end of the test
 			name            string
 			owner           string
 			scatters, hears bool

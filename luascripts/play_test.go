@@ -18,8 +18,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// play runs a transcript on a server in memory whose clock moves only where the transcript waits, so every time in it is
-// exact. It fails the test where a reply differs, and logs the transcript with the replies that came.
+// play runs a transcript on an in-memory server whose clock moves only where the transcript waits, so every time in it
+// is exact. It fails the test where a reply differs, and logs the transcript with the actual replies.
 //
 //	# what follows            the name of what is checked
 //	ZADD c @1000 a            a command; @1000 is the ms of the server's clock 1000 ms after the start, @1000us its µs
@@ -68,8 +68,8 @@ type playing struct {
 	rdb   rueidis.Client
 	start time.Time
 
-	// mu guards what follows: each connection of the client has its goroutine
-	// in the server, and one of them sends PING while the transcript waits.
+	// mu guards the fields below. Each connection of the client has its goroutine in the server,
+	// and one of them sends PING while the transcript waits.
 	mu        sync.Mutex
 	published []string
 	sent      []string
@@ -78,7 +78,7 @@ type playing struct {
 	info      string
 }
 
-// seen sees each command, and those of scripts.
+// seen is called for each command, including those of scripts.
 func (p *playing) seen(c *server.Peer, command string, args ...string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +105,7 @@ func (p *playing) seen(c *server.Peer, command string, args ...string) bool {
 	return false
 }
 
-// clients has the uuid of each client, and aliases the way back.
+// clients maps aliases to client UUIDs, and aliases maps them back.
 var clients, aliases = func() (*strings.Replacer, *strings.Replacer) {
 	var there, back []string
 	for _, c := range "abcdef" {
@@ -175,8 +175,8 @@ func (p *playing) line(t *testing.T, words []string) string {
 	return p.relative(shown(m))
 }
 
-// tell runs a line that is not for the server, if it is one: it changes what
-// the server replies, or asks what it was sent.
+// tell runs a line that is not a command for the server, if it is one. Such a line changes the
+// server's replies, or reports what was sent to it.
 func (p *playing) tell(words []string) (got string, notified bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,7 +221,7 @@ var (
 
 var spaces = strings.NewReplacer("~", " ", "&", "~")
 
-// expanded replaces each word with {1..9} in it by nine words.
+// expanded replaces each word that contains {1..9} with nine words.
 func expanded(words []string) (all []string) {
 	for _, word := range words {
 		before, rest, is := strings.Cut(word, "{")
@@ -240,7 +240,7 @@ func expanded(words []string) (all []string) {
 	return all
 }
 
-// times replaces @1000 by the server's time.
+// times replaces @1000 with the server's time.
 func (p *playing) times(text string) string {
 	return atTime.ReplaceAllStringFunc(text, func(at string) string {
 		us, is := strings.CutSuffix(at[1:], "us")
@@ -252,7 +252,7 @@ func (p *playing) times(text string) string {
 	})
 }
 
-// relative replaces times of the server by @1000, and leaves a zero before them.
+// relative replaces server times with @1000, and keeps a zero before them.
 func (p *playing) relative(text string) string {
 	return clockTime.ReplaceAllStringFunc(aliases.Replace(text), func(at string) string {
 		digits := strings.TrimPrefix(at, "0")
@@ -265,7 +265,7 @@ func (p *playing) relative(text string) string {
 	})
 }
 
-// shown returns a reply as a transcript has it.
+// shown returns a reply in the format of a transcript.
 func shown(m rueidis.RedisMessage) string {
 	if m.IsNil() {
 		return "nil"

@@ -11,17 +11,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Most grants go the short way of include_handoff.lua, and one of 64 goes by all the rules. Whichever it is, the
-// same is left and said.
+// Most grants take the short path of include_handoff.lua, and one in 64 applies all rules. Both have the same
+// result and the same messages.
 func TestQueue_shortPath(t *testing.T) {
 	const lives = " 2000 0 0 0;"
 	for name, c := range map[string]struct {
-		mark  string // what precedes the time
-		queue string // what follows it
+		mark  string // text before the time
+		queue string // text after it
 		count string
 		deny  string
 		full  bool
-		free  bool // the lock is free afterwards
+		free  bool // the lock is free afterward
 	}{
 		"one waits":              {queue: first + lives},
 		"two wait":               {queue: first + lives + second + lives},
@@ -80,15 +80,15 @@ func TestQueue_shortPath(t *testing.T) {
 	}
 }
 
-// While somebody listens that does not stand in the queue, the lock is let go after four grants. So it is if a caller marked the queue
-// and a second has passed. Otherwise it is let go after 640 grants and ten seconds, or at the next grant that goes by all the
-// rules.
+// While a client listens that is not in the queue, the lock is freed after four grants. It is also freed if a caller has marked
+// the queue and a second has passed. Otherwise it is freed after 640 grants and ten seconds, or at the next grant that applies
+// all rules.
 func TestQueue_shortPathEnds(t *testing.T) {
 	for name, c := range map[string]struct {
 		stranger bool
 		mark     string
 		since    int64        // in ms
-		freed    map[int]bool // by the number of grants before
+		freed    map[int]bool // by the number of previous grants
 	}{
 		"stranger":         {true, "", 2000, map[int]bool{1: false, 3: false, 4: true, 5: true, 63: true, 64: true, 65: true}},
 		"mark":             {false, "0", 2000, map[int]bool{1: false, 3: false, 4: true, 5: true, 63: true, 64: true, 65: true}},
@@ -123,8 +123,8 @@ func TestQueue_shortPathEnds(t *testing.T) {
 	}
 }
 
-// The owner that a release granted the lock to asks: its token is the server's clock, and its lease is full from then on, but
-// never shorter than it was.
+// The owner to which a release granted the lock sends a request. Its token is the server's clock, and its lease is full from
+// then on, but never shorter than before.
 func TestAcquireReentrant_granted(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, c := range []struct{ left, asks, want time.Duration }{
@@ -147,7 +147,7 @@ func TestAcquireReentrant_granted(t *testing.T) {
 	})
 }
 
-// The key of a lock has a field beside its owner's that is no queue: its owner gives its own hold back all the same.
+// The key of a lock has a second field that is not a queue. The owner can still release its own hold.
 func TestRelease_besideAnotherField(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", "orders", ours, "1", "note", "x")

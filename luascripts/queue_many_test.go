@@ -17,9 +17,8 @@ import (
 //
 //	LEASEHOLD_TABLE=1 go test -run TestQueue_table -v ./luascripts
 //
-// One round of requests is what the processes ask in a poll interval while the lock does
-// not change hands. Bytes are those of the append-only file, which each replica
-// gets as well.
+// A round of requests is what the processes send in one poll interval while the holder stays the
+// same. Bytes are those written to the append-only file, which each replica receives as well.
 func TestQueue_table(t *testing.T) {
 	if os.Getenv("LEASEHOLD_TABLE") == "" {
 		t.Skip("LEASEHOLD_TABLE is not set")
@@ -44,7 +43,7 @@ func TestQueue_table(t *testing.T) {
 				leave = crowd(t, s, owners)
 			}
 			hold(t, rdb)
-			pass(t, rdb, c.k, holder) // from now on the server knows the scripts
+			pass(t, rdb, c.k, holder) // loads the scripts on the server
 			do(t, rdb, "HSET", keys.Lock, holder, "1")
 			round := func() {
 				for _, owner := range owners {
@@ -54,7 +53,7 @@ func TestQueue_table(t *testing.T) {
 					}
 				}
 			}
-			round() // the processes come
+			round() // the processes arrive
 			const rounds = 3
 			before := appended(t, rdb)
 			do(t, rdb, "CONFIG", "RESETSTAT")
@@ -75,7 +74,7 @@ func TestQueue_table(t *testing.T) {
 	}
 }
 
-// crowd listens to the channels of all processes of these owners, until leave returns.
+// crowd subscribes to the channels of all processes of these owners, until leave is called.
 func crowd(t *testing.T, s *redistest.Server, owners []string) (leave func()) {
 	t.Helper()
 	rdb := s.Client(t)

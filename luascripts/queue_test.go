@@ -14,8 +14,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A plain and a fair lock of one name are one hash. The queue of the plain one
-// must not look like a holder to the fair one.
+// A plain and a fair lock with the same name share a hash. The queue of the plain one must not look
+// like a holder to the fair one.
 func TestQueue_besideAFairLock(t *testing.T) {
 	fair, next := luascripts.Request{Owner: ours, Lease: lease, Want: 1}, luascripts.Request{Owner: ours + "2", Lease: lease, Want: 1}
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
@@ -56,7 +56,7 @@ func TestQueue_besideAFairLock(t *testing.T) {
 }
 
 // The lock is released, and the token counter of its next holder is damaged. The release reports that the
-// lock is free, and publishes it; a waiter that needs the token counter gets the error.
+// lock is free, and publishes it. A waiter that needs the token counter gets the error.
 func TestRelease_toANextOwnerWithABadTokenCounter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		seed(t, rdb, ours, 1, 30000)
@@ -73,10 +73,11 @@ func TestRelease_toANextOwnerWithABadTokenCounter(t *testing.T) {
 	})
 }
 
-// offer is the lease of a lock that is granted to a waiter: the longest, so that a test on a busy machine still finds the lock.
+// offer is the lease of a lock that is granted to a waiter. It has the maximum length, so that a test on a busy machine still
+// finds the lock held.
 const offer = 10 * time.Second
 
-// cpu returns the seconds of CPU that the server has used.
+// cpu returns the CPU time that the server has used, in seconds.
 func cpu(t *testing.T, rdb rueidis.Client) float64 {
 	t.Helper()
 	_, after, _ := strings.Cut(text(do(t, rdb, "INFO", "cpu")), "used_cpu_user:")
@@ -96,8 +97,8 @@ func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, of
 	}
 }
 
-// ask sends the request of an owner that stands in the queue if it is refused. It has been
-// waiting for the given time, and asks again in a second.
+// ask sends the request of an owner that is queued if it is rejected. The owner has been waiting
+// for the given time, and retries in a second.
 func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
 	t.Helper()
 	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, RetryAfter: time.Second, WaiterTimeout: time.Minute})
@@ -107,7 +108,7 @@ func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offe
 	return got
 }
 
-// pass releases the lock of an owner, with no waiter in its process.
+// pass releases the lock of an owner that has no waiter in its process.
 func pass(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string) {
 	t.Helper()
 	if got, err := luascripts.HandOffReentrant(t.Context(), rdb, k, owner, luascripts.Release{}); err != nil || got.Verdict != luascripts.Done {
@@ -132,8 +133,8 @@ func queue(t *testing.T, rdb rueidis.Client) (owners []string) {
 	return owners
 }
 
-// listening subscribes to the channels that a process of ours listens to, for each of these owners,
-// and returns the messages there, except those at the channel that all listen to.
+// listening subscribes to the channels that our processes would subscribe to, for each of these
+// owners. It returns the messages there, except those on the channel that all of them share.
 func listening(t *testing.T, s *redistest.Server, owners ...string) (said chan string) {
 	t.Helper()
 	said = make(chan string, 100)
@@ -150,7 +151,7 @@ func process(owner string) string {
 	return keys.QueueChannel + ":" + owner[:strings.LastIndexByte(owner, ':')]
 }
 
-// subscribe listens to a channel on a connection of its own, and sends the messages to said.
+// subscribe subscribes to a channel on a separate connection, and sends its messages to said.
 func subscribe(t *testing.T, s *redistest.Server, channel string, said chan string) {
 	t.Helper()
 	conn, release := s.Client(t).Dedicate()
@@ -158,7 +159,7 @@ func subscribe(t *testing.T, s *redistest.Server, channel string, said chan stri
 	receive(t, conn, channel, said)
 }
 
-// until returns what one that listens to a channel was told so far, by a connection that still listens.
+// until returns the messages that a subscriber of a channel has received so far. Its connection stays subscribed.
 func until(t *testing.T, rdb rueidis.Client, channel string, said chan string) (all []string) {
 	t.Helper()
 	do(t, rdb, "PUBLISH", channel, endOfTalk)
@@ -171,7 +172,7 @@ func until(t *testing.T, rdb rueidis.Client, channel string, said chan string) (
 	return all
 }
 
-// listener listens to a channel until leave returns.
+// listener subscribes to a channel until leave is called.
 func listener(t *testing.T, s *redistest.Server, channel string) (leave func()) {
 	t.Helper()
 	rdb := s.Client(t)
@@ -188,7 +189,7 @@ func listener(t *testing.T, s *redistest.Server, channel string) (leave func()) 
 	}
 }
 
-// listeners returns how many listeners the server counts at a channel.
+// listeners returns the number of subscribers that the server counts on a channel.
 func listeners(t *testing.T, rdb rueidis.Client, channel string) int64 {
 	t.Helper()
 	reply := do(t, rdb, "PUBSUB", "NUMSUB", channel)
@@ -227,7 +228,7 @@ const (
 	second = "22222222-2222-7222-8222-222222222222:6"
 )
 
-// hold makes holder hold the lock, and puts others in the queue.
+// hold makes holder the holder of the lock, and puts others into the queue.
 func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	t.Helper()
 	do(t, rdb, "DEL", keys.Lock)
@@ -237,14 +238,14 @@ func hold(t *testing.T, rdb rueidis.Client, waiting ...string) {
 	}
 }
 
-// The release grants the lock to the first in the queue, for its offer, and tells its process.
-// The others move up, and the waiter of the process that releases is behind them.
+// The release grants the lock to the first process in the queue, for its offer, and notifies it.
+// The others move up, and the waiter of the releasing process is behind them.
 func TestQueue_firstComeFirstServed(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	said := listening(t, s, first, second)
 	hold(t, rdb, first, second)
-	stand(t, rdb, keys, first, offer) // it asks again, and keeps its place
+	stand(t, rdb, keys, first, offer) // it retries, and keeps its position
 	const nextOwner = "00000000-0000-7000-8000-000000000000:2"
 	p := luascripts.Release{Last: 1 << 52, NextOwner: nextOwner, Offer: offer, WaiterTimeout: time.Minute, RetryAfter: time.Second}
 	got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, p)
@@ -262,19 +263,19 @@ func TestQueue_firstComeFirstServed(t *testing.T) {
 	}
 	about(t, "the lease", pttl(t, rdb, keys.Lock), offer)
 
-	// Its request finds that it holds the lock, and lengthens the lease.
+	// Its request finds that it holds the lock, and extends the lease.
 	if a := ask(t, rdb, keys, first, offer, 0); a.Verdict != luascripts.Done || a.Token == 0 {
 		t.Errorf("%+v", a)
 	}
 	about(t, "the lease", pttl(t, rdb, keys.Lock), lease)
 
-	// A late copy of the release touches nothing.
+	// A delayed duplicate of the release changes nothing.
 	before := contents(t, rdb)
 	if got, err := luascripts.HandOffReentrant(t.Context(), rdb, keys, holder, luascripts.Release{}); err != nil || got.Verdict != luascripts.Gone || contents(t, rdb) != before {
 		t.Errorf("%+v, %v", got, err)
 	}
 
-	// A waiter that gives up leaves the queue.
+	// A waiter that stops waiting leaves the queue.
 	if v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, second, 0); err != nil || v != luascripts.Gone {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -282,7 +283,7 @@ func TestQueue_firstComeFirstServed(t *testing.T) {
 		t.Errorf("%v, %v, %q are left in the queue", v, err, queue(t, rdb))
 	}
 
-	// With no other process in the queue the answer grants the lock to the next owner.
+	// Without other processes in the queue, the reply grants the lock to the next owner.
 	p.NextOwner, p.Last = second, 1<<52+1
 	got, err = luascripts.HandOffReentrant(t.Context(), rdb, keys, first, p)
 	if err != nil || got.Token != 1<<52+2 {
@@ -296,7 +297,7 @@ func TestQueue_firstComeFirstServed(t *testing.T) {
 	}
 }
 
-// The next owner of a release has the place in the queue that its process had before.
+// The next owner of a release has the queue position that its process had before.
 func TestQueue_theNextOwnerKeepsItsPosition(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -312,8 +313,8 @@ func TestQueue_theNextOwnerKeepsItsPosition(t *testing.T) {
 	}
 }
 
-// While nothing happens, a request of a waiter writes nothing: its entry does not change
-// while the server counts it as a listener, and on a cluster for half of its time.
+// While nothing changes, a request of a waiter writes nothing. Its entry stays the same while the
+// server counts it as a subscriber, and on a cluster for half of its lifetime.
 func TestQueue_writesOnlyWhatIsNew(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -344,8 +345,8 @@ func TestQueue_writesOnlyWhatIsNew(t *testing.T) {
 	}
 }
 
-// A process that no message reaches is passed over, also when a client listens to all
-// channels by a pattern. So is a process whose deadline is over, where the server cannot count listeners.
+// A process that no message reaches is skipped, even if a client is subscribed to all channels with a
+// pattern. A process whose deadline has passed is skipped if the server cannot count subscribers.
 func TestQueue_skipsTheDead(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -375,7 +376,7 @@ func TestQueue_skipsTheDead(t *testing.T) {
 			}
 			leave()
 			stand(t, rdb, c.k, second, offer)
-			for start := now(t, rdb); now(t, rdb) < start+2; { // the deadline is by the server's clock
+			for start := now(t, rdb); now(t, rdb) < start+2; { // the deadline uses the server's clock
 			}
 			pass(t, rdb, c.k, holder)
 			if n := number(t, rdb, "HEXISTS", keys.Lock, c.want); n != 1 {
@@ -390,8 +391,8 @@ func TestQueue_skipsTheDead(t *testing.T) {
 	}
 }
 
-// A grant is not taken back, whether the message reaches a listener or not: a listener that the server
-// does not count may be there.
+// A grant is not revoked, whether or not the message reaches a subscriber, because there may be a
+// subscriber that the server does not count.
 func TestQueue_takesNothingBack(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -399,14 +400,15 @@ func TestQueue_takesNothingBack(t *testing.T) {
 	scattered.Scattered = true
 	hold(t, rdb)
 	stand(t, rdb, scattered, first, offer)
-	pass(t, rdb, keys, holder) // it counts listeners, and reaches none
+	pass(t, rdb, keys, holder) // it counts subscribers, and reaches none
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
 		t.Errorf("%q", contents(t, rdb))
 	}
 }
 
-// A process that no message reaches is told so. It is granted the lock shortly before it
-// asks again, and sooner the longer it has waited. Until then others are, and it keeps its place.
+// A process that no message reaches is informed of that. It is granted the lock shortly before it
+// retries, and sooner the longer it has waited. Until then others are granted the lock, and it
+// keeps its position.
 func TestQueue_withoutSubscribers(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -445,7 +447,7 @@ func TestQueue_withoutSubscribers(t *testing.T) {
 	}
 }
 
-// Each process that does not listen can make the others wait, so eight of them at the most are in a queue.
+// Each process that is not subscribed can delay the others, so a queue has at most eight of them.
 func TestQueue_fewWithoutSubscribers(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	hold(t, rdb)
@@ -461,7 +463,7 @@ func TestQueue_fewWithoutSubscribers(t *testing.T) {
 	}
 }
 
-// A waiter that leaves takes itself out of the queue, and no other.
+// A waiter that leaves removes only itself from the queue.
 func TestQueue_oneLeaves(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -474,7 +476,7 @@ func TestQueue_oneLeaves(t *testing.T) {
 	}
 }
 
-// A queue has 64 entries at the most. A newcomer finds a place where it is full of the dead.
+// A queue has at most 64 entries. A new process finds a position if the queue is full of dead ones.
 func TestQueue_isBounded(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -497,7 +499,7 @@ func TestQueue_isBounded(t *testing.T) {
 	for _, f := range leave {
 		f()
 	}
-	for range 1000 { // the script looks for the dead now and then
+	for range 1000 { // the script checks for dead processes only occasionally
 		stand(t, rdb, keys, all[69], offer)
 		if len(queue(t, rdb)) < 64 {
 			break
@@ -523,7 +525,7 @@ func TestQueue_isBounded(t *testing.T) {
 }
 
 // A process that finds the queue full marks it. The lock becomes free after a turn of each process in the queue, even if
-// each of them returns to the queue at once.
+// each of them immediately queues again.
 func TestQueue_full(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -553,10 +555,10 @@ func TestQueue_full(t *testing.T) {
 	t.Errorf("it was never freed: %q", contents(t, rdb))
 }
 
-// Listeners that know of no queue get the lock free now and then, and ours are notified to retry
-// later: after four grants; after 16 where the server cannot count such listeners. If there are
-// none the lock is freed for callers of TryLock: after four grants and a second if one has left its mark,
-// and otherwise after 640 and ten seconds.
+// If there are subscribers that do not use the queue, the lock occasionally becomes free for them, and
+// ours are notified to retry later. This happens after four grants, or after 16 if the server cannot
+// count such subscribers. If there are none, the lock is freed for callers of TryLock: after four grants
+// and a second if one has left its mark, and otherwise after 640 grants and ten seconds.
 func TestQueue_yieldsToOthers(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
@@ -564,8 +566,8 @@ func TestQueue_yieldsToOthers(t *testing.T) {
 		k            luascripts.Keys
 		tried        bool
 		others, want int
-		since        time.Duration // how long ago the lock was free
-		not          time.Duration // it is not freed before it has not been free for that long
+		since        time.Duration // time since the lock was free
+		not          time.Duration // the minimum of since for freeing it
 	}{
 		"none":               {keys, false, 0, 640, 10 * time.Second, 0},
 		"none, a moment ago": {keys, false, 0, 700, 0, 10 * time.Second},
@@ -578,9 +580,9 @@ func TestQueue_yieldsToOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Start(t)
 			rdb := s.Client(t)
-			said := listening(t, s, holder, first) // and first is not in the queue
+			said := listening(t, s, holder, first) // first is not in the queue
 			free := make(chan string, 100)
-			subscribe(t, s, keys.QueueChannel, nil) // a listener there is ours
+			subscribe(t, s, keys.QueueChannel, nil) // a subscriber there is ours
 			subscribe(t, s, keys.Channel, free)
 			for range c.others {
 				subscribe(t, s, keys.Channel, nil)
@@ -622,12 +624,12 @@ func TestQueue_yieldsToOthers(t *testing.T) {
 	}
 }
 
-// A process that leaves the queue does not reset the number of grants, after which the lock becomes free for others.
+// A process that leaves the queue does not reset the number of grants after which the lock becomes free for others.
 func TestQueue_grantsAreCountedOn(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	listening(t, s, holder, first)
-	subscribe(t, s, keys.QueueChannel, nil) // a listener there is ours
+	subscribe(t, s, keys.QueueChannel, nil) // a subscriber there is ours
 	for range 2 {
 		subscribe(t, s, keys.Channel, nil)
 	}
@@ -653,8 +655,8 @@ func TestQueue_grantsAreCountedOn(t *testing.T) {
 	t.Error("it was never freed")
 }
 
-// A waiter that uses the token counter may stand behind a holder that does not, and the other
-// way round: the waiter's token comes from its own request.
+// A waiter with a token counter may be queued behind a holder without one, and vice versa. The
+// waiter's token comes from its own request.
 func TestQueue_needsTheTokenCounter(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -680,7 +682,7 @@ func TestQueue_needsTheTokenCounter(t *testing.T) {
 	}
 }
 
-// A grant that would not end in time is not made: the lock is free, and its waiters ask.
+// A grant that would not expire in time is not made. The lock is free, and its waiters send requests.
 func TestQueue_withoutTheRightToPEXPIRE(t *testing.T) {
 	s := redistest.Start(t)
 	said := listening(t, s, first)
@@ -692,7 +694,7 @@ func TestQueue_withoutTheRightToPEXPIRE(t *testing.T) {
 	}
 }
 
-// An application's hash is no lock, whatever its values are: it is not changed, and keeps its expiry.
+// An application's hash is not a lock, whatever its values are. It does not change, and keeps its expiry.
 func TestPlain_isKnownByItsFields(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, hash := range map[string][]string{
@@ -737,7 +739,7 @@ func TestPlain_isKnownByItsFields(t *testing.T) {
 	})
 }
 
-// A waiter that stands in the queue and is reached asks again without the rules for a waiter that comes.
+// A waiter that is queued and reachable retries without the checks for a new waiter.
 func TestQueue_aRetryIsCheap(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -753,7 +755,7 @@ func TestQueue_aRetryIsCheap(t *testing.T) {
 	}
 }
 
-// A waiter in a queue without a holder gets the lock when it asks again.
+// A waiter in a queue without a holder acquires the lock when it retries.
 func TestQueue_aloneIsFreeForItsFirst(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -766,7 +768,7 @@ func TestQueue_aloneIsFreeForItsFirst(t *testing.T) {
 	}
 }
 
-// A queue alone holds nothing; it is left when an operator deletes the owner's field.
+// A queue alone holds nothing. It remains when an operator deletes the owner's field.
 func TestQueue_aloneIsFree(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)
@@ -786,8 +788,8 @@ func TestQueue_aloneIsFree(t *testing.T) {
 	})
 }
 
-// When the way in which a process is known to be alive has changed, its next
-// request corrects the entry: it is heard again, or the server cannot count listeners now.
+// When it changes how a process is known to be alive, its next request corrects the entry: messages
+// reach it again, or the server can no longer count subscribers.
 func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -795,12 +797,12 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	scattered.Scattered = true
 
 	hold(t, rdb)
-	if got := ask(t, rdb, keys, first, offer, 0); !got.NoPubSub { // asks again in a second
+	if got := ask(t, rdb, keys, first, offer, 0); !got.NoPubSub { // retries in a second
 		t.Fatalf("%+v", got)
 	}
 	listening(t, s, first)
 	stand(t, rdb, keys, first, offer)
-	pass(t, rdb, keys, holder) // now that messages reach it
+	pass(t, rdb, keys, holder) // now messages reach it
 	if n := number(t, rdb, "HEXISTS", keys.Lock, first); n != 1 {
 		t.Errorf("reached again, and passed over: %q", contents(t, rdb))
 	}
@@ -808,7 +810,7 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	hold(t, rdb)
 	leave := listener(t, s, process(other))
 	stand(t, rdb, keys, other, offer)
-	if got := ask(t, rdb, scattered, other, offer, 0); got.Verdict != luascripts.Held || got.NoPubSub { // it is unknown who receives messages
+	if got := ask(t, rdb, scattered, other, offer, 0); got.Verdict != luascripts.Held || got.NoPubSub { // unknown who receives messages
 		t.Errorf("%+v", got)
 	}
 	stand(t, rdb, keys, other, offer)
@@ -824,14 +826,14 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	if got := ask(t, rdb, scattered, second, offer, 0); got.NoPubSub {
 		t.Fatalf("%+v", got)
 	}
-	pass(t, rdb, scattered, holder) // now that the server cannot tell that no message reaches it
+	pass(t, rdb, scattered, holder) // now the server cannot report that no message reaches it
 	if n := number(t, rdb, "HEXISTS", keys.Lock, second); n != 1 {
 		t.Errorf("the server cannot count, and passed it over: %q", contents(t, rdb))
 	}
 }
 
-// Where the server cannot count listeners, a process is alive for `keep` since its latest request,
-// and its entry is written again when half of that is over.
+// If the server cannot count subscribers, a process is alive for `keep` after its latest request.
+// Its entry is rewritten when half of that time has passed.
 func TestQueue_isKeptAliveByRequests(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -840,7 +842,7 @@ func TestQueue_isKeptAliveByRequests(t *testing.T) {
 	hold(t, rdb)
 	start := now(t, rdb)
 	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("0 %d|%s 1000 0 0 %d;", start, first, start+29_000))
-	if got := ask(t, rdb, scattered, first, offer, 0); got.Verdict != luascripts.Held { // it is kept for a minute
+	if got := ask(t, rdb, scattered, first, offer, 0); got.Verdict != luascripts.Held { // kept for a minute
 		t.Fatalf("%+v", got)
 	}
 	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), ";"))
@@ -849,8 +851,8 @@ func TestQueue_isKeptAliveByRequests(t *testing.T) {
 	}
 }
 
-// The next owner of a release is granted the lock for its own offer, not for that of the waiter whose
-// place it takes.
+// The next owner of a release is granted the lock for its own offer, not for the offer of the waiter
+// whose position it takes.
 func TestQueue_theNextOwnersOffer(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -864,8 +866,8 @@ func TestQueue_theNextOwnersOffer(t *testing.T) {
 	about(t, "the lease", pttl(t, rdb, keys.Lock), 20*time.Second)
 }
 
-// A dead process that the release passes over leaves the queue. A process that no message reaches is
-// alive until its deadline, even if it asks seldom.
+// A dead process that the release skips is removed from the queue. A process that no message reaches
+// is alive until its deadline, even if its requests are rare.
 func TestQueue_forgetsTheDead(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -875,7 +877,7 @@ func TestQueue_forgetsTheDead(t *testing.T) {
 	stand(t, rdb, keys, first, offer)
 	leave()
 	listening(t, s, third)
-	if got := ask(t, rdb, keys, second, offer, 0); !got.NoPubSub { // asks again in a second, and is kept for a minute
+	if got := ask(t, rdb, keys, second, offer, 0); !got.NoPubSub { // retries in a second, and is kept for a minute
 		t.Fatalf("%+v", got)
 	}
 	stand(t, rdb, keys, third, offer)
@@ -885,8 +887,8 @@ func TestQueue_forgetsTheDead(t *testing.T) {
 	}
 }
 
-// Text of another program in the field of the queue does not grow, is granted nothing, and
-// keeps no owner from the lock.
+// If the field of the queue contains text of another program, it does not grow, nothing is granted
+// to it, and it keeps no owner from acquiring the lock.
 func TestQueue_ofAnotherProgram(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -930,7 +932,8 @@ func TestPlain_anyThread(t *testing.T) {
 	})
 }
 
-// A refused TryLock does not stand in the queue. It leaves its mark there, once, and no other trace: of a lock without a queue, none.
+// A rejected TryLock is not queued. It leaves its mark in the queue once, and nothing else. For a lock without a queue, it leaves
+// nothing.
 func TestQueue_singleAttemptsLeaveAMark(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
@@ -946,7 +949,7 @@ func TestQueue_singleAttemptsLeaveAMark(t *testing.T) {
 				t.Errorf("the queue is %q, want %q", text(), marked)
 			}
 		}
-		stand(t, rdb, keys, second, offer) // who comes behind it keeps it
+		stand(t, rdb, keys, second, offer) // the process that arrives next keeps the mark
 		if after, want := queue(t, rdb), []string{first, second}; !slices.Equal(after, want) || !strings.HasPrefix(text(), marked) {
 			t.Errorf("the queue is %q, want %q and %q", text(), marked, second)
 		}
@@ -956,7 +959,7 @@ func TestQueue_singleAttemptsLeaveAMark(t *testing.T) {
 	})
 }
 
-// try is the request of a TryLock, which is refused.
+// try sends the request of a TryLock, which is rejected.
 func try(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
 	if got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: other, Lease: lease, Want: 1}); err != nil || got.Verdict != luascripts.Held || got.NoPubSub {
@@ -964,7 +967,7 @@ func try(t *testing.T, rdb rueidis.Client) {
 	}
 }
 
-// When the last process leaves the queue, the queue goes with it.
+// When the last process leaves the queue, the queue is removed.
 func TestQueue_goesWithTheLast(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb, first)
@@ -977,8 +980,8 @@ func TestQueue_goesWithTheLast(t *testing.T) {
 	})
 }
 
-// With memory full no process enters the queue, and a request is answered with what is left of the lease. A process
-// in the queue is granted the lock.
+// With full memory no process enters the queue, and a request returns the remaining lease. A process that is
+// already in the queue is granted the lock.
 func TestQueue_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -993,8 +996,8 @@ func TestQueue_fullMemory(t *testing.T) {
 	}
 }
 
-// Missing rights do not undo a release, and do not stop the work that needs none: the rights to count
-// listeners, to send messages, to write an equal value.
+// Missing permissions do not undo a release, and do not stop the steps that do not need them. They
+// are the permissions to count subscribers, to publish, and to write an equal value.
 func TestQueue_deniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -1011,7 +1014,7 @@ func TestQueue_deniedCommands(t *testing.T) {
 	if after := queue(t, rdb); !slices.Equal(after, []string{second}) {
 		t.Errorf("in the queue are %q", after)
 	}
-	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // it is to be freed
+	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("17 %d|%s 1000 0 0 0;", now(t, rdb), first)) // the release is due to free it
 	scattered := keys
 	scattered.Scattered = true
 	if got, err := luascripts.HandOffReentrant(t.Context(), denied(t, s, "publish"), scattered, holder, luascripts.Release{}); err != nil || number(t, rdb, "EXISTS", keys.Lock) != 0 {
@@ -1029,8 +1032,8 @@ func TestQueue_deniedCommands(t *testing.T) {
 	}
 }
 
-// Text of another program in place of a queue has no places: it ends with the lock, and
-// stops no owner.
+// A text of another program in place of the queue has no positions. It is removed with the lock,
+// and does not stop any owner.
 func TestQueue_foreignEntries(t *testing.T) {
 	scattered := keys
 	scattered.Scattered = true
@@ -1045,7 +1048,7 @@ func TestQueue_foreignEntries(t *testing.T) {
 				for _, k := range []luascripts.Keys{keys, scattered} {
 					hold(t, rdb)
 					do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, text)
-					for range 32 { // the script looks for the dead in one ms of 16
+					for range 32 { // the script checks for dead processes in one ms of 16
 						stand(t, rdb, k, second, offer)
 						time.Sleep(time.Millisecond)
 					}
@@ -1060,7 +1063,7 @@ func TestQueue_foreignEntries(t *testing.T) {
 	}
 }
 
-// A release looks at no more places than a queue can have.
+// A release does not read more positions than a queue can have.
 func TestQueue_longerThanItCanBe(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -1078,9 +1081,9 @@ func TestQueue_longerThanItCanBe(t *testing.T) {
 	}
 }
 
-// The server cannot count listeners any more. Processes that were reached stay in the queue and are
-// granted the lock, also when the queue is full; those whose deadline is over have no place, and those
-// that no message reaches keep theirs until the deadline.
+// The server can no longer count subscribers. Processes that messages reached stay in the queue and
+// are granted the lock, even if the queue is full. Those whose deadline has passed are not queued, and
+// those that no message reaches keep their position until the deadline.
 func TestQueue_aliveOrNot(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -1088,7 +1091,7 @@ func TestQueue_aliveOrNot(t *testing.T) {
 	scattered.Scattered = true
 	seat := func(i int) string { return fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i+100) }
 	for name, c := range map[string]struct {
-		entry string // without the ms from now on
+		entry string // without the ms relative to now
 		till  int64
 		k     luascripts.Keys
 		stays bool
@@ -1115,7 +1118,7 @@ func TestQueue_aliveOrNot(t *testing.T) {
 			if !c.stays {
 				tries = 1000
 			}
-			for range tries { // the script looks for the dead in one of 16 milliseconds
+			for range tries { // the script checks for dead processes in one ms of 16
 				stand(t, rdb, c.k, second, offer)
 				if len(queue(t, rdb)) < 64 {
 					break
@@ -1136,8 +1139,8 @@ func TestQueue_aliveOrNot(t *testing.T) {
 	}
 }
 
-// A process that asks replaces a queue which our scripts did not write to its end, as nobody would read its own entry behind that. It
-// leaves an entry of its own process that it cannot read.
+// A process that sends a request replaces a queue that does not end as our scripts write it, because no script would read an
+// entry behind it. It leaves an unreadable entry of its own process.
 func TestQueue_replacesWhatIsNoQueue(t *testing.T) {
 	process, _, _ := strings.Cut(second, ":")
 	for text, stands := range map[string]bool{"0 1|garbage": true, "0 1|" + process + ":x 1;": false} {
@@ -1153,7 +1156,7 @@ func TestQueue_replacesWhatIsNoQueue(t *testing.T) {
 	}
 }
 
-// All that wait for a lock are notified that it was released by force.
+// All waiters of a lock are notified of a force-unlock.
 func TestForceReentrant_publishes(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
@@ -1165,7 +1168,7 @@ func TestForceReentrant_publishes(t *testing.T) {
 	})
 }
 
-// An inspection tells how long each waiter is known to be alive: 0 if that is over, and without an end while a message reaches it.
+// An inspection reports how long each waiter counts as alive: 0 if that time has passed, and no limit while messages reach it.
 func TestInspectReentrant_waiters(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		hold(t, rdb)
@@ -1177,7 +1180,8 @@ func TestInspectReentrant_waiters(t *testing.T) {
 	})
 }
 
-// What the scripts make of a queue at the very end of a deadline, at the limits of its text, and where listeners are.
+// Transcript of the scripts for the queue of a plain lock, at the exact end of a deadline, at the size limits of its text, and
+// with different subscribers.
 func TestQueue_transcript(t *testing.T) {
 	play(t, `
 		# the lock goes to the first in line, with the lease that it offered, up to ten seconds

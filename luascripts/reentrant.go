@@ -61,8 +61,8 @@ func (q *Request) waiter() string {
 	return text
 }
 
-// latestWaiter is the latest such argument. It is the same for most requests, which are sent as soon
-// as the owner waits.
+// latestWaiter is the latest such argument. Most requests use the same one, because they are sent as
+// soon as the owner waits.
 var latestWaiter atomic.Pointer[waiterText]
 
 type waiterText struct {
@@ -108,13 +108,13 @@ type Release struct {
 type Released struct {
 	Verdict   Verdict
 	Token     uint64 // Done: the token of the next owner, if it has the lock now; otherwise 0
-	Aside     bool   // Done: the lock is free, and the processes in the queue must retry a little later
-	Listeners bool   // Done: the lock is free, and clients may listen that use no queue; only for an owner that lingers
+	Aside     bool   // Done: the lock is free, and the queued processes must retry slightly later
+	Listeners bool   // Done: the lock is free, and clients may listen that use no queue; only for a lingering owner
 
 	Next string // fair, Token: the next owners in the queue, as in Acquired
 }
 
-// Replies to a release that freed the lock: others come first; others may listen.
+// Replies to a release that freed the lock: clients outside the queue come first, or may listen.
 const (
 	aside     = 2
 	listeners = 3

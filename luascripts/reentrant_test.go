@@ -23,8 +23,8 @@ const (
 
 var keys = luascripts.Keys{Lock: "orders", Channel: "redisson_lock__channel:{orders}", QueueChannel: "leasehold_channel:{orders}", Publish: "PUBLISH"}
 
-// state returns the lock as redis-cli would show it: "owner=count …", and what is
-// left of its lease in ms.
+// state returns the lock as redis-cli would show it, "owner=count …", and its remaining lease in
+// ms.
 func state(t *testing.T, rdb rueidis.Client) (string, int64) {
 	t.Helper()
 	all := do(t, rdb, "HGETALL", keys.Lock)
@@ -41,7 +41,7 @@ func state(t *testing.T, rdb rueidis.Client) (string, int64) {
 	return strings.TrimSpace(b.String()), number(t, rdb, "PTTL", keys.Lock)
 }
 
-// seed sets a lock: 0 ms is no expiry, and count 0 is no key.
+// seed creates a lock. With 0 ms it has no expiry, and with count 0 there is no key.
 func seed(t *testing.T, rdb rueidis.Client, owner string, count int, ms int64) {
 	t.Helper()
 	do(t, rdb, "DEL", keys.Lock)
@@ -150,12 +150,12 @@ func TestReleaseReentrant_publishesOnlyWhenFree(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		e := listen(t, rdb)
 		seed(t, rdb, ours, 2, 20_000)
-		for _, leave := range []int{1, 0, 0} { // in part, free, and free again
+		for _, leave := range []int{1, 0, 0} { // a partial release, the release of the lock, and a repetition
 			if _, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, leave); err != nil {
 				t.Fatal(err)
 			}
 		}
-		e.expect(keys.Channel + " 0") // Redisson's peers only understand 0; and only the release itself wakes
+		e.expect(keys.Channel + " 0") // Redisson's clients only understand 0; only the release of the lock notifies them
 	})
 }
 
@@ -213,7 +213,7 @@ func TestInspectReentrant(t *testing.T) {
 	})
 }
 
-// Whatever a field says that has the owner's name, it is the owner's to take away, if there is nothing beside it.
+// Whatever value the field with the owner's name has, the owner can delete it, if it is the only field.
 func TestReleaseReentrant_strangeCount(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		do(t, rdb, "HSET", keys.Lock, ours, "abc")
@@ -275,8 +275,8 @@ func TestForeignKeys(t *testing.T) {
 	})
 }
 
-// With memory full, no owner can acquire the lock, and its holder can go on: re-enter,
-// renew, release in part and whole.
+// With full memory, no owner can acquire the lock. Its holder can re-enter, renew, and release
+// partially or completely.
 func TestFullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -303,13 +303,13 @@ func TestFullMemory(t *testing.T) {
 	}
 }
 
-// A request that is refused has written nothing, so it does not wait for replicas. One that is granted does.
+// A rejected request has written nothing, so it does not wait for replicas. A granted one does.
 func TestAcquire_refusalWaitsForNoReplica(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	q := luascripts.Request{Owner: ours, Lease: lease, Want: 1, Replicas: 1, ReplicaTimeout: time.Millisecond}
 	for _, c := range []struct {
-		count int // of the other owner
+		count int // the hold count of the other owner
 		want  luascripts.Verdict
 		waits int64
 	}{{1, luascripts.Held, 0}, {0, luascripts.Done, 1}} {
@@ -324,8 +324,8 @@ func TestAcquire_refusalWaitsForNoReplica(t *testing.T) {
 	}
 }
 
-// While a slot moves, and after that by a client that does not know it, a lock is acquired at the node that has it then, and that
-// node's replica confirms it.
+// While a slot is migrated, and afterward by a client with an outdated slot map, a lock is acquired on its current node, and the
+// replica of that node confirms it.
 func TestAcquire_replicasOfAMovedSlot(t *testing.T) {
 	c := redistest.StartCluster(t)
 	asks, moved := c.Client(t), c.Client(t)
@@ -349,8 +349,8 @@ func TestAcquire_replicasOfAMovedSlot(t *testing.T) {
 	acquires(moved, 2)
 }
 
-// A user that may not run one of the commands gets an error, and no lock without
-// an expiry is left; a denied PUBLISH does not undo a release.
+// A user that is not allowed to run one of the commands gets an error, and no lock without an
+// expiry remains. A denied PUBLISH does not undo a release.
 func TestDeniedCommands(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -383,7 +383,7 @@ func TestDeniedCommands(t *testing.T) {
 		t.Errorf("renewal without hexists: %+v: a denial is no verdict about the lock", got[0])
 	}
 
-	// A denied key does not end the other renewals of its batch.
+	// A denied key does not fail the other renewals of its batch.
 	some := user(t, s, "some", "~orders", "&*", "+@all")
 	got = luascripts.RenewReentrant(t.Context(), some, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: "denied"}, Owner: ours}, {Keys: &luascripts.Keys{Lock: keys.Lock}, Owner: ours}}, lease, 100)
 	if got[0].Err == nil || got[1] != (luascripts.Renewed{Verdict: luascripts.Done}) {
@@ -391,7 +391,7 @@ func TestDeniedCommands(t *testing.T) {
 	}
 }
 
-// The scripts are sent again to a server that forgot them, in pipelines too.
+// Scripts are sent again to a server that has lost them, in pipelines as well.
 func TestNoScript(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -437,7 +437,7 @@ func TestTokensGrow(t *testing.T) {
 	})
 }
 
-// Every answer of a broken peer is an error and not a lock.
+// Any reply of a broken server is an error, not a grant.
 func FuzzReplies(f *testing.F) {
 	for _, s := range []string{"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":02\r\n", ":-1\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n$1\r\na\r\n$1\r\n1\r\n", "-ERR x\r\n", "+OK\r\n", "_\r\n"} {
 		f.Add([]byte(s))
@@ -450,7 +450,7 @@ func FuzzReplies(f *testing.F) {
 		got, err := luascripts.AcquireReentrant(t.Context(), rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1})
 		plausibleGrant(t, reply, got, err)
 		v, err := luascripts.ReleaseReentrant(t.Context(), rdb, keys, ours, 0)
-		if v != luascripts.Done || !strings.Contains(string(reply), "2") { // 2 says that the lock is free, for others first
+		if v != luascripts.Done || !strings.Contains(string(reply), "2") { // 2 means that the lock is free, and others come first
 			plausibleVerdict(t, reply, v, err, luascripts.Done, luascripts.Gone, luascripts.Foreign)
 		}
 		if r := luascripts.RenewReentrant(t.Context(), rdb, []luascripts.Renewal{{Keys: &luascripts.Keys{Lock: "a"}, Owner: ours}}, lease, 1); len(r) != 1 {
@@ -461,7 +461,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// A lock that its owner lets stand lives for the rest at most, and never for longer than before.
+// A lock that its owner leaves in place lives for at most the rest, and never longer than before.
 func TestRetainReentrant(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, c := range []struct {
@@ -501,7 +501,7 @@ func TestRetainReentrant(t *testing.T) {
 	})
 }
 
-// What each script of a plain lock does at the very end of a lease, and with hashes that are another lock or none.
+// Transcript of the scripts of a plain lock at the exact end of a lease, and with hashes that are a different lock or no lock.
 func TestReentrant_transcript(t *testing.T) {
 	play(t, `
 		# a plain lock, its reentry, and what it is for others

@@ -23,9 +23,9 @@ type Renewed struct {
 	Err     error
 }
 
-// renewer is a script that renews. Its keys are the one that never exists, unless never is nil, and for
-// each lock the one that keyOf returns, or the key of the lock if keyOf is nil. Its arguments are the
-// lease, and for each lock those that argsOf adds.
+// renewer is a script that renews. Its keys start with the one that never exists, unless never is nil.
+// The other keys are the result of keyOf for each lock, or the key of the lock if keyOf is nil. Its
+// arguments are the lease, and what argsOf adds for each lock.
 type renewer struct {
 	*script
 	never  func(*Keys) string
@@ -50,7 +50,7 @@ func (s *renewer) renew(ctx context.Context, rdb rueidis.Client, batch []Renewal
 		rest = rest[len(call):]
 		err := s.verdicts(reply, into)
 		if len(calls) > 1 && errors.Is(err, rueidis.ErrNoSlot) { // mutant: operand 2: a renewal can be repeated
-			// One slot has no node, and the library sent none of the calls.
+			// A slot has no node, and the library sent none of the calls.
 			copy(into, s.renew(ctx, rdb, call, lease, perCall))
 		} else if _, refused := rueidis.IsRedisErr(err); refused && len(call) > 1 { // mutant: operand 1: a renewal can be repeated
 			copy(into, s.renew(ctx, rdb, call, lease, 1))

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A replica has old data, or none. What it says of a hold, a member, a latch or a permit would be final for the caller, so
-// each script that says such a thing also sends a command that writes, which the replica refuses.
+// A replica has old data, or none. What a script reports about a hold, a worker, a latch or a permit is final for its
+// caller. Each of these scripts therefore also sends a command that writes, which a replica rejects.
 func TestReplica_saysNothingFinal(t *testing.T) {
 	const lease = time.Minute
 	sem := keys
@@ -30,7 +30,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 		return []luascripts.Renewal{{Keys: &k, Owner: ownerOf(k)}}
 	}
 	type call = func(ctx context.Context, rdb rueidis.Client) error
-	// verdict makes a call of a function that returns a verdict.
+	// verdict returns a call of a function that returns a verdict.
 	verdict := func(f func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, leave int) (luascripts.Verdict, error), k luascripts.Keys, leave int) call {
 		return func(ctx context.Context, rdb rueidis.Client) error {
 			_, err := f(ctx, rdb, k, ownerOf(k), leave)
@@ -62,7 +62,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 	long := func(key string) []string { return []string{"PEXPIRE", key, "7200000"} }
 
 	for name, c := range map[string]struct {
-		old  [][]string // what the replica has
+		old  [][]string // the data of the replica
 		call call
 	}{
 		"plain: a lock that is there already": {[][]string{hash("orders", ours, "1"), long("orders")}, acquire(luascripts.AcquireReentrant, keys, request(1))},
@@ -168,7 +168,7 @@ func TestReplica_saysNothingFinal(t *testing.T) {
 			for _, words := range c.old {
 				s.Do(t, words...)
 			}
-			s.Do(t, "REPLICAOF", "127.0.0.1", "1") // nobody is there: it keeps what it has
+			s.Do(t, "REPLICAOF", "127.0.0.1", "1") // no server is there, so it keeps its data
 			if err := c.call(t.Context(), s.Client(t)); err == nil || !strings.Contains(err.Error(), "READONLY") {
 				t.Errorf("%v, want an error that says READONLY", err)
 			}
@@ -182,7 +182,7 @@ func with(k luascripts.Keys, permits, total int) luascripts.Keys {
 	return k
 }
 
-// ownerOf returns an owner of a lock; of a semaphore, one that has one permit.
+// ownerOf returns an owner of a lock. For a semaphore, it has one permit.
 func ownerOf(k luascripts.Keys) string {
 	if k.Leases != "" {
 		return ours + ":1"
@@ -190,7 +190,7 @@ func ownerOf(k luascripts.Keys) string {
 	return ours
 }
 
-// leaves has ours leave a wait group, or only asks.
+// leaves returns a call in which ours leaves a wait group, or only checks.
 func leaves(k luascripts.Keys, leave int) func(ctx context.Context, rdb rueidis.Client) error {
 	return func(ctx context.Context, rdb rueidis.Client) error {
 		_, err := luascripts.LeaveWaitGroup(ctx, rdb, k, ours, leave, luascripts.WorkerDone)
@@ -198,7 +198,8 @@ func leaves(k luascripts.Keys, leave int) func(ctx context.Context, rdb rueidis.
 	}
 }
 
-// What a replica would refuse is sent only before an answer: in front of a first write it would let something new into a full memory.
+// The command that a replica would reject is sent only before the reply. Before the first write, it would allow new data despite
+// full memory.
 func TestFullMemory_newLatchesAndMembers(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -216,7 +217,7 @@ func TestFullMemory_newLatchesAndMembers(t *testing.T) {
 	}
 }
 
-// A foreign key is told also where a release in part would only look.
+// A key of the wrong type is reported even where a partial release would only read.
 func TestSemaphore_foreignPermits(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)

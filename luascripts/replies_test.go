@@ -15,7 +15,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// What a broken peer answers to the scripts of the other kinds is read or is an error; an error comes with nothing beside it.
+// Any reply of a broken server to the scripts of the other types is either read or is an error. With an error, the other
+// results are zero.
 func FuzzOtherReplies(f *testing.F) {
 	for _, s := range []string{
 		"+OK\r\n", ":5\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "_\r\n", "-ERR x\r\n", "-PERMITS 5\r\n", "-STALE 5\r\n", "*2\r\n:1\r\n$1\r\n1\r\n", "*3\r\n:1\r\n:2\r\n:3\r\n", "*4\r\n:1\r\n:2\r\n:3\r\n:4\r\n",
@@ -84,7 +85,7 @@ func FuzzOtherReplies(f *testing.F) {
 	})
 }
 
-// A server without a command that a script calls names the script and the line. The error names the command.
+// If the server lacks a command that a script calls, its reply names the script and the line. The error names the command.
 func TestDiscreet_unknownCommand(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "TIME", "")
 	rdb := s.Client(t)
@@ -107,7 +108,7 @@ func TestDiscreet_unknownCommand(t *testing.T) {
 	}
 }
 
-// Servers say it in different words, some of them without the line.
+// Servers use different texts for this, some without the line.
 func TestUnknownError(t *testing.T) {
 	text := luascripts.Text("bloom_delete")
 	sum := sha1.Sum([]byte(text))

@@ -84,11 +84,12 @@ func RenewWrite(ctx context.Context, rdb rueidis.Client, batch []Renewal, lease 
 	return writeRenew.renew(ctx, rdb, batch, lease, perCall)
 }
 
-// more is the verdict of a script that has checked about fifty readers, so that it is short, and has
-// more to check. The same call continues from there.
+// more is the verdict of a script that has checked about fifty readers and has more to check, which
+// keeps each script short. The same call continues from there.
 const more Verdict = -3
 
-// mostCalls is how often a call is repeated for that reason. A server that still replies so is broken.
+// mostCalls is the maximum number of such repetitions. A server that still has more to check is
+// broken.
 const mostCalls = 10000
 
 func endless(s *script) error { return &ReplyError{s.name, "the list does not end"} }
@@ -156,7 +157,7 @@ func ForceRW(ctx context.Context, rdb rueidis.Client, k Keys) (Verdict, error) {
 		case err != nil:
 			return v, err
 		case v == Free && i > 0:
-			return Done, nil // the last reader left by itself
+			return Done, nil // the last reader left on its own
 		case v != more:
 			return v, nil
 		}

@@ -7,9 +7,9 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A writer of Redisson that stops writing and reads on leaves the lock with
-// the writer's lease. When it dies as a reader, the last reader of ours must delete the
-// lock, and not believe that another reader has that lease.
+// A writer of Redisson that stops writing and continues to read leaves the lock with the writer's
+// lease. When it dies as a reader, the last reader of ours must delete the lock, and not assume
+// that another reader has that lease.
 func TestRWPeers_downgradedAndDead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
@@ -27,8 +27,7 @@ func TestRWPeers_downgradedAndDead(t *testing.T) {
 	})
 }
 
-// A token counter that is something else, or may not be read, is an error, and nothing
-// is done.
+// If the token counter has the wrong type or may not be read, the call fails and nothing changes.
 func TestRW_foreignTokenCounter(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.keys.TokenCounter = "register"
@@ -43,13 +42,13 @@ func TestRW_foreignTokenCounter(t *testing.T) {
 	})
 }
 
-// With a token counter, a reader's token is larger than that of every earlier writer, also while
-// that writer still writes, and smaller than that of every later writer. Readers with no writer
-// between them share one, so that a guard which has seen one accepts the others.
+// With a token counter, a reader's token is larger than the token of every earlier writer, even
+// while that writer still writes. It is smaller than the token of every later writer. Readers with
+// no writer between them have the same token, so that a guard that has seen one accepts the others.
 func TestRW_tokensWithACounter(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.keys.TokenCounter = "redisson_lock_token:{orders}"
-		for _, before := range []string{"", "4000000000000000"} { // as of a clock that has gone back since
+		for _, before := range []string{"", "4000000000000000"} { // a value from a clock that has since moved backward
 			l.clear()
 			if before != "" {
 				do(t, l.rdb, "SET", l.keys.TokenCounter, before)
@@ -78,7 +77,7 @@ func TestRW_tokensWithACounter(t *testing.T) {
 	})
 }
 
-// This is as TestRW_deniedCommands, for owners that leave.
+// Like TestRW_deniedCommands, for owners that leave.
 func TestRW_deniedCommandsAtTheEnd(t *testing.T) {
 	deniedRW(t,
 		deniedRWCase{"stop reading", "rw_read_release", "read G1=1(1)", "", leavesReading(0)},

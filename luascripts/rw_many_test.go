@@ -12,10 +12,10 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// These tests show the cost of many readers. A server does nothing else while a script runs, so each call looks
-// at fifty of them at the most.
+// These tests show the cost of many readers. A server does nothing else while a script runs, so each call reads
+// at most fifty of them.
 
-// crowd makes a lock with alive living readers, and dead ones after them.
+// crowd creates a lock with alive living readers, followed by dead ones.
 func (l rw) crowd(alive, dead int) {
 	l.t.Helper()
 	l.clear()
@@ -48,15 +48,14 @@ func (l rw) calls() map[string]float64 {
 	return calls
 }
 
-// looks returns how many keys the scripts have looked at since the last CONFIG RESETSTAT, for
-// each script.
+// looks returns the number of keys that each script has read since the last CONFIG RESETSTAT.
 func (l rw) looks() (each float64) {
 	l.t.Helper()
 	calls := l.calls()
 	return (calls["pttl"] + calls["hscan"] + calls["del"]) / (calls["evalsha"] + calls["eval"])
 }
 
-// crowd makes the lock of c, times as large.
+// crowd creates the lock of c, with times as many readers.
 func (c manyCase) crowd(l rw, times int) {
 	l.t.Helper()
 	if strings.HasPrefix(c.name, "the last") {
@@ -69,9 +68,9 @@ func (c manyCase) crowd(l rw, times int) {
 // manyCase is one call on a lock with many readers.
 type manyCase struct {
 	name        string
-	alive, dead int // of 10,000
+	alive, dead int // in ten thousandths
 	run         func(l rw)
-	after       int64 // how many fields there are then; -1 is not checked
+	after       int64 // the number of fields afterward; -1 is not checked
 }
 
 func manyCases() []manyCase {
@@ -107,8 +106,8 @@ func manyCases() []manyCase {
 	}
 }
 
-// No call looks at more than some fifty readers, and a call that needs all of
-// them has looked at all of them when it returns.
+// No call reads more than about fifty readers, and a call that needs all of them has read all of
+// them when it returns.
 func TestRW_manyReaders(t *testing.T) {
 	l := rw{t, redistest.Start(t).Client(t), rwKeys}
 	for _, c := range manyCases() {
@@ -137,11 +136,11 @@ func TestRW_manyReaders(t *testing.T) {
 	}
 }
 
-// A writer that has seen only dead readers, and not all readers, has not seen that nobody reads.
+// A writer that has read only dead readers, and not all readers, has not established that there is no reader.
 func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		for _, dead := range []int{60, 1000} { // a small hash comes in one piece, a large one in pages
-			l.crowd(1, dead) // the latest come first, and a call looks at fifty
+		for _, dead := range []int{60, 1000} { // a small hash is returned as a whole, a large one in pages
+			l.crowd(1, dead) // the latest ones come first, and a call reads fifty
 			l.expect("write", l.asksToWrite("G1").Verdict, luascripts.Held)
 			if n := number(t, l.rdb, "HEXISTS", l.keys.Lock, owner("G100")); n != 1 {
 				t.Errorf("of %d dead ones, a living reader is gone", dead)
@@ -152,7 +151,7 @@ func TestRW_aLivingReaderBehindManyDead(t *testing.T) {
 	})
 }
 
-// A reader that leaves, and has seen only dead readers, and not all readers, does not free the lock.
+// A reader that leaves, and has read only dead readers and not all readers, does not free the lock.
 func TestReleaseRead_aLivingReaderBehindManyDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.crowd(1, 60)
@@ -163,10 +162,10 @@ func TestReleaseRead_aLivingReaderBehindManyDead(t *testing.T) {
 	})
 }
 
-// A writer that leaves, and has seen only dead readers, and not all readers, does not free the lock.
+// A writer that leaves, and has read only dead readers and not all readers, does not free the lock.
 func TestReleaseWrite_aLivingReaderBehindManyDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
-		for _, dead := range []int{60, 1000} { // a small hash comes in one piece, a large one in pages
+		for _, dead := range []int{60, 1000} { // a small hash is returned as a whole, a large one in pages
 			l.crowd(1, dead)
 			do(t, l.rdb, "HSET", l.keys.Lock, "mode", "write", owner("G1")+":write", "1")
 			l.stopsWriting("G1", luascripts.Done)
@@ -187,7 +186,7 @@ func TestReleaseWrite_aLivingReaderBehindManyDead(t *testing.T) {
 	})
 }
 
-// A writer that leaves, and has not seen all readers, does not shorten the lease of one that it has not seen.
+// A writer that leaves, and has not read all readers, does not shorten the lease of a reader that it has not read.
 func TestReleaseWrite_aLongerLeaseBehindManyDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, alive := range []int{1, 60} {
@@ -200,7 +199,7 @@ func TestReleaseWrite_aLongerLeaseBehindManyDead(t *testing.T) {
 	})
 }
 
-// A field that is left of a writer, as by hand, keeps no other writer out.
+// A leftover field of a writer, for example a manual one, keeps no other writer out.
 func TestRW_aFieldBesideTheDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G2=1() G9:write=1", long)
@@ -209,8 +208,8 @@ func TestRW_aFieldBesideTheDead(t *testing.T) {
 	})
 }
 
-// Processes crash, and others go on reading without a gap: the fields of the dead go with
-// the readers that leave, a few at a time.
+// Processes crash while others keep reading without a gap. The fields of the dead are removed by
+// readers that leave, a few at a time.
 func TestRW_theDeadDoNotStay(t *testing.T) {
 	l := rw{t, redistest.Start(t).Client(t), rwKeys}
 	l.crowd(50, 1000)
@@ -226,8 +225,8 @@ func TestRW_theDeadDoNotStay(t *testing.T) {
 	}
 }
 
-// A reader that holds the lock very often costs the server no more for each call: whether it enters, leaves or renews, or
-// another client looks at it.
+// A reader with very many holds costs the server no more per call, whether it enters, leaves or renews, or another client
+// reads the lock.
 func TestRW_workOfManyHolds(t *testing.T) {
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
@@ -291,7 +290,7 @@ func TestRW_workOfManyHolds(t *testing.T) {
 	}
 }
 
-// TestRW_table prints what each thing costs the server, by the number of readers:
+// TestRW_table prints the server time of each operation, by the number of readers:
 // LEASEHOLD_TABLE=1 go test -run TestRW_table -v ./luascripts
 func TestRW_table(t *testing.T) {
 	if os.Getenv("LEASEHOLD_TABLE") == "" {

@@ -13,10 +13,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Redisson's clients share read/write locks with ours. These scripts do to the keys
-// of a lock what Redisson's do.
+// Redisson's clients share read/write locks with ours. These scripts change the keys of a lock as
+// Redisson's scripts do.
 
-// javaRead acquires the read lock, or re-enters it: nil, or the ms to wait.
+// javaRead acquires the read lock, or re-enters it. It returns nil, or the ms to wait.
 const javaRead = `
 local lock, leases = KEYS[1], ARGV[4] .. ':' .. ARGV[2] .. ':rwlock_timeout'
 local lease, owner, writer = ARGV[1], ARGV[2], ARGV[3]
@@ -32,8 +32,8 @@ redis.call('PEXPIRE', lock, math.max(redis.call('PTTL', lock), lease))
 return nil
 `
 
-// javaStopReading gives one hold back: nil if the caller does not read, 1 when the lock is free
-// now, otherwise 0.
+// javaStopReading releases one hold. It returns nil if the caller does not read, 1 if the lock is
+// now free, and otherwise 0.
 const javaStopReading = `
 local lock, prefix, channel = KEYS[1], ARGV[2], ARGV[3]
 local owner = ARGV[1]
@@ -65,7 +65,7 @@ redis.call('PUBLISH', channel, '0')
 return 1
 `
 
-// javaWrite acquires the write lock, or re-enters it: nil, or the ms to wait.
+// javaWrite acquires the write lock, or re-enters it. It returns nil, or the ms to wait.
 const javaWrite = `
 local lock, lease, writer = KEYS[1], ARGV[1], ARGV[2]
 local mode = redis.call('HGET', lock, 'mode')
@@ -82,8 +82,8 @@ end
 return redis.call('PTTL', lock)
 `
 
-// javaStopWriting gives one hold back: nil if the caller does not write, 1 when it was the last,
-// otherwise 0. It tells no waiter if the owner reads on.
+// javaStopWriting releases one hold. It returns nil if the caller does not write, 1 if it was the
+// last one, and otherwise 0. It notifies no waiter if the owner continues to read.
 const javaStopWriting = `
 local lock, lease, writer, channel = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local mode = redis.call('HGET', lock, 'mode')
@@ -102,7 +102,7 @@ end
 return 1
 `
 
-// javaRenewsReading renews the lease of a thread that reads.
+// javaRenewsReading renews the lease of a reading thread.
 const javaRenewsReading = `
 local lock, lease, owner, prefix = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local holds = redis.call('HGET', lock, owner)
@@ -112,7 +112,7 @@ redis.call('PEXPIRE', lock, lease)
 return 1
 `
 
-// withRWPeers runs a test on a real server alone, as withPeers does.
+// withRWPeers runs a test on a real server only, like withPeers.
 func withRWPeers(t *testing.T, f func(t *testing.T, l rw)) {
 	f(t, rw{t, redistest.Start(t).Client(t), rwKeys})
 }
@@ -125,13 +125,13 @@ func (l rw) java(script string, args ...string) (nothing bool) {
 
 func millis(d time.Duration) string { return fmt.Sprint(d.Milliseconds()) }
 
-// javaReads reports whether a thread of Redisson reads now.
+// javaReads reports whether a thread of Redisson acquires the read lock.
 func (l rw) javaReads(name string, lease time.Duration) bool {
 	l.t.Helper()
 	return l.java(javaRead, millis(lease), owner(name), owner(name)+":write", l.keys.LeasePrefix)
 }
 
-// javaWrites reports whether a thread of Redisson writes now.
+// javaWrites reports whether a thread of Redisson acquires the write lock.
 func (l rw) javaWrites(name string, lease time.Duration) bool {
 	l.t.Helper()
 	return l.java(javaWrite, millis(lease), owner(name)+":write")
@@ -151,8 +151,8 @@ func (l rw) javaStopsWriting(name string) {
 	}
 }
 
-// A reader of Redisson that leaves looks for the leases of all others: it must find
-// ours, and not delete the lock.
+// A reader of Redisson that leaves reads the leases of all others. It must find ours, and not
+// delete the lock.
 func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		for name, tagged := range map[string]string{"orders": "{orders}", "a:b": "{a:b}", "{eu}:x": "{eu}:x"} {
@@ -193,7 +193,7 @@ func TestRWPeers_theirsLeaveOursRead(t *testing.T) {
 	})
 }
 
-// Ours leave, in any order, and do not delete the lock while readers of Redisson read on.
+// Our readers leave in any order, and do not delete the lock while readers of Redisson continue.
 func TestRWPeers_oursLeaveTheirsRead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
@@ -216,8 +216,8 @@ func TestRWPeers_oursLeaveTheirsRead(t *testing.T) {
 	})
 }
 
-// The dead of either side keep no owner waiting: the last living reader, of whichever side, deletes
-// the lock.
+// Dead readers of either side keep no owner waiting. The last living reader, of either side,
+// deletes the lock.
 func TestRWPeers_dead(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		for _, last := range []string{"G1", "J1"} {
@@ -251,8 +251,8 @@ func TestRWPeers_dead(t *testing.T) {
 	})
 }
 
-// Writers exclude each other and all readers, on either side, also while they read
-// and after they stopped writing.
+// Writers exclude each other and all readers, on either side, even while they read and after they
+// stopped writing.
 func TestRWPeers_writers(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		others := func(what string, read bool) {
@@ -271,7 +271,7 @@ func TestRWPeers_writers(t *testing.T) {
 				t.Errorf("%s: another may write; the lock is %q", what, l.state())
 			}
 		}
-		// Theirs.
+		// Redisson's.
 		for range 2 {
 			if !l.javaWrites("J1", long) {
 				t.Fatal("J1 may not write")
@@ -301,7 +301,8 @@ func TestRWPeers_writers(t *testing.T) {
 	})
 }
 
-// A reader of Redisson that renews its lease shortens the hash to it. The next renewal of ours, whose lease is longer, makes up for that.
+// A reader of Redisson that renews its lease shortens the expiry of the hash. The next renewal of our reader, whose lease is
+// longer, extends it again.
 func TestRWPeers_theirsShortenOurs(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		const theirs, ours = 30 * time.Second, time.Hour
@@ -316,7 +317,7 @@ func TestRWPeers_theirsShortenOurs(t *testing.T) {
 	})
 }
 
-// Redisson does not know of an intent, and ignores it; ours wait behind it.
+// Redisson ignores an intent; ours wait behind it.
 func TestRWPeers_intent(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		if !l.javaReads("J1", long) {
@@ -341,14 +342,14 @@ func TestRWPeers_intent(t *testing.T) {
 	})
 }
 
-// Redisson does not know of a turn: its readers and writers enter when they could without
-// one, and ours claim the next.
+// Redisson ignores a reservation. Its readers and writers enter as they would without one, and ours
+// make the next reservation.
 func TestRWPeers_reservation(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		waits := func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, waiterTimeout }
 		l.turn("G5 5m 1m", long)
 		l.expect("a writer of ours", l.asksToWrite("G1").Verdict, luascripts.Held)
-		l.stopsWriting("G1", luascripts.Gone) // it gives up
+		l.stopsWriting("G1", luascripts.Gone) // it stops waiting
 		if !l.javaReads("J1", long) {
 			t.Error("a reader of Redisson waits for our turn")
 		}
@@ -372,8 +373,8 @@ func TestRWPeers_reservation(t *testing.T) {
 	})
 }
 
-// Clients of the version before, which gave each hold of a reader a key of its own, share the lock during a rolling
-// deployment. testdata/perhold has their scripts.
+// Clients of the previous version, which had a separate key for each hold of a reader, share the lock during a
+// rolling deployment. testdata/perhold has their scripts.
 
 func (l rw) former(script string, keys []string, args ...string) rueidis.RedisMessage {
 	l.t.Helper()
@@ -384,7 +385,7 @@ func (l rw) former(script string, keys []string, args ...string) rueidis.RedisMe
 	return eval(l.t, l.rdb, string(text), keys, args...)
 }
 
-// formerReads makes a client of that version read want times.
+// formerReads makes a client of that version acquire the read lock want times.
 func (l rw) formerReads(name string, want int, lease time.Duration) {
 	l.t.Helper()
 	m := l.former("rw_read_acquire", []string{l.keys.Lock, l.keys.Intent, l.keys.Reservation, l.keys.Never}, owner(name), millis(lease), strconv.Itoa(want), "", "0", "1", l.keys.LeasePrefix, "0")
@@ -409,7 +410,7 @@ func (l rw) formerRenews(name string, holds int, lease time.Duration) {
 	}
 }
 
-// formerWrites returns for how long a writer of that version would have to wait, 0 if it writes now.
+// formerWrites returns how long a writer of that version would have to wait, or 0 if it now writes.
 func (l rw) formerWrites(name string) time.Duration {
 	l.t.Helper()
 	m := l.former("rw_write_acquire", []string{l.keys.Lock, l.keys.Intent, l.keys.Reservation, l.keys.Never}, owner(name), millis(lease), "1", "0", "0", l.keys.LeasePrefix)
@@ -431,7 +432,7 @@ func (l rw) formerStopsWriting(name string) {
 	}
 }
 
-// However often a reader of one version reads, those of the other see its lease, and no writer of either enters.
+// However often a reader of one version reads, readers of the other one detect its lease, and no writer of either version enters.
 func TestRWPeers_formerVersion(t *testing.T) {
 	withRWPeers(t, func(t *testing.T, l rw) {
 		noWriter := func(what string, left time.Duration) {

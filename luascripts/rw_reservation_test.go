@@ -13,12 +13,12 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// turnTime is how long a turn keeps writers out.
+// turnTime is how long a reservation keeps writers out.
 const turnTime = 100 * time.Millisecond
 
-// turn makes a turn by hand: its reader, how long that has waited, and how long ago the turn began, such
-// as "G5 10m 1m". "G5 10m -" has not begun, "G5 10m out" has not either and waits for the writer that
-// may pass, and "- - 1m" has no reader any more. It lives for d.
+// turn sets a reservation manually: its reader, how long that reader has waited, and how long ago the
+// reservation took effect, such as "G5 10m 1m". "G5 10m -" has not taken effect. Neither has "G5 10m
+// out", which waits for the writer that may pass. "- - 1m" has no reader any more. It lives for d.
 func (l rw) turn(turn string, d time.Duration) {
 	l.t.Helper()
 	words := strings.Fields(turn)
@@ -47,7 +47,7 @@ func (l rw) turn(turn string, d time.Duration) {
 	l.ends(l.keys.Reservation, d)
 }
 
-// turned returns the turn, in the form of turn, "" if there is none. Times are cut down to minutes.
+// turned returns the reservation in the form of turn, or "" if there is none. Times are rounded down to minutes.
 func (l rw) turned() string {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "GET", l.keys.Reservation)
@@ -77,7 +77,7 @@ func (l rw) turned() string {
 	return strings.Join(words, " ")
 }
 
-// G1, which has been waiting for five minutes, asks to read. All keys live long.
+// G1, which has been waiting for five minutes, sends a read request. All keys live long.
 func TestReservation_aReaderRequests(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
@@ -87,8 +87,8 @@ func TestReservation_aReaderRequests(t *testing.T) {
 			turn          string
 			waiterTimeout time.Duration
 			verdict       luascripts.Verdict
-			after         string        // the turn
-			life          time.Duration // of the turn
+			after         string        // the reservation afterward
+			life          time.Duration // the TTL of the reservation
 		}{
 			{"another writes", "write G2:write=1", "", "", waiterTimeout, luascripts.Held, "G1 5m out", waiterTimeout},
 			{"another writes, and it does not wait", "write G2:write=1", "", "", 0, luascripts.Held, "", 0},
@@ -116,7 +116,7 @@ func TestReservation_aReaderRequests(t *testing.T) {
 				l.held(c.before, long)
 				l.intent(c.intent, long)
 				l.turn(c.turn, long)
-				for range 2 { // the second copy finds it done
+				for range 2 { // the second copy has no further effect
 					got := l.asksToRead("G1", func(q *luascripts.Request) {
 						q.Writer, q.Waited, q.WaiterTimeout = owner("G1"), 5*time.Minute, c.waiterTimeout
 					})
@@ -133,8 +133,9 @@ func TestReservation_aReaderRequests(t *testing.T) {
 	})
 }
 
-// The writer that passed a reader has ended without a release, as at the end of its lease. G1, which has been waiting for
-// five minutes, asks to read before the next writer asks: its request begins the turn.
+// The writer that passed a reader has ended without a release, for example because its lease expired. G1, which has been
+// waiting for five minutes, sends a read request before the next writer's request. Its request makes the reservation take
+// effect.
 func TestReservation_aReaderBeginsTheTurn(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct{ name, intent, turn, after string }{
@@ -151,13 +152,13 @@ func TestReservation_aReaderBeginsTheTurn(t *testing.T) {
 					began := time.Now()
 					var replies []luascripts.Verdict
 					var turns []string
-					for range 2 { // the second copy finds it done
+					for range 2 { // the second copy has no further effect
 						replies = append(replies, l.asksToRead("G1", func(q *luascripts.Request) { q.Waited, q.WaiterTimeout = 5*time.Minute, waiterTimeout }).Verdict)
 						turns = append(turns, l.turned())
 					}
 					left := pttl(t, l.rdb, l.keys.Reservation)
 					if time.Since(began) >= turnTime-2*time.Millisecond {
-						continue // the turn may be over already
+						continue // the reservation may have expired
 					}
 					if want := []luascripts.Verdict{luascripts.Done, luascripts.Done}; !slices.Equal(replies, want) {
 						t.Errorf("replies: %v, want %v", replies, want)
@@ -173,7 +174,7 @@ func TestReservation_aReaderBeginsTheTurn(t *testing.T) {
 	})
 }
 
-// G1, which has been waiting for five minutes, asks to write.
+// G1, which has been waiting for five minutes, sends a write request.
 func TestReservation_aWriterRequests(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct {
@@ -183,7 +184,7 @@ func TestReservation_aWriterRequests(t *testing.T) {
 			verdict      luascripts.Verdict
 			left         time.Duration
 			storedIntent string
-			after        string // the turn, if it is another
+			after        string // the reservation, if it has changed
 		}{
 			{"a reader waits, and no writer has passed it", "", "G5 10m -", luascripts.Done, 0, "", "G5 10m out"},
 			{"the turn of a reader", "", "G5 10m 1m", luascripts.Held, time.Minute, "G1 5m", ""},
@@ -245,7 +246,7 @@ func TestReservation_aWriterLeaves(t *testing.T) {
 					_, err := luascripts.ReleaseWrite(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
 					got, left := l.turned(), pttl(t, l.rdb, l.keys.Reservation)
 					if time.Since(began) >= turnTime-2*time.Millisecond {
-						continue // the turn may be over already
+						continue // the reservation may have expired
 					}
 					if err != nil || got != c.after {
 						t.Errorf("the turn is %q, %v, want %q", got, err, c.after)
@@ -327,7 +328,7 @@ func TestReservation(t *testing.T) {
 			first := l.asksToRead("G5", since(3*time.Minute)).Verdict
 			second := l.asksToRead("G6", since(2*time.Minute)).Verdict
 			if time.Since(began) >= turnTime-2*time.Millisecond {
-				continue // the turn may have been over, see TestReservation_ofTheDead
+				continue // the reservation may have expired, see TestReservation_ofTheDead
 			}
 			l.expect("a writer that comes back", again, luascripts.Held)
 			l.expect("a reader", first, luascripts.Done)
@@ -335,7 +336,7 @@ func TestReservation(t *testing.T) {
 			break
 		}
 
-		l.turn("- - 1m", waiterTimeout)                                               // it began a while ago
+		l.turn("- - 1m", waiterTimeout)                                               // it took effect a while ago
 		l.expect("a newcomer", l.asksToRead("G7", since(0)).Verdict, luascripts.Held) // 3
 		l.expect("the writer", l.asksToWrite("G2", since(4*time.Minute)).Verdict, luascripts.Held)
 
@@ -345,7 +346,7 @@ func TestReservation(t *testing.T) {
 		l.expect("the writer", l.asksToWrite("G2", since(4*time.Minute)).Verdict, luascripts.Done)
 		l.expect("the newcomer", l.asksToRead("G7", since(0)).Verdict, luascripts.Held)
 		l.stopsWriting("G2", luascripts.Done)
-		l.stopsReading("G7", luascripts.Gone) // it gives up
+		l.stopsReading("G7", luascripts.Gone) // it stops waiting
 		l.expect("a writer", l.asksToWrite("G1").Verdict, luascripts.Done)
 		l.stopsWriting("G1", luascripts.Done)
 		if all := contents(t, l.rdb); all != "" {
@@ -354,7 +355,7 @@ func TestReservation(t *testing.T) {
 	})
 }
 
-// A reader dies while it waits. Its turn keeps writers out once, for a moment.
+// A reader dies while it waits. Its reservation keeps writers out once, for a moment.
 func TestReservation_ofTheDead(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	for name, ends := range map[string]func(l rw){
@@ -378,8 +379,9 @@ func TestReservation_ofTheDead(t *testing.T) {
 	}
 }
 
-// A writer dies, whose lease ends then. A reader that waits lets one writer pass, not one after the
-// other as they die. proof/model/rw.pml found it: three writers passed one reader.
+// A writer dies, and its lease expires. A waiting reader lets one writer pass, but not several, one
+// after the other, as they die. proof/model/rw.pml found this case: three writers passed one
+// reader.
 func TestReservation_writersThatDie(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		since := func(d time.Duration) func(*luascripts.Request) {
@@ -403,13 +405,13 @@ func TestReservation_writersThatDie(t *testing.T) {
 						l.expect("the writer", l.asksToWrite("G1", since(10*time.Minute)).Verdict, luascripts.Done)
 					}
 
-					do(t, l.rdb, "DEL", l.keys.Lock) // the lease of G1 ends
+					do(t, l.rdb, "DEL", l.keys.Lock) // the lease of G1 expires
 					began := time.Now()
 					second := l.asksToWrite("G2", since(4*time.Minute)).Verdict
 					third := l.asksToWrite("G3", since(3*time.Minute)).Verdict
 					reader := l.asksToRead("G5", since(5*time.Minute)).Verdict
 					if time.Since(began) >= turnTime-2*time.Millisecond {
-						continue // the turn may have been over
+						continue // the reservation may have expired
 					}
 					l.expect("the second writer", second, luascripts.Held)
 					l.expect("the third writer", third, luascripts.Held)
@@ -425,7 +427,7 @@ func TestReservation_writersThatDie(t *testing.T) {
 	})
 }
 
-// A damaged turn keeps no writer waiting; the next reader replaces it.
+// A damaged reservation keeps no writer waiting, and the next reader replaces it.
 func TestReservation_foreign(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{

@@ -15,13 +15,13 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The owners in these tests are called G1 and so on if they are ours, J1 if they
-// are Redisson's.
+// The owners in these tests are called G1 and so on if they are ours, and J1 if they are
+// Redisson's.
 
 var rwKeys = rwKeysOf("orders", "{orders}")
 
-// rwKeysOf returns the keys of a lock of this name; tagged is the name in braces if
-// it has none of its own.
+// rwKeysOf returns the keys of a lock with this name. tagged is the name in braces, unless the name
+// contains braces.
 func rwKeysOf(name, tagged string) luascripts.Keys {
 	return luascripts.Keys{
 		Lock:    name,
@@ -36,7 +36,7 @@ func rwKeysOf(name, tagged string) luascripts.Keys {
 	}
 }
 
-// rw is a read/write lock on a server, and words for what happens to it.
+// rw is a read/write lock on a server, with methods for the events of the tests.
 type rw struct {
 	t    *testing.T
 	rdb  rueidis.Client
@@ -57,9 +57,9 @@ func (l rw) lease(name string, n int) string {
 	return fmt.Sprintf("%s:%s:rwlock_timeout:%d", l.keys.LeasePrefix, owner(name), n)
 }
 
-// held makes a lock by hand, such as "write G1:write=2 G2=1(1)" or
-// "read G1=2(*) G3=1()": the mode, the writer, the readers, how often, and which of
-// a reader's leases there are. All keys expire after d.
+// held creates a lock manually, such as "write G1:write=2 G2=1(1)" or "read G1=2(*) G3=1()": the
+// mode, the writer, the readers, their hold counts, and which leases of a reader exist. All keys
+// expire after d.
 func (l rw) held(state string, d time.Duration) {
 	l.t.Helper()
 	for i, part := range strings.Fields(state) {
@@ -91,7 +91,7 @@ func (l rw) held(state string, d time.Duration) {
 	}
 }
 
-// ends makes a key expire after d, if d is not persist.
+// ends makes a key expire after d, unless d is persist.
 func (l rw) ends(key string, d time.Duration) {
 	l.t.Helper()
 	if d > 0 {
@@ -117,7 +117,7 @@ func (l rw) dies(names ...string) {
 	}
 }
 
-// state returns the lock in the form of held: the writer first, then the readers.
+// state returns the lock in the form of held, with the writer first.
 func (l rw) state() string {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "HGETALL", l.keys.Lock)
@@ -139,7 +139,7 @@ func (l rw) state() string {
 	return strings.Join(append(append(strings.Fields(fields["mode"]), writers...), readers...), " ")
 }
 
-// leases returns the numbers of the leases that name has, * for the one of all its holds.
+// leases returns the numbers of the leases that name has, or * for the lease of all its holds.
 func (l rw) leases(name, count string) string {
 	l.t.Helper()
 	var all []string
@@ -155,8 +155,8 @@ func (l rw) leases(name, count string) string {
 	return strings.Join(all, ",")
 }
 
-// intent sets an intent: a writer has been waiting for a while, and counts as alive for d more.
-// "G5 10s" has been waiting for 10 s.
+// intent sets an intent of a writer that has been waiting for a while, and counts as alive for d
+// more. "G5 10s" has been waiting for 10 s.
 func (l rw) intent(intent string, d time.Duration) {
 	l.t.Helper()
 	name, waited, ok := strings.Cut(intent, " ")
@@ -171,8 +171,8 @@ func (l rw) intent(intent string, d time.Duration) {
 	l.ends(l.keys.Intent, d)
 }
 
-// storedIntent returns the intent, in the form of intent, "" if there is none. Times are cut down to
-// minutes.
+// storedIntent returns the intent in the form of intent, or "" if there is none. Times are rounded
+// down to minutes.
 func (l rw) storedIntent() string {
 	l.t.Helper()
 	m := do(l.t, l.rdb, "GET", l.keys.Intent)
@@ -248,14 +248,14 @@ func TestAcquireRead(t *testing.T) {
 		for _, c := range []struct {
 			name    string
 			before  string
-			lease   time.Duration // of all keys that are there before
+			lease   time.Duration // the lease of all existing keys
 			intent  string
 			want    int
-			ask     time.Duration // the lease asked for
+			ask     time.Duration // the requested lease
 			writer  string
 			first   bool // do not yield
 			verdict luascripts.Verdict
-			left    time.Duration // in the reply, if it is refused
+			left    time.Duration // in the reply, if it is rejected
 			after   string
 			ours    time.Duration // the caller's lease
 			hash    time.Duration // the lease of the hash
@@ -274,7 +274,7 @@ func TestAcquireRead(t *testing.T) {
 			{"reentry into what others read", "read G2=1(1)", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G2=1(1)", 0, long},
 			{"reentry of the dead", "read G1=1()", long, "", 2, lease, "", false, luascripts.Gone, 0, "read G1=1()", 0, long},
 			{"the dead anew", "read G1=3()", lease, "", 1, long, "", false, luascripts.Done, 0, "read G1=1(1)", long, long},
-			{"a count that is too large", "read G1=3(*)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long}, // the third is deleted
+			{"a count that is too large", "read G1=3(*)", long, "", 2, lease, "", false, luascripts.Done, 0, "read G1=2(*)", long, long}, // the third one is deleted
 			{"another writes", "write G2:write=1", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1", 0, long},
 			{"another writes for ever", "write G2:write=1", persist, "", 1, lease, "", false, luascripts.Held, luascripts.NoExpiry, "write G2:write=1", 0, persist},
 			{"another writes and reads", "write G2:write=1 G2=1(1)", long, "", 1, lease, "", false, luascripts.Held, long, "write G2:write=1 G2=1(1)", 0, long},
@@ -301,7 +301,7 @@ func TestAcquireRead(t *testing.T) {
 					q.Writer = owner(c.writer)
 				}
 				var first string
-				for range 2 { // the second copy finds it done
+				for range 2 { // the second copy has no further effect
 					got, err := luascripts.AcquireRead(t.Context(), l.rdb, l.keys, q)
 					check(t, "reply", got.Verdict, c.verdict, err)
 					about(t, "left", got.Left, c.left)
@@ -339,13 +339,13 @@ func TestAcquireWrite(t *testing.T) {
 		for _, c := range []struct {
 			name          string
 			before        string
-			lease         time.Duration // of all keys that are there before
-			intent        string        // of a waiting writer; the caller has been waiting for 5 minutes
+			lease         time.Duration // the lease of all existing keys
+			intent        string        // the intent of a waiting writer; the caller has been waiting for 5 minutes
 			want          int
-			ask           time.Duration // the lease asked for
+			ask           time.Duration // the requested lease
 			waiterTimeout time.Duration
 			verdict       luascripts.Verdict
-			left          time.Duration // in the reply, if it is refused
+			left          time.Duration // in the reply, if it is rejected
 			after         string
 			hash          time.Duration // the lease of the hash
 			storedIntent  string
@@ -424,7 +424,7 @@ func TestAcquireWrite(t *testing.T) {
 	})
 }
 
-// withoutIntent is contents without the intent, whose text has a time in it.
+// withoutIntent returns contents without the intent, whose text contains a time.
 func withoutIntent(contents string) string {
 	lines := strings.SplitAfter(contents, "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, rwKeys.Intent) }), "")
@@ -436,7 +436,7 @@ func TestReleaseRead(t *testing.T) {
 		for _, c := range []struct {
 			name     string
 			before   string
-			ours     time.Duration // the caller's lease; the hash has the longest, that of others
+			ours     time.Duration // the caller's lease; the hash has the longest lease, that of the others
 			others   time.Duration
 			leave    int
 			verdict  luascripts.Verdict
@@ -475,7 +475,7 @@ func TestReleaseRead(t *testing.T) {
 				var first string
 				want, notified := c.verdict, []string(nil)
 				if c.notified {
-					notified = []string{l.keys.Channel + " 0"} // Redisson's peers only understand numbers
+					notified = []string{l.keys.Channel + " 0"} // Redisson's clients only understand numbers
 				}
 				for range 2 {
 					got, err := luascripts.ReleaseRead(t.Context(), l.rdb, l.keys, owner("G1"), c.leave)
@@ -502,7 +502,7 @@ func TestReleaseRead(t *testing.T) {
 	})
 }
 
-// A hold that is given back does not end the lease, whichever hold asked for it.
+// Releasing one hold does not end the lease, whichever hold requested it.
 func TestReleaseRead_inPartKeepsTheLease(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G1=3(1,2,3)", long)
@@ -522,7 +522,7 @@ func TestReleaseWrite(t *testing.T) {
 		for _, c := range []struct {
 			name         string
 			before       string
-			reading      time.Duration // the lease of the owner's reading; that of its writing is long
+			reading      time.Duration // the lease of the owner's read holds; the lease of its write holds is long
 			intent       string
 			leave        int
 			verdict      luascripts.Verdict
@@ -592,8 +592,8 @@ func TestReleaseWrite(t *testing.T) {
 	})
 }
 
-// Keys and values are right byte for byte, for names of all kinds: Redisson's peers look for
-// the same ones.
+// Keys and values are correct byte for byte, for all kinds of names, because Redisson's clients
+// expect the same ones.
 func TestRW_bytes(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, tagged := range map[string]string{
@@ -673,7 +673,7 @@ func TestRenewRW(t *testing.T) {
 		add("written", "write G1:write=1", 20*time.Second, luascripts.Gone, luascripts.Done)
 		add("both", "write G1:write=1 G1=2(*)", 20*time.Second, luascripts.Done, luascripts.Done)
 		add("deleted by hand", "read G1=2(*)", 20*time.Second, luascripts.Gone, luascripts.Gone)
-		do(t, l.rdb, "DEL", "deleted by hand") // the leases are still there
+		do(t, l.rdb, "DEL", "deleted by hand") // the leases still exist
 		do(t, l.rdb, "SET", "foreign", "x")
 		add("foreign", "", 0, luascripts.Foreign, luascripts.Foreign)
 		before := strings.ReplaceAll(contents(t, l.rdb), "*", "") // persisted keys get an expiry again
@@ -704,7 +704,7 @@ func TestRenewRW(t *testing.T) {
 		for key, want := range map[string]time.Duration{
 			named("mine").lease("G1", 2):   long,
 			named("shared").lease("G1", 2): long,
-			named("shared").lease("G2", 1): 20 * time.Second, // other readers are not kept alive
+			named("shared").lease("G2", 1): 20 * time.Second, // leases of other readers are not extended
 			named("longer").lease("G1", 2): 20 * time.Minute,
 			named("half").lease("G1", 1):   20 * time.Second,
 			named("dead").lease("G2", 1):   20 * time.Second,
@@ -795,7 +795,7 @@ func TestForceRW(t *testing.T) {
 	})
 }
 
-// Readers with more holds than Lua can pass to one command are removed, too.
+// Readers with more holds than Lua can pass to one command are removed as well.
 func TestForceRW_manyHolds(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		words := []string{"HSET", l.keys.Lock, "mode", "read"}
@@ -834,7 +834,7 @@ func TestForceRW_writerEnters(t *testing.T) {
 	})
 }
 
-// A writer beside many reads of its owner whose leases have expired is removed, too.
+// A writer with many read holds of the same owner whose leases have expired is removed as well.
 func TestForceRW_writerBesideManyDead(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, dead := range []int{49, 50, 120} {
@@ -853,8 +853,8 @@ func TestForceRW_writerBesideManyDead(t *testing.T) {
 	})
 }
 
-// Of a reader with very many holds, the keys of the latest 256 are deleted, down to the first that is missing. The others
-// expire: the server does nothing else in the meantime.
+// For a reader with very many holds, the keys of the latest 256 are deleted, down to the first one that is missing. The
+// others expire, because the server does nothing else while a script runs.
 func TestForceRW_boundedHolds(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for _, c := range []struct{ missing, stays int }{{0, 44}, {100, 99}} {
@@ -876,7 +876,7 @@ func TestForceRW_boundedHolds(t *testing.T) {
 	})
 }
 
-// A number of holds that no caller made does not keep the server at work.
+// A hold count that no caller created does not keep the server busy.
 func TestRW_hugeCount(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		const count = "30000000"
@@ -900,8 +900,8 @@ func TestRW_hugeCount(t *testing.T) {
 	})
 }
 
-// 1: G1 writes. 2: it reads too. 3: it stops writing; readers are notified, and enter
-// at once; writers do not. 4: all stop reading, and the last of them tells the waiters.
+// 1: G1 writes. 2: It also reads. 3: It stops writing; readers are notified and enter immediately,
+// and writers do not. 4: All stop reading, and the last one notifies the waiters.
 func TestRW_downgrade(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		e := listen(t, l.rdb)
@@ -933,9 +933,9 @@ func TestRW_downgrade(t *testing.T) {
 	})
 }
 
-// 1: many read. 2: a writer waits, and readers that come later wait behind it, while
-// it asks in time. 3: an owner that reads may read once more. 4: the last of
-// the old readers leaves, the writer writes. 5: it stops; all enter.
+// 1: Many owners read. 2: A writer waits, and later readers wait behind it as long as it keeps
+// sending requests. 3: An owner that reads may read again. 4: The last of the old readers leaves,
+// and the writer writes. 5: It stops, and all enter.
 func TestRW_writerIsNotStarved(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.asksToRead("G1") // 1
@@ -958,7 +958,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 		l.stopsWriting("G5", luascripts.Done) // 5
 		l.expect("the newcomer", l.asksToRead("G3").Verdict, luascripts.Done)
 
-		// A writer that died waiting keeps readers waiting for its waiter timeout, and no longer.
+		// A writer that died while it waited keeps readers waiting for its waiter timeout, and no longer.
 		l.expect("another writer", l.asksToWrite("G6").Verdict, luascripts.Held)
 		if left := pttl(t, l.rdb, l.keys.Intent); left <= 0 || left > waiterTimeout {
 			t.Errorf("its intent lives for %v", left)
@@ -968,7 +968,7 @@ func TestRW_writerIsNotStarved(t *testing.T) {
 	})
 }
 
-// A damaged intent keeps no reader waiting; the next writer replaces it.
+// A damaged intent keeps no reader waiting, and the next writer replaces it.
 func TestRW_foreignIntents(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][][]string{
@@ -1010,8 +1010,8 @@ func TestRW_foreignIntents(t *testing.T) {
 	})
 }
 
-// Leases that were made to last by hand get an expiry again when their reader renews, and
-// keep the lock until then; a hash without an expiry does not.
+// Leases that were persisted manually get an expiry again when their reader renews, and keep the
+// lock until then. A hash without an expiry does not.
 func TestRW_persisted(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G1=1(1) G2=1(1)", long)
@@ -1038,7 +1038,7 @@ func TestRW_persisted(t *testing.T) {
 	})
 }
 
-// counters are fields of an application's own hash, and their values.
+// counters returns fields and values of an application's own hash.
 func counters(n int) (fields []string) {
 	for i := range n {
 		fields = append(fields, strconv.Itoa(i), "1")
@@ -1046,7 +1046,7 @@ func counters(n int) (fields []string) {
 	return fields
 }
 
-// A key that is no read/write lock does not change, whatever it is.
+// A key that is not a read/write lock does not change, whatever it is.
 func TestRW_foreignKeys(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		for name, make := range map[string][]string{
@@ -1103,7 +1103,7 @@ func TestRW_foreignKeys(t *testing.T) {
 	})
 }
 
-// A lease that ends soon may be that of a dead reader. So waiters are notified to look at it.
+// A lease that ends soon may belong to a dead reader, so waiters are notified to check.
 func TestReleaseRead_besideAShortLease(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.held("read G1=1(1) G2=1(1)", long)
@@ -1114,7 +1114,7 @@ func TestReleaseRead_besideAShortLease(t *testing.T) {
 	})
 }
 
-// The hash lives for as long as a reader may that was not looked at among many.
+// The hash lives as long as any of many readers may that was not read.
 func TestReleaseRead_besideMany(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		state := "read"
@@ -1134,7 +1134,7 @@ func TestReleaseRead_besideMany(t *testing.T) {
 	})
 }
 
-// A field among many that is no reader's counts for nothing.
+// Among many fields, a field that does not belong to a reader is ignored.
 func TestRW_strangeFields(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
 		l.crowd(20, 0)
@@ -1143,7 +1143,7 @@ func TestRW_strangeFields(t *testing.T) {
 	})
 }
 
-// With memory full, no owner can acquire the lock, and its holders can go on.
+// With full memory, no owner can acquire the lock, and its holders can continue.
 func TestRW_fullMemory(t *testing.T) {
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
@@ -1216,8 +1216,8 @@ type deniedRWCase struct {
 	call   func(l rw) error
 }
 
-// deniedRW denies a user one command after the other. An error means that nothing was
-// done: so the caller, G1, reads and writes as often as before. The lock always has an expiry.
+// deniedRW denies a user one command after the other. An error means that nothing was done, so the
+// caller, G1, has the same read and write holds as before. The lock always has an expiry.
 func deniedRW(t *testing.T, cases ...deniedRWCase) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -1289,11 +1289,11 @@ func TestRW_deniedCommands(t *testing.T) {
 		deniedRWCase{"stop waiting to write", "rw_write_release", "read G2=1(1)", "G1 5m", leavesWriting(0)},
 	)
 
-	// The keys of read leases can be denied alone, as their names differ.
+	// The keys of read leases can be denied separately, because their names differ.
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
 	some := rw{t, user(t, s, "some", "~"+rwKeys.Lock, "~"+rwKeys.Intent, "~"+rwKeys.Reservation, "~"+rwKeys.Never, "&*", "+@all"), rwKeys}
-	for _, before := range []string{"", "read G2=1()"} { // a dead one, as the leases of others may not be looked at
+	for _, before := range []string{"", "read G2=1()"} { // a dead one, because reading the leases of others may be denied
 		l.clear()
 		l.held(before, long)
 		if err := readsAs(1)(some); err == nil {
@@ -1302,7 +1302,7 @@ func TestRW_deniedCommands(t *testing.T) {
 		l.isNow(before)
 	}
 
-	// A reader that releases a part of its holds keeps all of them if its lease cannot be set.
+	// A reader that releases some of its holds keeps all of them if its lease cannot be set.
 	l.clear()
 	l.held("read G1=2(*)", long)
 	if err := leavesReading(1)(rw{t, denied(t, s, "set"), rwKeys}); err == nil {
@@ -1310,7 +1310,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	}
 	l.isNow("read G1=2(*)")
 
-	// A denied hint does not stop the rest of the script.
+	// A denied notification does not stop the rest of the script.
 	mute := rw{t, denied(t, s, "publish"), rwKeys}
 	l.clear()
 	l.held("read G1=1(1)", long)
@@ -1326,8 +1326,8 @@ func TestRW_deniedCommands(t *testing.T) {
 		t.Errorf("left behind:\n%s", all)
 	}
 
-	// A denial is no verdict about the lock, and one denied lock does not end
-	// the other renewals of its batch.
+	// A denial says nothing about the lock, and one denied lock does not fail the other renewals of
+	// its batch.
 	l.held("read G1=1(1)", long)
 	deniedKeys := rwKeysOf("denied", "{denied}")
 	batch := []luascripts.Renewal{{Keys: &deniedKeys, Owner: owner("G1")}, {Keys: &rwKeys, Owner: owner("G1")}}
@@ -1348,7 +1348,7 @@ func TestRW_deniedCommands(t *testing.T) {
 	}
 }
 
-// The scripts are sent again to a server that forgot them.
+// The scripts are sent again to a server that has lost them.
 func TestRW_noScript(t *testing.T) {
 	s := redistest.Start(t)
 	l := rw{t, s.Client(t), rwKeys}
@@ -1382,7 +1382,7 @@ func TestRW_noScript(t *testing.T) {
 	}
 }
 
-// Every answer of a broken peer is an error and not a lock.
+// Any reply of a broken server is an error, not a grant.
 func FuzzRWReplies(f *testing.F) {
 	for _, s := range []string{
 		"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":-1\r\n", ":-3\r\n", ":-4\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n:-2\r\n", "*2\r\n:1\r\n:1\r\n", "-ERR x\r\n", "+OK\r\n",
@@ -1418,7 +1418,8 @@ func FuzzRWReplies(f *testing.F) {
 	})
 }
 
-// What each script of a read/write lock does at the very end of a lease, an intent or a reservation, and which keys it keeps how long.
+// Transcript of the scripts of a read/write lock at the exact end of a lease, an intent or a reservation, including the TTLs of
+// its keys.
 func TestRW_transcript(t *testing.T) {
 	play(t, `
 		# a writer, its reentry, and who waits
@@ -1733,7 +1734,7 @@ func TestRW_transcript(t *testing.T) {
 		HGETALL l = [$a:1 2 mode read]
 		without
 	`)
-	// Of many readers that are dead, fifty are removed at a time, and a living one keeps writers out.
+	// Of many dead readers, fifty are removed at a time, and a living one keeps writers out.
 	many := `
 		HSET l mode read $a:1 1
 		SET b:$a:1:rwlock_timeout:1 1 PX 5000

@@ -28,10 +28,10 @@ type script struct {
 	sha  string
 }
 
-// loaded has the texts of all scripts, by their digests.
+// loaded has the texts of all scripts, by digest.
 var loaded sync.Map
 
-// load makes a script of <name>.lua and the files that it includes.
+// load builds a script from <name>.lua and the files that it includes.
 func load(name string) *script {
 	s := newScript(name, assemble(name, map[string]bool{}))
 	loaded.Store(s.sha, s.text)
@@ -43,8 +43,8 @@ func newScript(name, text string) *script {
 	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// includes begins the line of a header that names the files whose functions the script uses. later
-// begins the line that names those whose functions it seldom uses.
+// includes is the prefix of the header line that names the files whose functions the script uses.
+// later is the prefix of the line that names the files whose functions it rarely uses.
 const (
 	includes = "-- include: "
 	later    = "-- later: "
@@ -90,7 +90,7 @@ func read(file string) string {
 	return string(text)
 }
 
-// listed returns the files that the line of a header lists which begins with word.
+// listed returns the files in the header line that starts with word.
 func listed(text, word string) (files []string) {
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "--") {
@@ -105,7 +105,7 @@ func listed(text, word string) (files []string) {
 	return files
 }
 
-// exec runs s by its digest, and by its text where the server does not know it. rdb can be a client or one connection.
+// exec runs s by its digest, or by its text if the server has not loaded it. rdb can be a client or one connection.
 func (s *script) exec(ctx context.Context, rdb rueidis.CoreClient, keys, args []string) rueidis.RedisResult {
 	w := words{keys, args}
 	reply := rdb.Do(ctx, s.command(rdb, &w, false))
@@ -115,8 +115,9 @@ func (s *script) exec(ctx context.Context, rdb rueidis.CoreClient, keys, args []
 	return reply
 }
 
-// execAll runs n calls in one pipeline, as exec does; fill puts the words of the i-th into w, and returns its script. A call
-// that the server does not know costs one more round trip: rueidis' own ExecMulti would load the script on every node at every call.
+// execAll runs n calls in one pipeline, as exec does. fill puts the words of the i-th call into w, and returns its script. A call
+// whose script is not loaded requires one more round trip. rueidis' own ExecMulti would load the script on every node at every
+// call.
 func execAll(ctx context.Context, rdb rueidis.CoreClient, n int, fill func(i int, w *words) *script) []rueidis.RedisResult {
 	if n == 1 {
 		w := unusedWords.Get().(*words)
@@ -171,18 +172,18 @@ func (s *script) command(rdb rueidis.CoreClient, w *words, text bool) rueidis.Co
 	return rdb.B().Evalsha().Sha1(s.sha).Numkeys(n).Key(w.keys...).Arg(w.args...).Build()
 }
 
-// isUnknown reports whether the server does not know the script of a call.
+// isUnknown reports whether the server has not loaded the script of a call.
 func isUnknown(reply rueidis.RedisResult) bool {
 	e, refused := rueidis.IsRedisErr(reply.Error())
 	return refused && e.IsNoScript()
 }
 
-// words are the keys and the arguments of one call. They are memory to be used again.
+// words has the keys and the arguments of one call. It is reused.
 type words struct{ keys, args []string }
 
 var unusedWords = sync.Pool{New: func() any { return new(words) }}
 
-// done has w used again. The command that was built has a copy of the words.
+// done makes w available for reuse. The command that was built has a copy of the words.
 func (w *words) done() {
 	clear(w.keys)
 	clear(w.args)
@@ -204,7 +205,7 @@ func bit(b bool) string {
 // ms returns d in the form that scripts take.
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// texts has the latest of the durations that are the same in many commands.
+// texts caches the texts of the latest durations, because many commands use the same ones.
 var texts [64]atomic.Pointer[durationText]
 
 type durationText struct {
@@ -212,7 +213,7 @@ type durationText struct {
 	text string
 }
 
-// settingMs is ms for a duration that is a setting, and so the same in many commands.
+// settingMs is ms for a duration that is a setting, and therefore the same in many commands.
 func settingMs(d time.Duration) string {
 	latest := &texts[uint64(d.Milliseconds())%uint64(len(texts))]
 	if t := latest.Load(); t != nil && t.d == d {
@@ -223,12 +224,12 @@ func settingMs(d time.Duration) string {
 	return t.text
 }
 
-// execReplicated runs s. If that grants a lock, it waits up to timeout until n replicas have what s
-// wrote, and returns how many have. WAIT counts only the writes of its own connection, so both commands
-// use a dedicated connection. The library follows no redirection there.
+// execReplicated runs s. If s grants a lock, it waits up to timeout until n replicas have confirmed its
+// writes, and returns how many have. WAIT counts only the writes of its own connection, so both
+// commands use a dedicated connection. The library does not follow redirections there.
 //
-// The client library sets no limit for WAIT. Therefore ctx must end; then the library closes the
-// connection.
+// The library sets no limit for WAIT. Therefore ctx must be canceled at some time, which makes the
+// library close the connection.
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()
 	defer func() { release() }()
@@ -243,7 +244,7 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	}
 	have, err := conn.Do(ctx, conn.B().Wait().Numreplicas(int64(n)).Timeout(timeout.Milliseconds()).Build()).ToInt64()
 	if reply, refused := rueidis.IsRedisErr(err); refused {
-		// The script ran. Only its caller can decide what follows from that.
+		// The script ran. Only its caller can decide what to do now.
 		return Acquired{}, &WaitError{reply.Error()}
 	}
 	a.Confirmed = int(have)
@@ -295,7 +296,8 @@ func Discreet(err error) error {
 	return err
 }
 
-// What servers reply when a script calls a command that they do not have. They name the script and the line, and not the command.
+// Replies of servers if a script calls a command that they do not support. They name the script and the line, but not the
+// command.
 var (
 	unknownInScript = regexp.MustCompile(`(?i)unknown (redis |valkey )?command called from`)
 	digest          = regexp.MustCompile(`[0-9a-f]{40}`)

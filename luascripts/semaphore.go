@@ -20,7 +20,7 @@ var (
 	semaphoreResize  = load("semaphore_resize")
 	semaphoreInspect = load("semaphore_inspect")
 	semaphoreSlots   = load("semaphore_slots")
-	semaphoreBody    = load("include_semaphore_body") // with a user's script after it
+	semaphoreBody    = load("include_semaphore_body") // a user's script follows it
 	semaphoreRenew   = renewer{
 		script: load("semaphore_renew"),
 		keyOf:  func(k *Keys) string { return k.Leases },
@@ -36,7 +36,7 @@ var (
 // MaxPermitsPerHold is the maximum number of permits of one owner, so that each script is short.
 const MaxPermitsPerHold = 1000
 
-// permitSize is how many bytes a permit's id has.
+// permitSize is the size of a permit's ID in bytes.
 const permitSize = 16
 
 // Permits returns the IDs of an owner's permits. The owner is "<client uuid>:<number>:<permits>".
@@ -69,7 +69,7 @@ func appendPermits(ids []string, owner string) []string {
 	return ids
 }
 
-// half puts the second half of a uuid into id, and reports whether it is one.
+// half puts the second half of a UUID into id, and reports whether uuid is valid.
 func half(id *[permitSize]byte, uuid string) bool {
 	var digits [permitSize]byte
 	n := 0
@@ -241,10 +241,10 @@ type SemaphoreState struct {
 // Permit is one permit that is held.
 type Permit struct {
 	ID   string        // 16 bytes
-	Left time.Duration // of its lease: 0 if it has expired, NoExpiry if it has no expiry
+	Left time.Duration // remaining lease time: 0 if it has expired, NoExpiry if it has no expiry
 }
 
-// permitsAtOnce is how many permits and waiters semaphore_inspect returns at most.
+// permitsAtOnce is the maximum number of permits and waiters that semaphore_inspect returns.
 const permitsAtOnce = 1000
 
 // InspectSemaphore reads the semaphore and its queue. It reads more than a thousand permits or waiters in parts,
@@ -287,7 +287,7 @@ func inspectSemaphore(ctx context.Context, rdb rueidis.Client, k Keys, from, aft
 		return SemaphoreState{Foreign: true}, nil
 	}
 	reply, err := msg.ToArray()
-	bad := &ReplyError{Script: semaphoreInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has ids, which belong in no error
+	bad := &ReplyError{Script: semaphoreInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has IDs, which must not be in an error
 	if err != nil || len(reply) != 4 {
 		return SemaphoreState{}, bad
 	}

@@ -13,18 +13,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// semaphoreOwner is what the model knows of an owner.
+// semaphoreOwner is the expected state of an owner.
 type semaphoreOwner struct {
 	name     string
 	permits  int64
 	patience time.Duration
-	until    time.Time // of its lease; zero if it holds nothing
+	until    time.Time // end of its lease; zero if it holds nothing
 	stays    time.Time // until when it counts as alive in the queue
-	notified bool      // since its latest request it was notified to retry
+	notified bool      // it was notified to retry since its latest request
 }
 
-// Whatever owners, Java and the clock do: no permit is lost or made, the living are served in the order in which they came, nobody is
-// refused who can have its permits, and each script tells those whose turn it makes it.
+// Whatever owners, Java and the clock do, no permit is lost or created. Living waiters are served in order of arrival, no owner
+// is rejected that can acquire its permits, and each script notifies the waiters whose turn it makes possible.
 func TestSemaphore_model(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -37,7 +37,7 @@ func TestSemaphore_model(t *testing.T) {
 		total := rapid.Int64Range(1, 6).Draw(rt, "total")
 		k := semaphoreKeys(0)
 		all := make(map[string]*semaphoreOwner)
-		var queue []*semaphoreOwner // in the order in which they came, with the dead that no script has dropped
+		var queue []*semaphoreOwner // in order of arrival, including dead waiters that no script has removed
 		java := 0                   // permits that Java has
 		free := func() int64 {
 			n, err := strconv.ParseInt(words("GET", k.Lock), 10, 64)
@@ -54,7 +54,7 @@ func TestSemaphore_model(t *testing.T) {
 			}
 			return alive
 		}
-		// turns returns the waiters that can have their permits, if so many are free.
+		// turns returns the waiters that can acquire their permits if this number is free.
 		turns := func(free int64) (who []*semaphoreOwner) {
 			for _, o := range living() {
 				if free -= o.permits; free < 0 {
@@ -72,7 +72,7 @@ func TestSemaphore_model(t *testing.T) {
 			}
 			return n
 		}
-		late := make(map[*semaphoreOwner]bool) // time alone made it their turn: the next heartbeat tells them
+		late := make(map[*semaphoreOwner]bool) // their turn came with the passing of time; the next heartbeat notifies them
 		hears := func() {
 			for _, said := range e.heard() {
 				channel, number, _ := strings.Cut(said, " ")
@@ -94,7 +94,7 @@ func TestSemaphore_model(t *testing.T) {
 				}
 			}
 		}
-		// reclaim notes which permits Redis has reclaimed.
+		// reclaim records which permits Redis has reclaimed.
 		reclaim := func() {
 			for _, o := range all {
 				if !o.until.IsZero() && !o.until.After(now) && words("ZSCORE", k.Leases, luascripts.Permits(o.name)[0]) == "" {
@@ -107,7 +107,7 @@ func TestSemaphore_model(t *testing.T) {
 				queue = slices.Delete(queue, i, i+1)
 			}
 		}
-		// drop forgets the dead that Redis has dropped.
+		// drop removes the dead waiters that Redis has removed.
 		drop := func() {
 			queue = slices.DeleteFunc(queue, func(o *semaphoreOwner) bool {
 				return !o.stays.After(now) && words("ZSCORE", k.Timeouts, o.name) == ""

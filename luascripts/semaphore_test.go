@@ -16,12 +16,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// taker returns an owner that wants so many permits.
+// taker returns an owner that wants this number of permits.
 func taker(n, permits int) string {
 	return fmt.Sprintf("018f5c4e-0000-7000-8000-%012d:%d:%d", n, 1800000000000000000+1000*n, permits)
 }
 
-// someday is a time of the server, in ms, that no test lives to see.
+// someday is a server time in ms that no test reaches.
 const someday = 1 << 53
 
 func semaphoreKeys(total int) luascripts.Keys {
@@ -48,7 +48,7 @@ func give(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string) lua
 	return v
 }
 
-// freePermits returns the number of free permits of "sem"; 0 if there is none.
+// freePermits returns the number of free permits of "sem", or 0 if there is no semaphore.
 func freePermits(t *testing.T, rdb rueidis.Client) int64 {
 	t.Helper()
 	m := do(t, rdb, "GET", "sem")
@@ -57,7 +57,7 @@ func freePermits(t *testing.T, rdb rueidis.Client) int64 {
 	return n
 }
 
-// The ids of permits are those of the owner string, and a text that is no owner string has none, whatever it says.
+// The IDs of permits are derived from the owner string. A text that is not an owner string has none, whatever it contains.
 func TestPermits_texts(t *testing.T) {
 	const uuid = "018f5c4e-0000-7000-8123-456789abcdef"
 	half := "\x81\x23\x45\x67\x89\xab\xcd\xef"
@@ -76,7 +76,7 @@ func TestPermits_texts(t *testing.T) {
 	}
 }
 
-// The scripts mean the same on a real server and on one in memory.
+// The scripts behave the same on a real server and on an in-memory one.
 func TestSemaphore(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -111,7 +111,7 @@ func TestSemaphore(t *testing.T) {
 		about(t, "the first lease", kept.Left, time.Hour)
 		e.expect()
 		is("give two", give(t, rdb, k, taker(1, 2)), luascripts.Done)
-		// Three are free: the first that waits and the one behind it can go, and Redisson hears a number.
+		// Three are free: the first waiter and the one behind it can acquire permits, and Redisson receives a number.
 		first, second, java := "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000002:fair 1800000000000002000:2", "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1", "redisson_sc:{sem} 03"
 		e.expect(first, second, java)
 		is("the second may go first", take(t, rdb, k, taker(3, 1), time.Minute), luascripts.Done)
@@ -161,7 +161,7 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
-// A holder that asks again has its permits whatever their number is now, and all of them live for the new lease.
+// A holder that repeats its request has its permits, whatever the total is now, and all of them get the new lease.
 func TestSemaphore_holderRequestsAgain(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -178,7 +178,7 @@ func TestSemaphore_holderRequestsAgain(t *testing.T) {
 		if v := take(t, rdb, k, one, 0); v != luascripts.Done {
 			t.Errorf("a holder, after there are fewer permits than are held: %d", v)
 		}
-		// What is left of its permits lives for the new lease, too.
+		// The remaining permits get the new lease, too.
 		k = semaphoreKeys(3)
 		do(t, rdb, "FLUSHALL")
 		take(t, rdb, k, two, 0)
@@ -195,7 +195,7 @@ func TestSemaphore_holderRequestsAgain(t *testing.T) {
 	})
 }
 
-// An expiry that Redisson gave a semaphore stays one of both its keys: permits do not outlive their number, nor the other way round.
+// If Redisson gave a semaphore an expiry, both of its keys have it. Permits do not outlive their number, nor vice versa.
 func TestSemaphore_expiry(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(0)
@@ -223,7 +223,7 @@ func TestSemaphore_expiry(t *testing.T) {
 	})
 }
 
-// Keys of the application that have the names of a semaphore's are left alone.
+// Keys of the application with the names of a semaphore's keys do not change.
 func TestSemaphore_foreign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(2)
@@ -247,7 +247,7 @@ func TestSemaphore_foreign(t *testing.T) {
 	})
 }
 
-// A waiter that gives up lets those behind it go, who are notified.
+// When a waiter stops waiting, those behind it that can acquire permits are notified.
 func TestSemaphore_givesUp(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -259,7 +259,7 @@ func TestSemaphore_givesUp(t *testing.T) {
 		if v := give(t, rdb, k, taker(2, 3)); v != luascripts.Gone {
 			t.Errorf("one that only waited: %d", v)
 		}
-		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1") // two are free, and the last wants them beside the one before it
+		e.expect("leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-000000000003:fair 1800000000000003000:1") // two are free, and the last waiter needs them in addition to those of the one ahead
 		do(t, rdb, "ZADD", k.Timeouts, "XX", "1000", taker(3, 1))                                             // it died
 		if _, err := luascripts.KeepSemaphore(t.Context(), rdb, k, nil); err != nil {
 			t.Error(err)
@@ -268,7 +268,7 @@ func TestSemaphore_givesUp(t *testing.T) {
 	})
 }
 
-// With more than a hundred waiters, nobody who is not among the first hundred gets a permit, although many are free.
+// With more than a hundred waiters, only the first hundred can acquire a permit, although many are free.
 func TestSemaphore_manyWait(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(500)
@@ -292,12 +292,12 @@ func TestSemaphore_manyWait(t *testing.T) {
 }
 
 // A release notifies the first hundred waiters. Each of them that acquires its permit notifies the next waiter, if enough
-// permits are free for it and those before it.
+// permits are free for it and for those ahead of it.
 func TestSemaphore_hundredthWaiter(t *testing.T) {
 	const first = 1000
 	for what, c := range map[string]struct {
 		waiters int
-		wants   int // how many permits the 101st waiter needs
+		wants   int // the number of permits that the 101st waiter needs
 		free    int
 		dead    int // the number of a dead waiter; 0 for none
 		want    []int
@@ -353,7 +353,7 @@ func TestSemaphore_hundredthWaiter(t *testing.T) {
 	}
 }
 
-// The ids of permits are made of their owner alone, and say whose they are.
+// The IDs of permits are derived from their owner alone, and identify it.
 func TestPermits(t *testing.T) {
 	client := owners.NewClient()
 	ids := luascripts.Permits(client + ":1800000000000000000:3")
@@ -378,7 +378,7 @@ func TestPermits(t *testing.T) {
 	}
 }
 
-// Whichever command is denied, a script that fails has changed nothing: permits are neither lost nor made.
+// Whichever command is denied, a script that fails has changed nothing. Permits are neither lost nor created.
 func TestSemaphore_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -439,13 +439,13 @@ func TestSemaphore_denied(t *testing.T) {
 			before := dump()
 			err := c.run(denied(t, s, command))
 			if what == "take, unmade" {
-				continue // what is not there has no total; that it does not fail half is seen by the others
+				continue // a missing semaphore has no total; the other cases show that it does not fail halfway
 			}
 			if got := total(); got != 5 {
 				t.Errorf("%s without %s: %v: there are %d permits", what, command, err, got)
 			}
 			held := number(t, admin, "ZCARD", k.Leases)
-			if err != nil && held != 3 && held != 2 { // two without the one that was reclaimed
+			if err != nil && held != 3 && held != 2 { // two without the reclaimed one
 				t.Errorf("%s without %s: %v, and %d are held; before: %s, after: %s", what, command, err, held, before, dump())
 			}
 			if err != nil && strings.Contains(dump(), "000000000005:") {
@@ -455,7 +455,7 @@ func TestSemaphore_denied(t *testing.T) {
 	}
 }
 
-// With full memory nothing is granted and nothing is lost; what is held is renewed and given back.
+// With full memory nothing is granted and nothing is lost. Held permits can be renewed and released.
 func TestSemaphore_full(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -465,7 +465,7 @@ func TestSemaphore_full(t *testing.T) {
 	full(t, s)
 	for _, waiterTimeout := range []time.Duration{0, time.Minute} {
 		_, err := luascripts.AcquireSemaphore(t.Context(), rdb, k, luascripts.Request{Owner: taker(3, 1), Lease: time.Hour, WaiterTimeout: waiterTimeout})
-		if waiterTimeout > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another one, it is refused anyway
+		if waiterTimeout > 0 != (err != nil && strings.Contains(err.Error(), "OOM")) { // behind another waiter, it is rejected anyway
 			t.Errorf("with patience %v: %v", waiterTimeout, err)
 		}
 	}
@@ -483,16 +483,16 @@ func TestSemaphore_full(t *testing.T) {
 	}
 }
 
-// The call that finds that leases ran out, or that a waiter before others is dead, tells those whose turn has come: not itself. It
-// also tells Redisson's clients.
+// The call that detects expired leases, or a dead waiter ahead of others, notifies those whose turn has come, except itself. It
+// also notifies Redisson's clients.
 func TestSemaphore_notifiesOfWhatItFinds(t *testing.T) {
 	notified := func(n int) string {
 		who := strconv.Itoa(n)
 		return "leasehold_semaphore:{sem}:018f5c4e-0000-7000-8000-00000000000" + who + ":fair 180000000000000" + who + "000:"
 	}
 	for what, c := range map[string]struct {
-		expired bool // the holder of two permits of three is dead
-		dead    bool // a waiter for three is the first of the queue, and dead
+		expired bool // the holder of two of three permits is dead
+		dead    bool // the first waiter in the queue wants three, and is dead
 		asker   string
 		got     luascripts.Verdict
 		want    []string
@@ -530,8 +530,8 @@ func TestSemaphore_notifiesOfWhatItFinds(t *testing.T) {
 	}
 }
 
-// More permits than there are, or a key that holds something else, are no reason to wait. A semaphore with an expiry has it for the
-// leases, too.
+// A request for more permits than there are, or a key of the wrong type, is rejected without waiting. If a semaphore has an
+// expiry, its leases have it too.
 func TestSemaphore_refuses(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -561,7 +561,7 @@ func TestSemaphore_refuses(t *testing.T) {
 	})
 }
 
-// An owner that cannot leave the queue has no permits.
+// An owner that cannot leave the queue acquires no permits.
 func TestSemaphore_deniedToLeave(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -577,8 +577,8 @@ func TestSemaphore_deniedToLeave(t *testing.T) {
 	}
 }
 
-// A heartbeat has a waiter ask that waits in vain: a key holds something else, the semaphore is gone, or has another total, or has fewer
-// permits than it wants.
+// A heartbeat makes a waiter retry that waits in vain: the key has the wrong type, or the semaphore is gone, has a different
+// total, or has fewer permits than the waiter wants.
 func TestSemaphore_keepsNoneInVain(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -618,8 +618,8 @@ func TestSemaphore_keepsNoneInVain(t *testing.T) {
 	})
 }
 
-// A heartbeat that finds that leases ran out tells other waiters, and Redisson's clients. What it keeps lives for as long as the most
-// patient of its waiters, and one that is not in the queue stays out.
+// A heartbeat that detects expired leases notifies other waiters and Redisson's clients. The keys that it keeps live as long as
+// its longest waiter timeout. A waiter that is not in the queue does not enter it.
 func TestSemaphore_keepNotifies(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -646,8 +646,8 @@ func TestSemaphore_keepNotifies(t *testing.T) {
 	})
 }
 
-// Permits of a semaphore that was deleted by hand are given back. A renewal of a key that holds something else ends no other, and one
-// that is denied is no verdict.
+// Permits of a semaphore that was deleted manually are released. A renewal of a key of the wrong type does not fail the others,
+// and a denied one says nothing about the permits.
 func TestSemaphore_deletedOrForeign(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -658,7 +658,7 @@ func TestSemaphore_deletedOrForeign(t *testing.T) {
 		t.Errorf("%d, and the permits are held", got)
 	}
 	take(t, rdb, k, taker(1, 2), 0)
-	for range 2 { // the same lease again
+	for range 2 { // with the same lease again
 		if r := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 2)}}, time.Minute, 1)[0]; r.Err != nil || r.Verdict != luascripts.Done {
 			t.Errorf("%+v", r)
 		}
@@ -673,8 +673,8 @@ func TestSemaphore_deletedOrForeign(t *testing.T) {
 	}
 }
 
-// A permit gets the lowest slot that no permit in Redis has. An owner without its permits gets none, and a key that holds something else
-// is not touched.
+// A permit gets the lowest slot that no permit in Redis has. An owner without its permits gets none, and a key of the wrong type
+// does not change.
 func TestSemaphore_slots(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(3)
@@ -693,7 +693,7 @@ func TestSemaphore_slots(t *testing.T) {
 		is("its lease ran out", taker(1, 1), luascripts.Gone)
 		take(t, rdb, k, taker(2, 1), 0)
 		second := is("it may come back", taker(2, 1), luascripts.Done)
-		renewed := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 1)}}, time.Minute, 1)[0] // the server's clock was set forward, and its owner lives
+		renewed := luascripts.RenewSemaphore(t.Context(), rdb, []luascripts.Renewal{{Keys: &k, Owner: taker(1, 1)}}, time.Minute, 1)[0] // the server's clock was moved forward, and its owner is alive
 		check(t, "renewal", renewed.Verdict, luascripts.Done, renewed.Err)
 		if again := is("it came back", taker(1, 1), luascripts.Done); len(first) != 1 || len(second) != 1 || !slices.Equal(again, first) || second[0].Number == first[0].Number {
 			t.Errorf("%+v and %+v are held, after %+v", again, second, first)
@@ -710,8 +710,8 @@ func TestSemaphore_slots(t *testing.T) {
 	})
 }
 
-// The heartbeat of a process with many waiters goes in several calls. A waiter that is late with its heartbeat keeps its place, also where
-// it comes in the last of them.
+// The heartbeat of a process with many waiters takes several calls. A waiter whose heartbeat is late keeps its position, even if
+// it is in the last call.
 func TestSemaphore_keepDropsNoneOfItsOwn(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(1)
@@ -735,7 +735,7 @@ func TestSemaphore_keepDropsNoneOfItsOwn(t *testing.T) {
 	})
 }
 
-// A waiter for five of six free permits has not come to take them yet. The sixth is there for a newcomer.
+// A waiter for five of six free permits has not acquired them yet. The sixth is available to a new caller.
 func TestSemaphore_besideALivingWaiter(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(10)
@@ -752,7 +752,7 @@ func TestSemaphore_besideALivingWaiter(t *testing.T) {
 	})
 }
 
-// Redisson holds a permit without a lease, by a score that no clock comes to. A waiter does not wait for that.
+// Redisson holds a permit without a lease, with a score that no clock reaches. A waiter does not wait for it.
 func TestSemaphore_withoutALease(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(1)
@@ -765,7 +765,8 @@ func TestSemaphore_withoutALease(t *testing.T) {
 	})
 }
 
-// An owner has lost one of two permits, and a late copy of its request is refused. It does not lengthen the lease of the other.
+// An owner has lost one of two permits, and a delayed duplicate of its request is rejected. It does not extend the lease of the
+// other permit.
 func TestSemaphore_aRefusalLengthensNothing(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(2)
@@ -788,7 +789,7 @@ func TestSemaphore_aRefusalLengthensNothing(t *testing.T) {
 	})
 }
 
-// With full memory a waiter that asks again keeps its place for as long as it wants.
+// With full memory a waiter that retries keeps its position for its full waiter timeout.
 func TestSemaphore_fullWhileItWaits(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
@@ -805,7 +806,7 @@ func TestSemaphore_fullWhileItWaits(t *testing.T) {
 	}
 }
 
-// A key turns into something else while owners wait. One that gives up leaves the queue.
+// A key gets the wrong type while owners wait. A waiter that stops waiting leaves the queue.
 func TestSemaphore_leavesTheQueueOfAForeignKey(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(1)
@@ -822,8 +823,8 @@ func TestSemaphore_leavesTheQueueOfAForeignKey(t *testing.T) {
 	})
 }
 
-// A waiter for more than what is free is dead, and a permit is given back. The one behind it is notified, although its permit was
-// free before.
+// A waiter for more permits than are free is dead, and a permit is released. The waiter behind it is notified, although its
+// permit was already free.
 func TestSemaphore_aReleaseFindsTheDead(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := semaphoreKeys(4)
@@ -838,7 +839,7 @@ func TestSemaphore_aReleaseFindsTheDead(t *testing.T) {
 	})
 }
 
-// A waiter whose place cannot have an end is told so, and does not stand in the queue.
+// If the expiry of a queue position cannot be set, the waiter gets an error and is not queued.
 func TestSemaphore_deniedToEnter(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -854,7 +855,7 @@ func TestSemaphore_deniedToEnter(t *testing.T) {
 	}
 }
 
-// A heartbeat that cannot lengthen the life of the queue is no heartbeat, and a waiter that cannot leave has not left: both are errors.
+// If a heartbeat cannot extend the expiry of the queue, or a waiter cannot leave the queue, the call fails.
 func TestSemaphore_deniedWhileItWaits(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -871,7 +872,7 @@ func TestSemaphore_deniedWhileItWaits(t *testing.T) {
 	}
 }
 
-// What each script of a semaphore does at the very end of a lease or a place, and whom it notifies.
+// Transcript of the scripts of a semaphore at the exact end of a lease or a queue position, and whom they notify.
 func TestSemaphore_transcript(t *testing.T) {
 	play(t, `
 		# no semaphore, a wrong number, and a denied command: nothing is done

@@ -59,7 +59,7 @@ func ServerInfo(ctx context.Context, rdb rueidis.Client, k Keys) (Server, error)
 			s.RunID = value
 		case "uptime_in_seconds":
 			if n, err := strconv.Atoi(value); err == nil {
-				uptime = max(n, 0) // negative if the server's clock was set back since the start
+				uptime = max(n, 0) // negative if the server's clock was moved backward since the start
 			}
 		case "role":
 			s.Role = value

@@ -7,12 +7,12 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// Evicts reports what the server does when its memory is full, if the server lets a script find out without a denial in
-// the ACL log.
+// Evicts reports how the server behaves when its memory is full, if a script can find out without a denial in the ACL
+// log.
 func TestEvicts(t *testing.T) {
 	s := redistest.Start(t)
 	admin, less := s.Client(t), denied(t, s, "info")
-	tells := number(t, admin, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0") == 1 // from Redis 7.0 on
+	tells := number(t, admin, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0") == 1 // as of Redis 7.0
 	for _, c := range []struct{ max, policy, want string }{
 		{"0", "allkeys-lru", ""},
 		{"100mb", "allkeys-lru", "allkeys-lru"},

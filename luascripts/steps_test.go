@@ -18,12 +18,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The models of the plain, the fair and the read/write lock (directory model) have a server of their own. TestSteps has the
-// scripts take each step that this server takes in any state of a search: Redis gets what the server had, the script runs,
-// and then Redis must have what the model's server has, and answer the same.
+// The models of the plain, the fair and the read/write lock (directory model) have their own server. TestSteps makes the
+// scripts execute each step that this server takes in any state of a search. Redis gets the state of the model's server,
+// and the script runs. Redis must then have the same state and reply as the model's server.
 //
-// The searches write the steps, a line of numbers each, into files of the directory that LEASEHOLD_STEPS names
-// (proof/model/check.sh, proof/model/steps.pml).
+// The searches write the steps, each as a line of numbers, into files of the directory named by
+// LEASEHOLD_STEPS (proof/model/check.sh, proof/model/steps.pml).
 func TestSteps(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_STEPS")
 	if dir == "" {
@@ -69,7 +69,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// lineClient returns a process that stands in line for a plain lock. One that is dead does not listen.
+// lineClient returns a process that waits in the queue of a plain lock. A dead one is not subscribed.
 func lineClient(p int, dead bool) string {
 	if dead {
 		p += 5
@@ -77,7 +77,7 @@ func lineClient(p int, dead bool) string {
 	return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-00000000000%d", p)
 }
 
-// listenInLine has the living processes of plain.pml listen.
+// listenInLine subscribes the living processes of plain.pml.
 func listenInLine(t *testing.T, rdb rueidis.Client) {
 	t.Helper()
 	for p := range 3 {
@@ -117,14 +117,14 @@ func stepLines(t *testing.T, pattern string) (lines []string) {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// numbers is what is not read yet of a line.
+// numbers has the unread rest of a line.
 type numbers struct {
 	t    *testing.T
 	line string
 	rest []string
 }
 
-// none is what the models write for nobody.
+// none is what the models write for no process.
 const none = 255
 
 func (r *numbers) next() int {
@@ -148,7 +148,8 @@ func (r *numbers) list(n int) []int {
 	return all
 }
 
-// tick is a tick of the models here, in ms. A test is never late by so much. A shortTick is one where no lease may be longer than 10 s.
+// tick is one tick of the models, in ms. No test is late by that much. A shortTick is for steps in which no lease may be longer
+// than 10 s.
 const (
 	tick      = 100_000
 	shortTick = 4000
@@ -156,15 +157,16 @@ const (
 
 func inTicks(n int) string { return strconv.Itoa(n * tick) }
 
-// ticks returns how many ticks have begun in these ms.
+// ticks returns how many ticks have started after this many ms.
 func ticks(ms float64, tick int) int { return int(math.Ceil(max(ms, 0) / float64(tick))) }
 
-// step is one step of a model's server, for the scripts to take. Redis has what was says, if its clock is at now (ms).
+// step is one step of a model's server, for the scripts to execute. was returns the initial state of Redis for a clock at now
+// (ms).
 type step struct {
 	calls    []call
 	was, has func(now int64) content
-	text     func(key string, c content, now int64) string // what a key has, without the ms
-	answers  func(reply any) string                        // what the first call answers, in the words of the model
+	text     func(key string, c content, now int64) string // the content of a key, without times in ms
+	answers  func(reply any) string                        // the reply of the first call, in the terms of the model
 	answer   string
 	tick     int // ms
 }
@@ -176,17 +178,17 @@ type call struct {
 	Args   []string `json:"args"`
 }
 
-// content is what Redis has, by the key.
+// content is the content of Redis, by key.
 type content map[string]value
 
-// value is what a key has.
+// value is the content of a key.
 type value struct {
 	kind  string
-	words []string // what is in it; of a hash and a zset: fields and values, members and scores
-	ends  int      // in how many ms it expires; never if 0, and at some time if it is less. The last two are not compared
+	words []string // for a list or a string its elements; for a hash and a zset fields and values, or members and scores
+	ends  int      // time until it expires, in ms; 0 for never, negative for any expiry, and both are not compared
 }
 
-// put returns the commands that make a key.
+// put returns the commands that create a key.
 func (v value) put(key string) (all [][]string) {
 	command := map[string]string{"hash": "HSET", "list": "RPUSH", "zset": "ZADD", "string": "SET"}[v.kind]
 	words := slices.Clone(v.words)
@@ -202,7 +204,7 @@ func (v value) put(key string) (all [][]string) {
 	return all
 }
 
-// stage has the scripts take these steps, each in one moment of the server, and returns what is wrong with each.
+// stage makes the scripts execute these steps, each at one instant of the server, and returns the faults of each.
 func stage(t *testing.T, rdb rueidis.Client, play *rueidis.Lua, steps []step) (faults []string) {
 	t.Helper()
 	began := now(t, rdb)
@@ -229,8 +231,8 @@ func stage(t *testing.T, rdb rueidis.Client, play *rueidis.Lua, steps []step) (f
 	return faults
 }
 
-// player returns a script that puts keys into Redis, runs one of the scripts, and reads all keys. As it is one script, no lease
-// gets shorter meanwhile.
+// player returns a script that stores keys in Redis, runs one of the scripts, and reads all keys. Because it is a single
+// script, no lease gets shorter in the meantime.
 func player(scripts []string) string {
 	var b strings.Builder
 	b.WriteString("local scripts = {}\n")
@@ -259,7 +261,7 @@ return {answers[1] or 'no answer', time[1] * 1000 + math.floor(time[2] / 1000), 
 	return b.String()
 }
 
-// fault says what the scripts did that the model does not; "" if there is nothing. reply is that of the player.
+// fault returns how the scripts differ from the model, or "". reply is the reply of the player.
 func (s *step) fault(began int64, reply []any) string {
 	var b strings.Builder
 	if got := s.answers(reply[0]); got != s.answer {
@@ -307,8 +309,8 @@ func show(s content) string {
 	return b.String()
 }
 
-// plainSteps reads a step of plain.pml. A step comes several times where the script has several ways to take it: a count of grants in the line, and its mark, are for
-// it to choose one, and to let the lock go.
+// plainSteps reads a step of plain.pml. A step occurs several times if the script has several ways to execute it. The number of
+// grants and the mark in the queue make the script choose one, and free the lock.
 func plainSteps(r *numbers) []step {
 	processes, names, lease, offer := r.next(), r.next(), r.next(), r.next()
 	whose, dead := r.list(names), r.list(processes)
@@ -318,8 +320,8 @@ func plainSteps(r *numbers) []step {
 	}
 	ms := func(ticks int) string { return strconv.Itoa(ticks * shortTick) }
 
-	// What the server has: the holder, its lease, and the line. grants is how often the lock was handed off since it was free, and
-	// a zero behind it, the mark.
+	// The state of the server: the holder, its lease, and the queue. grants is the number of hand-offs since the lock was free,
+	// followed by a zero, the mark.
 	has := func() func(now int64, grants string) content {
 		holder, left, standing := r.next(), r.next(), r.next()
 		line := r.list(processes)[:standing]
@@ -354,7 +356,7 @@ func plainSteps(r *numbers) []step {
 			}
 			_, entries, _ := strings.Cut(text, "|")
 			for entry := range strings.SplitSeq(strings.TrimSuffix(entries, ";"), ";") {
-				words := strings.Fields(entry) // the last three are about processes that hear nothing, of which the model does not know
+				words := strings.Fields(entry) // the last three are about processes that receive no messages, which the model does not have
 				line = append(line, words[:min(2, len(words))]...)
 			}
 		}
@@ -428,7 +430,7 @@ func fairSteps(r *numbers) []step {
 		}
 		return all
 	}
-	// What the server has: the holder, its lease, the queue, and the deadlines plus one, as 0 is none.
+	// The state of the server: the holder, its lease, the queue, and the deadlines plus one, because 0 means none.
 	has := func() func(now int64) content {
 		holder, left, size := r.next(), r.next(), r.next()
 		queue, ends := r.list(callers + 1)[:size], r.list(callers)
@@ -480,7 +482,7 @@ func fairSteps(r *numbers) []step {
 		return fmt.Sprint(words)
 	}
 
-	// The model knows of two owners that follow in the queue.
+	// The model only has two owners that follow in the queue.
 	granted := func(numbers string) string {
 		next := append(strings.Fields(numbers), "-", "-")
 		return "granted, then " + next[0] + " " + next[1]
@@ -552,19 +554,21 @@ func fairSteps(r *numbers) []step {
 	return []step{s}
 }
 
-// rwSteps reads a step of rw.pml. A step where dead readers may have left fields in the hash comes twice, without these and with them.
+// rwSteps reads a step of rw.pml. If dead readers may have left fields in the hash, the step runs twice, without and with these
+// fields.
 func rwSteps(r *numbers) []step {
 	callers, lease, writers, arrivals := r.next(), r.next(), r.next(), r.next()
-	came, besides := r.list(callers), r.list(callers) // the writer beside which a caller reads, as the same owner
+	came, besides := r.list(callers), r.list(callers) // the writer with which a caller reads as the same owner
 	reader := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+1) }
 	writer := func(c int) string { return fmt.Sprintf("0192d3a4-7b1c-7e5f-8a6b-000000000001:%d", 2*c+2) }
 	expiry := func(c int) string { return "beside:" + reader(c) + ":rwlock_timeout:1" }
-	// Callers came one after the other, long ago. arrived is when caller number i came.
+	// Callers arrived one after the other, long ago. arrived returns when caller number i arrived.
 	arrived := func(i int, now int64) int64 { return now - int64(20-i)*tick }
 	ms := func(at int64) string { return strconv.FormatInt(at, 10) }
 
-	// What the server has: the mode, the writer, what is left of its lease, and of those of readers; who wishes to write; and the turn of readers: whose
-	// it is, whether it has begun, whether a writer has passed, and how many callers came before it began.
+	// The state of the server: the mode, the writer, the remaining leases of the writer and of readers, the writer intent, and
+	// the reservation. Of the reservation: its reader, whether it has taken effect, whether a writer has passed, and how many
+	// callers arrived before it took effect.
 	has := func() func(now int64, dead bool) content {
 		mode, who, left, leases := r.next(), r.next(), r.next(), r.list(callers)
 		intent, turn, began, entered, start := r.next(), r.next(), r.next() == 1, r.next() == 1, r.next()
@@ -635,7 +639,7 @@ func rwSteps(r *numbers) []step {
 		case key == "wish" || key == "turn":
 			for word := range strings.SplitSeq(strings.Join(v.words, ""), " ") {
 				if at, err := strconv.ParseInt(word, 10, 64); err == nil && at > 1 {
-					came := 0 // until then; now has gone on a little
+					came := 0 // until then; now is slightly later
 					for came < arrivals && arrived(came, now)-tick/4 <= at {
 						came++
 					}
@@ -678,7 +682,7 @@ func rwSteps(r *numbers) []step {
 		if writes {
 			s.calls[0] = call{"rw_write_release", acquire, []string{writer(name), "0", beside, channel, publish}}
 		}
-		s.answers = func(any) string { return "granted" } // the model does not say whether there was anything
+		s.answers = func(any) string { return "granted" } // the model does not report whether there was a hold
 	case 3, 5:
 		s.calls = []call{{"reentrant_renew", []string{"lock"}, []string{inTicks(lease), writer(name) + ":write"}}}
 		if command == 5 {
@@ -693,7 +697,7 @@ func rwSteps(r *numbers) []step {
 			}
 			return fmt.Sprint(reply)
 		}
-	case 4: // beside a writer, which is to go on as this reader
+	case 4: // with a writer, which continues as this reader
 		s.calls, s.answers = []call{read(writer(besides[name]), "0", "0")}, granted
 	default:
 		r.t.Fatalf("a line with an unknown command: %s", r.line)

@@ -19,9 +19,9 @@ func TestRaiseToken(t *testing.T) {
 	const above = "1795225388576201"
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for name, test := range map[string]struct {
-			lock, tokenCounter string // commands that are run before
+			lock, tokenCounter string // commands that are run first
 			want               luascripts.Verdict
-			left               string // in the token counter
+			left               string // the token counter afterward
 		}{
 			"held":        {"HSET orders me 1", "SET " + k.TokenCounter + " 7", luascripts.Done, "1795225388576200"},
 			"first":       {"HSET orders me 2", "", luascripts.Done, "1795225388576200"},
@@ -58,7 +58,7 @@ func TestRaiseToken(t *testing.T) {
 	})
 }
 
-// A token counter that holds no token is an error, and nothing changes: neither it nor the lock.
+// If the token counter does not contain a token, the call fails, and neither it nor the lock changes.
 func TestToken_noNumber(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, text := range []string{"abc", "12.5", "-3", "", " 7", "0x10", "1e3", strings.Repeat("9", 20)} {
@@ -85,8 +85,8 @@ func TestToken_noNumber(t *testing.T) {
 	})
 }
 
-// The token of a new holder is the clock, or one more than the token counter if that is later. The token counter is left at as
-// many tokens more as the holder may give out.
+// The token of a new holder is the clock, or the token counter plus one if that is larger. The token counter is then increased
+// by the number of tokens that the holder may hand off.
 func TestToken_andItsCounter(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -119,7 +119,7 @@ func TestToken_andItsCounter(t *testing.T) {
 	}
 }
 
-// The token counter never goes down, and only a holder raises it.
+// The token counter never decreases, and only a holder raises it.
 func TestToken_transcript(t *testing.T) {
 	play(t, `
 		HSET l $a:1 1

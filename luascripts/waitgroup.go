@@ -22,18 +22,18 @@ var (
 // wait group stays in Redis for a day after each change. waitgroup_renew.lua has the number, too.
 const WaitGroupStay = 48 * time.Hour
 
-// Mark is what a worker of a wait group leaves behind.
+// Mark is what a worker that has ended leaves in a wait group.
 type Mark string
 
-// The marks of include_waitgroup.
+// Marks, as in include_waitgroup.
 const (
 	WorkerDone Mark = "9000000000000001"
 	WorkerLost Mark = "1"
 	NoWorker   Mark = "0" // it never started
 )
 
-// JoinWaitGroup makes an owner a worker. It never has to wait. The verdict is Done, Foreign, or
-// Gone if the owner was a worker before and has ended.
+// JoinWaitGroup makes an owner a worker. It never waits. The verdict is Done, Foreign, or Gone if
+// the owner was a worker before and has ended.
 //
 // If an earlier copy of the request made the owner a worker, and its lease has expired, the script
 // returns when. JoinWaitGroup sends that time back, and so resumes the lease. A copy that arrives
@@ -45,7 +45,7 @@ func JoinWaitGroup(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (
 		if err != nil || a.Verdict != Held {
 			return a, err
 		}
-		ended = ms(a.Left) // it reads as what is left of a lease
+		ended = ms(a.Left) // read as a remaining lease
 	}
 	return Acquired{}, &ReplyError{waitGroupJoin.name, ended}
 }
@@ -67,7 +67,7 @@ type WaitGroupState struct {
 	Round int64         // when it began, in the server's µs; 0 if there is none
 	Done  int64         // the number of workers that are done
 	Alive int64         // the number of workers that are alive
-	Next  time.Duration // until the next lease expires, if it is not renewed; NoExpiry if there is none
+	Next  time.Duration // time until the next lease expires if it is not renewed; NoExpiry if there is none
 	Lost  int64         // the number of workers that are lost
 	Some  []string      // up to 100 of them
 }
@@ -106,7 +106,7 @@ func WaitGroupStatus(ctx context.Context, rdb rueidis.Client, k Keys) (WaitGroup
 // WaitGroupWorker is a worker of a wait group.
 type WaitGroupWorker struct {
 	Owner string
-	Left  time.Duration // of its lease; 0 if it is lost, NoExpiry if it is done
+	Left  time.Duration // remaining lease time; 0 if it is lost, NoExpiry if it is done
 }
 
 // InspectWaitGroup reads the workers of a wait group, more than a thousand in parts. The verdict is Done or Foreign.

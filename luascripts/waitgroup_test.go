@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The scripts mean the same on a real server and on one in memory. A worker that is over stays so, whichever late copy
-// of a command comes.
+// The scripts behave the same on a real server and on an in-memory one. A worker that has ended stays that way,
+// whichever delayed duplicate of a command arrives.
 func TestWaitGroup(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.WaitGroup("waitgroup")
@@ -52,7 +52,7 @@ func TestWaitGroup(t *testing.T) {
 			join(owner, time.Hour, luascripts.Done)
 		}
 		about(t, "the next lease", stands(0, 4, 0).Next, time.Hour)
-		leave("a", 1, luascripts.WorkerDone, luascripts.Done) // only asks
+		leave("a", 1, luascripts.WorkerDone, luascripts.Done) // only checks
 		stands(0, 4, 0)
 		leave("a", 0, luascripts.WorkerDone, luascripts.Done)
 		leave("a", 0, luascripts.WorkerDone, luascripts.Done)
@@ -62,7 +62,7 @@ func TestWaitGroup(t *testing.T) {
 		e.expect(channel + " 0")
 		stands(1, 1, 1)
 		for owner, as := range map[string]luascripts.Mark{"a": luascripts.WorkerDone, "b": luascripts.NoWorker, "c": luascripts.WorkerLost} {
-			join(owner, time.Hour, luascripts.Gone) // late copies
+			join(owner, time.Hour, luascripts.Gone) // delayed duplicates
 			renew(owner, luascripts.Gone)
 			leave(owner, 0, as, luascripts.Done)
 			leave(owner, 1, as, luascripts.Gone)
@@ -71,16 +71,16 @@ func TestWaitGroup(t *testing.T) {
 		stands(1, 1, 1)
 		leave("never", 0, luascripts.WorkerDone, luascripts.Gone)
 		leave("late", 0, luascripts.NoWorker, luascripts.Gone)
-		join("late", time.Hour, luascripts.Gone) // the request comes after the settler
+		join("late", time.Hour, luascripts.Gone) // the request arrives after its outcome was resolved
 		stands(1, 1, 1)
 
-		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d") // its lease ran out
+		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d") // its lease expired
 		renew("d", luascripts.Gone)
 		join("d", time.Hour, luascripts.Done) // by the call that still waits for it
 		stands(1, 1, 1)
 		do(t, rdb, "ZADD", k.Lock, "XX", "1000", "d")
 		leave("d", 0, luascripts.WorkerDone, luascripts.Gone)
-		join("d", time.Hour, luascripts.Gone) // a reply said that its worker is over
+		join("d", time.Hour, luascripts.Gone) // a reply reported that its worker has ended
 		if s := stands(1, 0, 2); len(s.Some) != 2 || s.Next != luascripts.NoExpiry {
 			t.Errorf("%+v", s)
 		}
@@ -92,25 +92,25 @@ func TestWaitGroup(t *testing.T) {
 		if v, err := luascripts.DeleteWaitGroup(t.Context(), rdb, k, s.Round-1); v != luascripts.Done || err != nil {
 			t.Errorf("%d, %v", v, err)
 		}
-		stands(1, 0, 0) // it was about an earlier round
+		stands(1, 0, 0) // it referred to an earlier round
 		if v, err := luascripts.DeleteWaitGroup(t.Context(), rdb, k, s.Round); v != luascripts.Done || err != nil {
 			t.Errorf("%d, %v", v, err)
 		}
 		e.expect(channel + " 1")
 		stands(0, 0, 0)
 
-		// The wait group outlives the lease of each worker, so that a worker that is lost is named.
+		// The wait group outlives the lease of each worker, so that a lost worker can be named.
 		for i, lease := range []time.Duration{48 * time.Hour, 40 * time.Hour} {
 			join(string(rune('a'+i)), lease, luascripts.Done)
 			if left := time.Duration(number(t, rdb, "PTTL", k.Lock)) * time.Millisecond; left < lease+12*time.Hour {
 				t.Errorf("the wait group lives for %v, and a worker for %v", left, lease)
 			}
-			do(t, rdb, "PEXPIRE", k.Lock, "180000000") // later on: fifty hours are left
+			do(t, rdb, "PEXPIRE", k.Lock, "180000000") // some time later: fifty hours are left
 		}
 	})
 }
 
-// Whichever command is denied, a call that fails has changed no worker.
+// Whichever command is denied, a failed call has changed no worker.
 func TestWaitGroup_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -162,7 +162,7 @@ func TestWaitGroup_denied(t *testing.T) {
 	}
 }
 
-// A key that holds something else is not touched, and a command that is denied is no answer.
+// A key of the wrong type does not change, and a denied command is not a result.
 func TestWaitGroup_foreign(t *testing.T) {
 	k, good := keynames.WaitGroup("waitgroup"), keynames.WaitGroup("{waitgroup}good")
 	calls := func(rdb rueidis.Client) map[string]func() (luascripts.Verdict, error) {
@@ -227,7 +227,8 @@ func TestWaitGroup_foreign(t *testing.T) {
 	}
 }
 
-// The waiters of a wait group are notified when the last worker leaves, and when a worker is dismissed: once. A wait group that is not there is deleted.
+// The waiters of a wait group are notified once when the last worker leaves, and when a worker is dismissed. A wait group that
+// does not exist can be deleted.
 func TestWaitGroup_notifies(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.WaitGroup("waitgroup")
@@ -271,7 +272,7 @@ func TestWaitGroup_notifies(t *testing.T) {
 	})
 }
 
-// Workers that were dismissed stay in Redis. However many there are, the others are found.
+// Dismissed workers stay in Redis. However many there are, the others are found.
 func TestInspectWaitGroup_behindTheDismissed(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.WaitGroup("waitgroup")
@@ -290,7 +291,7 @@ func TestInspectWaitGroup_behindTheDismissed(t *testing.T) {
 	})
 }
 
-// What each script of a crew does at the very end of a lease, and which keys it keeps how long.
+// Transcript of the scripts of a wait group at the exact end of a lease, including the TTLs of its keys.
 func TestWaitGroup_transcript(t *testing.T) {
 	play(t, `
 		# a member is alive until its lease ends, and lost from then on

@@ -81,7 +81,7 @@ func DeleteWindow(ctx context.Context, rdb rueidis.Client, k WindowKeys, before 
 
 // Rated is the result of setting the rate of a window.
 type Rated struct {
-	Verdict Verdict       // Done: it got the rate; Free: it has this rate already; Other; Foreign or PerClient
+	Verdict Verdict       // Done: the rate was set; Free: it already had this rate; Other; Foreign or PerClient
 	Rate    int64         // of Other
 	Per     time.Duration // of Other
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What a window says is left is what a taker gets, also after a client of Redisson has miscounted; and a look changes nothing.
+// The reported remaining permits are what a caller can take, even after a client of Redisson has miscounted. Reading changes
+// nothing.
 func TestWindow_inspect(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -38,11 +39,11 @@ func TestWindow_inspect(t *testing.T) {
 			now = now.Add(time.Duration(random.IntN(2500)) * time.Millisecond)
 			m.SetTime(now)
 			switch random.IntN(12) {
-			case 0: // an answer was lost, and the call counted twice
+			case 0: // a reply was lost, and the call counted twice
 				do(t, rdb, "DECRBY", k.Value, "2")
 			case 2:
 				do(t, rdb, "DEL", k.Value)
-			case 1: // units came back without their entries
+			case 1: // permits were returned without their entries
 				do(t, rdb, "INCRBY", k.Value, "3")
 			}
 			before := contents(t, rdb)
@@ -69,7 +70,7 @@ func TestWindow_inspect(t *testing.T) {
 	}
 }
 
-// Units that a client of Redisson gives back come back once, and not again when the interval of their entry is over.
+// Permits that a client of Redisson returns are returned once, and not again when the interval of their entry ends.
 func TestWindow_release(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -80,7 +81,7 @@ func TestWindow_release(t *testing.T) {
 	for i, c := range []struct {
 		after       time.Duration
 		wants, gets int64
-		release     string // what Redisson sets the value to afterwards
+		release     string // the value that Redisson sets afterward
 	}{
 		{0, 5, 5, "10"}, // min(rate, 5 + 5)
 		{9 * time.Second, 10, 10, ""},
@@ -103,7 +104,8 @@ func TestWindow_release(t *testing.T) {
 	}
 }
 
-// Whichever command is denied, a call that fails has taken no units, given none back, and set no rate; and one that needs the command fails.
+// Whichever command is denied, a failed call has taken no permits, returned none, and set no rate. A call that needs the command
+// fails.
 func TestWindow_denied(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -159,7 +161,7 @@ func TestWindow_denied(t *testing.T) {
 	}
 }
 
-// A window with a keepAliveTime of Redisson's stays while callers wait for its units.
+// A window with a keepAliveTime of Redisson lives while callers wait for its permits.
 func TestWindow_keepAlive(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -181,7 +183,7 @@ func TestWindow_keepAlive(t *testing.T) {
 	}
 }
 
-// While its slot moves, no script of a window begins what it cannot end: the cluster has the client try again.
+// While its slot is migrated, no script of a window starts something it cannot finish. The cluster makes the client retry.
 func TestWindow_slotMoves(t *testing.T) {
 	c := redistest.StartCluster(t)
 	rdb := c.Client(t)
@@ -202,7 +204,7 @@ func TestWindow_slotMoves(t *testing.T) {
 	if to == from {
 		to = c.Masters(t)[1]
 	}
-	do(t, rdb, "ZADD", k.Permits, "1000", list(t, rdb, "ZRANGE", k.Permits, "0", "0")[0]) // its interval is over
+	do(t, rdb, "ZADD", k.Permits, "1000", list(t, rdb, "ZRANGE", k.Permits, "0", "0")[0]) // its interval has ended
 	m := c.Migrate(t, c.Slot(t, "w"), from, to)
 	for what, call := range map[string]func(context.Context) error{
 		"a taker":  func(ctx context.Context) error { _, err := take(ctx, 1, "b"); return err },
@@ -226,7 +228,7 @@ func TestWindow_slotMoves(t *testing.T) {
 	}
 }
 
-// Where the value is lost or cannot be right, a look counts all entries, however many there are.
+// If the value is lost or wrong, reading counts all entries, however many there are.
 func TestWindow_inspectMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("many")
@@ -239,7 +241,7 @@ func TestWindow_inspectMany(t *testing.T) {
 			}
 			do(t, rdb, words...)
 		}
-		for _, value := range []string{"", "9999"} { // none, and one that cannot be right
+		for _, value := range []string{"", "9999"} { // none, and a wrong one
 			if value != "" {
 				do(t, rdb, "SET", k.Value, value)
 			}
@@ -250,7 +252,7 @@ func TestWindow_inspectMany(t *testing.T) {
 	})
 }
 
-// Keys of the application that have the names of a window's are left alone, whatever a caller does.
+// Keys of the application with the names of a window's keys do not change, whatever a caller does.
 func TestWindow_foreign(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -326,9 +328,9 @@ func TestWindow_inspectForeign(t *testing.T) {
 	})
 }
 
-// What the scripts of windows guard, one thing at a time.
+// Tests of single conditions in the scripts of windows.
 
-// rated gives a window a rate.
+// rated sets the rate of a window.
 func rated(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, rate int64, per time.Duration) {
 	t.Helper()
 	if r, _, err := luascripts.InitWindow(t.Context(), rdb, k, rate, per, true, someday); r.Verdict != luascripts.Done || err != nil {
@@ -336,7 +338,7 @@ func rated(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, rate int64
 	}
 }
 
-// taking makes a call for units, with a number for its id.
+// taking sends a call for units permits, with a number as its ID.
 func taking(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, units int64, id int) luascripts.WindowReply {
 	t.Helper()
 	r, err := luascripts.TakeWindow(t.Context(), rdb, k, units, units, fmt.Sprintf("%016d", id), 0)
@@ -346,7 +348,7 @@ func taking(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, units int
 	return r
 }
 
-// looking looks at a window.
+// looking reads the state of a window.
 func looking(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys) luascripts.WindowState {
 	t.Helper()
 	s, err := luascripts.InspectWindow(t.Context(), rdb, k)
@@ -356,7 +358,7 @@ func looking(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys) luascrip
 	return s
 }
 
-// entered adds entries of one unit each, with numbers for their ids, all of one time in ms.
+// entered adds entries of one permit each, with numbers as IDs, all with the same time in ms.
 func entered(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, at int64, first, count int) {
 	t.Helper()
 	for count > 0 {
@@ -369,7 +371,7 @@ func entered(t *testing.T, rdb rueidis.Client, k luascripts.WindowKeys, at int64
 	}
 }
 
-// A member of the application that is shorter than an entry, beside entries, counts for nothing.
+// A member of the application that is shorter than an entry is ignored.
 func TestWindow_shortMember(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -386,7 +388,8 @@ func TestWindow_shortMember(t *testing.T) {
 	})
 }
 
-// An entry counts until its interval is over, and no ms longer: for a look, for a taker, and for one that sets another rate.
+// An entry counts until its interval ends, to the ms: for a reader, for a caller that takes permits, and for one that sets a
+// different rate.
 func TestWindow_endOfTheInterval(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -412,7 +415,7 @@ func TestWindow_endOfTheInterval(t *testing.T) {
 	}
 }
 
-// The keys of a window live as long as Redisson has them live, whatever a caller does.
+// The keys of a window have the TTLs that Redisson gives them, whatever a caller does.
 func TestWindow_life(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, alive := range []time.Duration{0, time.Hour} {
@@ -426,7 +429,7 @@ func TestWindow_life(t *testing.T) {
 				"a rate": func(k luascripts.WindowKeys) { rated(t, rdb, k, 12, time.Hour) },
 			} {
 				k := keynames.Window(fmt.Sprint(what, alive))
-				config := time.Hour // what is left of its life
+				config := time.Hour // its remaining TTL
 				do(t, rdb, "HSET", k.Config, "rate", "10", "interval", "3600000", "type", "0", "keepAliveTime", fmt.Sprint(alive.Milliseconds()))
 				taking(t, rdb, k, 3, 1)
 				if alive > 0 {
@@ -449,13 +452,13 @@ func TestWindow_life(t *testing.T) {
 	})
 }
 
-// A caller that only asks removes entries that are over, and changes the life of no key; a value that was lost lives as long as the entries.
+// A caller that only reads removes expired entries, and changes the TTL of no key. A lost value lives as long as the entries.
 func TestWindow_lifeOfTheValue(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for lost, life := range map[bool]time.Duration{false: time.Hour, true: 2 * time.Hour} {
 			k := keynames.Window(fmt.Sprint("w", lost))
 			rated(t, rdb, k, 10, 24*time.Hour)
-			entered(t, rdb, k, 1000, 1, 2) // long over
+			entered(t, rdb, k, 1000, 1, 2) // expired long ago
 			entered(t, rdb, k, now(t, rdb), 3, 1)
 			do(t, rdb, "PEXPIRE", k.Permits, "7200000")
 			if !lost {
@@ -470,15 +473,15 @@ func TestWindow_lifeOfTheValue(t *testing.T) {
 	})
 }
 
-// A caller that may not read what a window holds is told so, and no key is changed: not even entries that are over are removed.
+// A caller without permission to read a window gets an error, and no key changes. Not even expired entries are removed.
 func TestWindow_deniedToRead(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	k := keynames.Window("w")
 	rated(t, admin, k, 10, time.Hour)
-	entered(t, admin, k, 1000, 1, 2) // long over
+	entered(t, admin, k, 1000, 1, 2) // expired long ago
 	entered(t, admin, k, now(t, admin), 3, 1)
-	for _, value := range []string{"", "7"} { // lost, and there
+	for _, value := range []string{"", "7"} { // lost, and present
 		if value != "" {
 			do(t, admin, "SET", k.Value, value)
 		}
@@ -499,7 +502,7 @@ func TestWindow_deniedToRead(t *testing.T) {
 	}
 }
 
-// When a caller may not finish, and may not remove its entry either, what is left is what was left.
+// If a caller is not allowed to finish, nor to remove its entry, the remaining permits are the same as before.
 func TestWindow_deniedToTakeBack(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -516,7 +519,7 @@ func TestWindow_deniedToTakeBack(t *testing.T) {
 	}
 }
 
-// A rate that could not be set leaves a window whose value was lost as it was: the next caller counts the entries.
+// If the rate cannot be set, a window whose value was lost does not change. The next caller counts the entries.
 func TestWindow_deniedToSetARate(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -537,7 +540,8 @@ func TestWindow_deniedToSetARate(t *testing.T) {
 	}
 }
 
-// A rate for a shorter interval that could not be set ends the interval of no entry: what was taken still counts, by the rate before.
+// If the rate for a shorter interval cannot be set, no interval of an entry ends. Permits that were taken still count, according
+// to the previous rate.
 func TestWindow_deniedToShorten(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
@@ -555,7 +559,7 @@ func TestWindow_deniedToShorten(t *testing.T) {
 	}
 }
 
-// The interval that Java gave a window can be longer than a time.Duration.
+// The interval that Java sets for a window can be longer than a time.Duration.
 func TestWindow_hugeInterval(t *testing.T) {
 	rdb, k := redistest.NewMini(t).Client(t), keynames.Window("w")
 	do(t, rdb, "HSET", k.Config, "rate", "5", "interval", fmt.Sprint(365000*24*time.Hour.Milliseconds()), "type", "0", "keepAliveTime", "0")
@@ -565,7 +569,7 @@ func TestWindow_hugeInterval(t *testing.T) {
 	}
 }
 
-// The copy of a call that takes what is there finds what the call took, behind a thousand entries of others, too.
+// A copy of a call that takes the available permits finds what the call took, even behind a thousand entries of others.
 func TestWindow_copyAmongMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -580,8 +584,8 @@ func TestWindow_copyAmongMany(t *testing.T) {
 	})
 }
 
-// The server's clock was set forward between the copies of a call, by up to a minute. The second copy still finds what the first
-// took.
+// The server's clock moved forward between the copies of a call, by up to a minute. The second copy still finds what the first
+// one took.
 func TestWindow_copyAfterAClockChange(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb, k, start := m.Client(t), keynames.Window("w"), time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -597,7 +601,7 @@ func TestWindow_copyAfterAClockChange(t *testing.T) {
 	}
 }
 
-// When a rate for a shorter interval ends the intervals of entries, their units come back once.
+// When a rate for a shorter interval ends the intervals of entries, their permits are returned once.
 func TestWindow_shorterInterval(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -615,8 +619,8 @@ func TestWindow_shorterInterval(t *testing.T) {
 	})
 }
 
-// What a look says is left is what a caller gets that asks again until no entry is over any more: also where more entries are over than a call removes, and
-// Redisson has given units back.
+// The reported remaining permits are what a caller gets that retries until no entry is expired. This applies even if more entries
+// are expired than a call removes, and Redisson has returned permits.
 func TestWindow_inspectWhatIsOver(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for _, over := range []int{500, 1000, 1500, 2000, 2500} {
@@ -641,8 +645,8 @@ func TestWindow_inspectWhatIsOver(t *testing.T) {
 	})
 }
 
-// Behind a thousand entries that count, no more units come back than those of the entries that are over, and none twice. A
-// value that is too low stays.
+// Behind a thousand entries that count, only the permits of expired entries are returned, and none twice. A value that is
+// too low stays.
 func TestWindow_manyThatCount(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		for what, c := range map[string]struct {
@@ -655,7 +659,7 @@ func TestWindow_manyThatCount(t *testing.T) {
 		} {
 			k := keynames.Window(what)
 			rated(t, rdb, k, 2000, time.Hour)
-			entered(t, rdb, k, 1000, 1, c.over) // long over
+			entered(t, rdb, k, 1000, 1, c.over) // expired long ago
 			entered(t, rdb, k, now(t, rdb), 2, c.counting)
 			do(t, rdb, "SET", k.Value, fmt.Sprint(c.value))
 			if s := looking(t, rdb, k); s.Left != c.want {
@@ -668,12 +672,12 @@ func TestWindow_manyThatCount(t *testing.T) {
 	})
 }
 
-// Where more entries are over than a call removes, the next call returns more units, and none counts as taken.
+// If more entries are expired than a call removes, the next call returns more permits, and none counts as taken.
 func TestWindow_manyThatAreOver(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
 		rated(t, rdb, k, 2000, time.Hour)
-		entered(t, rdb, k, 1000, 1, 1001) // long over
+		entered(t, rdb, k, 1000, 1, 1001) // expired long ago
 		do(t, rdb, "SET", k.Value, "999")
 		if r := taking(t, rdb, k, 0, 9999); r.Remaining != 1999 || r.Next != time.Millisecond || r.Reset != 0 {
 			t.Errorf("%+v, want 1,999 left, more in 1ms, and no reset", r)
@@ -681,7 +685,7 @@ func TestWindow_manyThatAreOver(t *testing.T) {
 	})
 }
 
-// A refusal counts the units that Redisson gave back without their entry.
+// A rejection counts the permits that Redisson returned without their entry.
 func TestWindow_refusedAfterARelease(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -694,7 +698,7 @@ func TestWindow_refusedAfterARelease(t *testing.T) {
 	})
 }
 
-// No unit counts as taken when the interval of the latest entry is over, also of an entry of a client whose clock is ahead.
+// No permit counts as taken after the interval of the latest entry has ended, even for an entry of a client whose clock is ahead.
 func TestWindow_reset(t *testing.T) {
 	m := redistest.NewMini(t)
 	rdb := m.Client(t)
@@ -714,7 +718,7 @@ func TestWindow_reset(t *testing.T) {
 	}
 }
 
-// A look says whether callers have taken units, also where the value or the entries are lost.
+// Reading reports whether callers have taken permits, even if the value or the entries are lost.
 func TestWindow_used(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -733,7 +737,8 @@ func TestWindow_used(t *testing.T) {
 	})
 }
 
-// After a lower rate no caller takes more than that rate: what was taken above it still counts, also when a call is refunded.
+// After the rate was lowered, no caller exceeds the new rate. Permits that were taken above it still count, even when a call is
+// refunded.
 func TestWindow_lowerRateThenRefund(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -754,7 +759,7 @@ func TestWindow_lowerRateThenRefund(t *testing.T) {
 	})
 }
 
-// The same where the value has less than the entries leave, as after a lost reply to a client of Redisson.
+// The same if the value is lower than the entries allow, as after a lost reply to a client of Redisson.
 func TestWindow_lowerRateAndCountedTwice(t *testing.T) {
 	rdb, k := redistest.Start(t).Client(t), keynames.Window("w")
 	rated(t, rdb, k, 10, time.Hour)
@@ -766,7 +771,8 @@ func TestWindow_lowerRateAndCountedTwice(t *testing.T) {
 	}
 }
 
-// The same where more entries count than a call reads. A caller can take when as much has come back as the rate was exceeded by.
+// The same if more entries count than a call reads. A caller can take permits when as many have been returned as the rate was
+// exceeded by.
 func TestWindow_lowerRateMany(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
@@ -784,7 +790,7 @@ func TestWindow_lowerRateMany(t *testing.T) {
 			if s.Left != left || r.Taken != 0 || r.Remaining != left {
 				t.Errorf("step %d: %+v, %+v, want %d left", i, s, r, left)
 			}
-			if left == 0 { // 200 or 100 have to come back, the last of them with those of 40 minutes ago
+			if left == 0 { // 200 or 100 must be returned, the last of them with those of 40 minutes ago
 				about(t, "the next unit for a look", s.Next, 20*time.Minute)
 				about(t, "the next unit for a caller", r.Retry, 20*time.Minute)
 				about(t, "the next unit for a reader", taking(t, rdb, k, 0, 9999).Next, 20*time.Minute)
@@ -793,7 +799,7 @@ func TestWindow_lowerRateMany(t *testing.T) {
 	})
 }
 
-// scored puts a time long ago before each entry.
+// scored puts a time in the distant past before each entry.
 func scored(entries []string) (words []string) {
 	for _, entry := range entries {
 		words = append(words, "1000", entry)
@@ -801,7 +807,7 @@ func scored(entries []string) (words []string) {
 	return words
 }
 
-// What each script of a window does at the very end of an interval, and with entries that say something else than the value.
+// Transcript of the scripts of a window at the exact end of an interval, and with entries that contradict the value.
 func TestWindow_transcript(t *testing.T) {
 	play(t, `
 		# there is no window until it has a rate
