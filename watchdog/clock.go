@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// margin returns how much of a lease of length d is not trusted.
+// margin returns the part of a lease of length d that is not trusted.
 func margin(d time.Duration) time.Duration { return d/100 + 2*time.Millisecond }
 
 // Trusted returns how long a lease of length d is valid, counted from the send of the command that
@@ -23,18 +23,18 @@ var epoch = time.Now()
 // now reads both clocks.
 func now() instant { return of(time.Now()) }
 
-// of returns the moment of t, as at does. No clock may have been changed since t was read. It is a
-// variable so that tests can let the clocks differ.
+// of returns the instant of t, like at. The clocks must not have been changed since t was read. It
+// is a variable so that tests can make the clocks differ.
 var of = at
 
-// at returns the moment of t, which must come from time.Now.
+// at returns the instant of t, which must come from time.Now.
 func at(t time.Time) instant { return instant{mono: t.Sub(epoch), wall: t.UnixNano()} }
 
 // Passed reports whether t, which must come from time.Now, has passed by either clock.
 func Passed(t time.Time) bool { return at(t).passed(now()) }
 
 // Earlier returns t, which must come from time.Now, or the time at which the wall clock reaches t if
-// that is earlier: after the machine slept, or after the wall clock was set forward.
+// that is earlier: after the machine slept, or after the wall clock was moved forward.
 func Earlier(t time.Time) time.Time {
 	n := time.Now()
 	if earlier := n.Add(at(t).left(of(n))); t.Sub(earlier) >= time.Millisecond { // mutant: border: a nanosecond. Less is the time between the readings of two clocks
@@ -52,7 +52,7 @@ func (i instant) passed(n instant) bool { return n.mono >= i.mono || n.wall >= i
 // read at n: i and j can be from before a clock was changed.
 func (i instant) before(j, n instant) bool { return i.left(n) < j.left(n) } // mutant: border: their order does not matter
 
-// left returns the time from n to i, by the clock that has less left.
+// left returns the time from n to i, by the clock that has less time left.
 func (i instant) left(n instant) time.Duration {
 	return min(i.mono-n.mono, time.Duration(i.wall-n.wall))
 }
@@ -71,8 +71,9 @@ type reading struct {
 	n instant // the moment of t
 }
 
-// again reads both clocks, and keeps the earlier reading until a clock is changed. Until then, the same
-// instant is always the same time.Time, although two readings of two clocks differ by nanoseconds.
+// again reads both clocks, and keeps the earlier reading unless a clock was changed. Until then, the
+// same instant always results in the same time.Time, although two readings of two clocks differ by
+// nanoseconds.
 func (r *reading) again() *reading {
 	var latest reading
 	for range 2 { // if this process is paused between the readings of the two clocks, one time differs

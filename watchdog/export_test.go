@@ -12,7 +12,8 @@ type Skew struct {
 	once atomic.Int64
 }
 
-// NewSkew makes the watchdog use its clocks until the end of the test. Each watchdog of the test is closed before that.
+// NewSkew makes the watchdog use its clocks until the end of the test. All watchdogs of the test are closed before
+// that.
 func NewSkew(t testing.TB) *Skew {
 	s := &Skew{}
 	before := of
@@ -28,7 +29,8 @@ func NewSkew(t testing.TB) *Skew {
 // Set makes the wall clock jump.
 func (s *Skew) Set(by time.Duration) { s.by.Store(int64(by)) }
 
-// Once makes the next reading of the wall clock wrong, as if the process were paused in between.
+// Once makes the next reading of the wall clock wrong, as if the process were paused between the readings of the two
+// clocks.
 func (s *Skew) Once(by time.Duration) { s.once.Store(int64(by)) }
 
 // Turns returns how often turn ran.

@@ -33,11 +33,11 @@ type lane struct {
 	early   int      // how many leases of the current slice remain to be renewed early
 }
 
-// batch is the leases of one call of renew.
+// batch has the leases of one call of renew.
 type batch struct {
 	sent     instant
 	leases   []*Lease
-	subjects []Subject     // of leases, in the same order
+	subjects []Subject     // the subjects of leases, in the same order
 	done     chan struct{} // closed when all replies are recorded and all subjects are notified
 }
 
@@ -58,7 +58,7 @@ func (ln *lane) moveDueLocked(w *Watchdog, n instant) {
 	}
 }
 
-// sleepLocked returns how long ln has nothing to do.
+// sleepLocked returns how long ln can sleep.
 func (ln *lane) sleepLocked(w *Watchdog, n instant) time.Duration {
 	d := never
 	if ln.front != nil {
@@ -109,8 +109,7 @@ func (ln *lane) nextLocked(w *Watchdog, n instant, b *batch) *batch {
 	return nil
 }
 
-// fillLocked returns a batch of the waiting leases and those that are due soon, or nil if there are
-// none.
+// fillLocked returns a batch of the waiting leases and the ones due soon, or nil if there are none.
 func (ln *lane) fillLocked(w *Watchdog, n instant) *batch {
 	most := w.most
 	if len(ln.waiting) > 0 && ln.waiting[0].renewAt.add(ln.ahead).passed(n) {

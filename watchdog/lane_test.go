@@ -214,8 +214,8 @@ func TestLane_unavailableGroupDelaysNoOther(t *testing.T) {
 	})
 }
 
-// The server is far away: sequential small batches would take twice the available time. Late leases
-// are therefore renewed together.
+// The server is far away, so sequential small batches would take twice the available time. Late
+// leases are therefore renewed together.
 func TestLane_renewsLateLeasesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRenewer(t, func([]watchdog.Subject) time.Duration { return 200 * time.Millisecond })
@@ -490,7 +490,7 @@ func TestWatchdog_endsInAnyOrder(t *testing.T) {
 	})
 }
 
-// A renewal allocates no more than the function that notifies its subject, and a few for each batch.
+// A renewal allocates only the function that notifies its subject, plus a few objects per batch.
 func TestLane_allocatesLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, passes = 10_000, 5
@@ -512,8 +512,8 @@ func TestLane_allocatesLittle(t *testing.T) {
 	})
 }
 
-// At its renewal, the lock of a lease is at another node. It is renewed only with the leases of that
-// node.
+// The lock of a lease is on another node by the time of its renewal. It is renewed only with the
+// leases of that node.
 func TestLane_oneGroupPerBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := watchdog.Group{What: "locks", At: 1}, watchdog.Group{What: "locks", At: 2}
@@ -544,7 +544,7 @@ func TestLane_oneGroupPerBatch(t *testing.T) {
 	})
 }
 
-// slow takes its time when its renewal is confirmed.
+// slow is a subject whose Renewed takes some time.
 type slow struct{ subject }
 
 func (s *slow) Renewed(until time.Time, left time.Duration) {
@@ -552,8 +552,8 @@ func (s *slow) Renewed(until time.Time, left time.Duration) {
 	s.subject.Renewed(until, left)
 }
 
-// A reply confirms one renewal and says that another lease is gone. The loss is not reported later because the user of the
-// first lease is slow.
+// A reply confirms one renewal and reports that another lease is gone. The loss is not delayed by the slow subject of the
+// first lease.
 func TestLane_lossesAreReportedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watchdog.New(lease, most, func(context.Context, []watchdog.Subject) []error {

@@ -60,7 +60,7 @@ type Lease struct {
 	err      error         // the cause, once the lease has ended; before, the error of the latest renewal, or nil
 }
 
-// queued says which queue a lease is in.
+// queued identifies the queue of a lease.
 type queued uint8
 
 const (
@@ -210,8 +210,8 @@ func (l *Lease) Stop(ctx context.Context) bool {
 	return was
 }
 
-// End is Stop for a caller that waits by itself. The channel inFlight is closed when the renewal that
-// includes the lease has ended. It is nil if there is none.
+// End is Stop for a caller that does the waiting. The channel inFlight is closed when the renewal
+// that includes the lease has ended. It is nil if there is none.
 func (l *Lease) End() (was bool, inFlight <-chan struct{}) {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

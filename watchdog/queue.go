@@ -6,8 +6,8 @@ import (
 )
 
 // queue orders leases by when they are due. Leases that are due at the same time, such as those of one
-// batch, are in one list, and the first of each list is in a heap. To renew a batch therefore costs
-// little more than to renew one lease.
+// batch, are in one list, and the first of each list is in a heap. Renewing a batch therefore costs
+// little more than renewing one lease.
 type queue struct {
 	firsts firsts
 	latest *Lease // the end of the list that was added to last; nil if that list is gone
@@ -42,7 +42,7 @@ func (q *queue) add(l *Lease) {
 	q.latest = l // mutant: removed: speed
 }
 
-// remove removes l. What is due of l can have changed since it was added.
+// remove removes l. The due time of l may have changed since it was added.
 func (q *queue) remove(l *Lease) {
 	q.size--
 	prev, next := l.prev, l.next

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// However leases are added, moved and removed, the first is due first, and none is lost.
+// However leases are added, moved and removed, first returns the lease due first, and none is lost.
 func TestQueue(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -16,7 +16,7 @@ func TestQueue(t *testing.T) {
 		var q queue
 		var in []*Lease
 		now := int64(0)
-		at := func() instant { // often the same several times
+		at := func() instant { // often equal
 			now += r.Int64N(2)
 			return instant{}.add(time.Duration(now/5*10 + r.Int64N(disorder)))
 		}

@@ -26,7 +26,7 @@ const (
 	traceLease = 24 * traceTick
 )
 
-// The events of plain.pml that concern a lease, by their numbers there.
+// The events of plain.pml that concern a lease, with their numbers there.
 const (
 	eventStart          = 1
 	eventRequest        = 2
@@ -212,7 +212,7 @@ func (t *acquisition) Group() watchdog.Group            { return watchdog.Group{
 
 func (t *acquisition) holds() bool { return t != nil && t.lease.Check() == nil }
 
-// step makes one thing happen.
+// step performs one event.
 func (h *history) step() {
 	if len(h.flying) > 0 && h.IntN(2) == 0 {
 		h.command(h.flying[h.IntN(len(h.flying))])
@@ -285,7 +285,7 @@ func (h *history) tick() {
 	}
 }
 
-// command makes something happen to a command.
+// command performs one event of a command in flight.
 func (h *history) command(f *flight) {
 	switch n := h.IntN(6); {
 	case f.result == 0 && f.what == eventRenew && !f.copy && n == 0:

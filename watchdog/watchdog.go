@@ -37,7 +37,7 @@ type Watchdog struct {
 	lanes  map[Group]*lane
 	ends   queue   // leases not in any lane's due, by their end, or by callAt if that is earlier
 	loop   loop    // of the goroutine that runs turns
-	clock  reading // by which the queues are ordered, and the ends of leases returned
+	clock  reading // orders the queues, and converts the returned ends of leases
 	closed bool
 }
 
@@ -46,10 +46,10 @@ type Watchdog struct {
 type loop struct {
 	started bool
 	asleep  bool          // it sleeps until wakesAt
-	wakesAt time.Duration // by the monotonic clock, as timers
+	wakesAt time.Duration // by the monotonic clock, like timers
 	wake    chan struct{} // set once; has a value if something is due before wakesAt
 	watched bool          // Watch was called since the latest turn
-	turns   int           // how many there were; for tests
+	turns   int           // number of turns, for tests
 }
 
 // New returns a watchdog whose renewals grant lease. It calls renew every third of lease, or as
@@ -251,7 +251,7 @@ func (w *Watchdog) clockLocked() *reading {
 	var all []*Lease
 	for _, q := range w.queuesLocked() {
 		for q.size > 0 {
-			l := q.firsts[len(q.firsts)-1] // to remove the last compares none
+			l := q.firsts[len(q.firsts)-1] // removing the last lease compares none
 			w.removeLocked(l)
 			all = append(all, l)
 		}

@@ -18,7 +18,7 @@ import (
 
 const (
 	lease = 30 * time.Second
-	most  = 100 // leases in a batch
+	most  = 100 // maximum number of leases in a batch
 )
 
 // server simulates Redis: it has the real end of each subject's lease, and a clock that may run
@@ -328,8 +328,8 @@ func TestWatchdog_lossHasTheLastError(t *testing.T) {
 	})
 }
 
-// A renewal without a reply hides neither the end of its own lease, nor delays the renewals of other
-// leases.
+// A renewal without a reply neither hides the end of its own lease nor delays the renewals of
+// others.
 func TestWatchdog_hangingRenewalDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -590,7 +590,7 @@ func TestWatchdog_renewsAnExtensionAfterASleep(t *testing.T) {
 	})
 }
 
-// A lease is extended right after the machine slept, before the watchdog has noticed that.
+// A lease is extended right after the machine slept, before the watchdog has detected the sleep.
 func TestExtend_afterASleep(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		skew := watchdog.NewSkew(t)
@@ -605,7 +605,7 @@ func TestExtend_afterASleep(t *testing.T) {
 }
 
 // The machine slept for most of a lease. A lease that is watched after that is due earlier by the
-// monotonic clock. The loss of the first is reported in time, whatever has noticed the sleep.
+// monotonic clock. The loss of the first is reported in time, whichever event detects the sleep.
 func TestWatchdog_orderAfterASleep(t *testing.T) {
 	for _, by := range []string{"a turn", "the next turn", "Until", "Extend", "Answered", "CallAt", "a renewal"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -922,7 +922,7 @@ func TestAnswered_tooLate(t *testing.T) {
 	}
 }
 
-// The wall clock was set back. A lease that nobody renews still ends at its end by the monotonic clock.
+// The wall clock was moved backward. A lease that is not renewed still ends by the monotonic clock.
 func TestCheck_wallClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		skew := watchdog.NewSkew(t)
