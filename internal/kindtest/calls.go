@@ -15,28 +15,28 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Call is one call of a kind that is no lock, or that is no Lock and no Unlock.
+// Call is a call other than Lock and Unlock, or a call of a type that is not a lock.
 type Call struct {
-	Op, Name string // which its errors name
+	Op, Name string // as named in its errors
 	Do       func(ctx context.Context) error
 
-	// Once says that it is sent once, so that a lost answer is an error.
+	// Once reports that the call is sent once, so that a lost reply is an error.
 	Once bool
 
-	// Waits says that it waits until its context is canceled.
+	// Waits reports that the call waits until its context is canceled.
 	Waits bool
 
-	// After checks that the call was carried out once; it may be nil.
+	// After checks that the call was executed exactly once; it may be nil.
 	After func(t *testing.T)
 }
 
-// Calls tests what calls do when an answer is lost, when their callers leave, when the server stands still, and when the
-// client closes, and [Replies]. of returns the calls on c, and prepares what they need under this name, which no other case has. It
-// returns as many each time, in the same order, and each sends one script at least.
+// Calls tests calls when a reply is lost, when their callers leave, while the server is paused, and when the client closes. It
+// includes [Replies]. of returns the calls for c, and prepares what they need under name, which no other case uses. It must
+// return the same number of calls each time, in the same order. Each call must send at least one script.
 func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []Call) {
 	s := redistest.Start(t)
 	n := 0
-	for range 2 { // now the server knows the scripts
+	for range 2 { // loads the scripts on the server
 		calls := of(t, NewClient(t, s.Client(t)), fmt.Sprint("first", n))
 		for n = range calls {
 			if err := calls[n].Do(t.Context()); err != nil {
@@ -46,7 +46,7 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 		n++
 	}
 	cases := 0
-	// via returns a call of a client of its own.
+	// via returns a call with a separate client.
 	via := func(t *testing.T, i int) (Call, *client.Client, *redistest.Proxy) {
 		p := redistest.NewProxy(t, s.Addr())
 		c := NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }))
@@ -89,7 +89,7 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 		go func() { done <- call.Do(t.Context()) }()
 		<-asked
 		go func() { closed <- c.Close(t.Context()) }()
-		over, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // a context that has ended gives Close more time
+		over, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // a canceled context gives Close more time
 		if err := c.Close(over); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: Close while it is under way: %v", call.Op, err)
 		}
@@ -110,7 +110,7 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 	var wg sync.WaitGroup
 	for _, call := range calls {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*OpTimeout) // some calls wait until their contexts end
+			ctx, cancel := context.WithTimeout(t.Context(), 2*OpTimeout) // some calls wait until their contexts are canceled
 			defer cancel()
 			call.wants(t, "on a frozen server", call.Do(ctx), lock.ErrUnavailable)
 		})
@@ -128,7 +128,7 @@ func (c Call) wants(t *testing.T, what string, err, want error) {
 	}
 }
 
-// hold holds the next script, or its reply, up until release is closed. asked is closed when it has one.
+// hold blocks the next script, or its reply, until release is closed. asked is closed when one is blocked.
 func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 	asked, release = make(chan struct{}), make(chan struct{})
 	act := redistest.Action{HoldRequest: release}
@@ -146,8 +146,9 @@ func hold(p *redistest.Proxy, phase string) (asked, release chan struct{}) {
 	return asked, release
 }
 
-// CloseFrozen tests Close on a server that stands still while a client has a hold, which holds makes: Close returns with its
-// context, the hold is over, and when the server answers again, the client gives it back, so that isFree says so of another one.
+// CloseFrozen tests Close with a paused server, while a client has the hold that holds returns. Close returns when its context
+// is canceled, and the hold has ended. When the server responds again, the client releases the hold, so that isFree returns true
+// for another client.
 func CloseFrozen(t *testing.T, holds func(t *testing.T, c *client.Client) lock.Hold, isFree func(t *testing.T, c *client.Client) bool) {
 	s := redistest.Start(t)
 	c, err := client.New(s.Client(t, func(o *rueidis.ClientOption) { o.ConnWriteTimeout = 5 * time.Second }), client.WithOpTimeout(OpTimeout))
@@ -165,7 +166,7 @@ func CloseFrozen(t *testing.T, holds func(t *testing.T, c *client.Client) lock.H
 		t.Errorf("the hold: %v", h.Err())
 	}
 	s.Thaw(t)
-	_ = c.Close(t.Context()) // waits for what goes on in the background
+	_ = c.Close(t.Context()) // waits for work in the background
 	other := NewClient(t, s.Client(t))
 	WaitFor(t, "it is given back", func() bool { return isFree(t, other) })
 }

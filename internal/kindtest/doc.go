@@ -1,5 +1,5 @@
-// Package kindtest has what the tests of all kinds of locks share: helpers, and
-// suites that each kind must pass on a real server. For tests only.
+// Package kindtest provides what the tests of all types of locks share: helpers, and suites that
+// each type must pass on a real server. It is for tests only.
 //
 //	Kind    describes a kind of lock to the suites: how it looks in Redis, and which locks exclude it
 //	Faults  what a lock does when its server or the network fails
@@ -7,6 +7,5 @@
 //	Model   random calls against a model, for locks that one owner holds at a time
 //	Rights  the access rights that docs/operate/security.md lists: enough, and none too many
 //
-// The rules of every lock, whatever it runs on, are in package
-// locktest.
+// Package locktest has the rules of every lock, whatever implements it.
 package kindtest

@@ -21,7 +21,7 @@ var faults = []struct {
 	name string
 	test func(*testing.T, Kind)
 }{
-	// The server, and the network.
+	// Faults of the server and the network.
 	{"ScriptFlush", scriptFlush},
 	{"ScriptFlush_waiting", scriptFlushWaiting},
 	{"LostMessage", lostMessage},
@@ -44,7 +44,7 @@ var faults = []struct {
 	{"AccessDenied", accessDenied},
 	{"DeniedChannel", deniedChannel},
 
-	// Keys that are changed by hand.
+	// Keys that are changed manually.
 	{"ForeignKey", foreignKey},
 	{"UnlockOfAForeignKey", unlockOfAForeignKey},
 	{"ForceUnlockOfSomethingElse", forceUnlockOfSomethingElse},
@@ -52,7 +52,7 @@ var faults = []struct {
 	{"ReentryIntoALostLock", reentryIntoALostLock},
 	{"PersistedByHand", persistedByHand},
 
-	// Acts of operators, and the ends of programs.
+	// Actions of operators, and the end of programs.
 	{"Close", closeClient},
 	{"CloseOnAFrozenServer", closeOnAFrozenServer},
 	{"ForceUnlock", forceUnlock},
@@ -61,8 +61,8 @@ var faults = []struct {
 	{"WaitersOfOneProcessAskOnce", waitersOfOneProcessAskOnce},
 }
 
-// Faults tests what a lock does when its server or the network fails, on a real
-// server, each fault in a subtest.
+// Faults tests a lock while its server or the network fails, on a real server, each fault in a
+// subtest.
 func Faults(t *testing.T, k Kind) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
@@ -104,9 +104,9 @@ func scriptFlushWaiting(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// The subscription dies just before the release, so no listener gets its message.
-// The confirmation of the new subscription must make the waiter ask. The poll
-// would in any case; the lease of 30 s would not.
+// The subscription breaks just before the release, so no subscriber receives its message. The
+// confirmation of the new subscription must make the waiter retry. The poll would do so anyway; the
+// lease of 30 s would not.
 func lostMessage(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
@@ -158,7 +158,7 @@ func lostReplies(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// A grant that arrives after the end of its caller's context is given back.
+// A grant that arrives after its caller's context was canceled is released.
 func cancelledMidway(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -183,9 +183,9 @@ func cancelledMidway(t *testing.T, k Kind) {
 	}
 }
 
-// A context ends while its request is in flight, for a lock that another owner
-// has. Whatever happens to that request, no trace of the waiter is left, although
-// its patience would let the trace live.
+// A context is canceled while its request is in flight, for a lock that another owner has. Whatever
+// happens to that request, no trace of the waiter remains, although the waiter timeout would allow
+// it.
 func cancelledMidwayWaiting(t *testing.T, k Kind) {
 	for name, act := range map[string]redistest.Action{
 		"request late": {},
@@ -198,7 +198,7 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 			p := redistest.NewProxy(t, s.Addr())
 			c := NewClient(t, s.Client(t, redistest.Via(p)), Patient...)
 			h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
-			MustUnlock(t, MustLock(t, k.New(c, "free"))) // now the server knows the script
+			MustUnlock(t, MustLock(t, k.New(c, "free"))) // loads the script on the server
 			s.ResetStats(t)
 
 			pass, asked := make(chan struct{}), make(chan struct{})
@@ -224,7 +224,7 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 			cancel()
 			wantAlone(t, w.Err(t), context.Canceled)
 			close(pass)
-			if err := c.Close(t.Context()); err != nil { // waits for what goes on in the background
+			if err := c.Close(t.Context()); err != nil { // waits for work in the background
 				t.Error(err)
 			}
 			k.rival().WantHeld(t, s, "orders", h.Owner(), 1) // and there is no other key
@@ -233,8 +233,8 @@ func cancelledMidwayWaiting(t *testing.T, k Kind) {
 	}
 }
 
-// The request of a release is held up. Unlock does not wait for it, and the next attempt of its client comes after it. If
-// the server is frozen, the observer is notified, and the release is repeated. Close waits for the release.
+// The request of a release is delayed. Unlock does not wait for it, and the next attempt of its client comes after it. If
+// the server is paused, the observer is notified, and the release is repeated. Close waits for the release.
 func asyncUnlock(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -248,7 +248,7 @@ func asyncUnlock(t *testing.T, k Kind) {
 			t.Errorf("the observer is notified of %v, want %v", err, want)
 		}
 	}
-	MustUnlock(t, MustLock(t, l)) // now the server knows the scripts
+	MustUnlock(t, MustLock(t, l)) // loads the scripts on the server
 	wantReleased(nil)
 
 	for range 5 {
@@ -292,8 +292,8 @@ func asyncUnlock(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// A process dies while it holds the lock, and is silent from then on. A waiter
-// gets the lock when the lease is over, and not before the dead process would have noticed.
+// A process dies while it holds the lock, and sends nothing from then on. A waiter acquires the
+// lock when the lease expires, and not before the dead process would have detected the loss.
 func holderDies(t *testing.T, k Kind) {
 	k.eachWay(t, func(t *testing.T, holds, waits Kind) {
 		s := redistest.Start(t)
@@ -308,7 +308,7 @@ func holderDies(t *testing.T, k Kind) {
 		waits.WantHeld(t, s, "orders", h.Owner(), 1)
 		MustUnlock(t, h)
 		WantEmpty(t, s)
-		p.Refuse(false) // it comes back, and releases a lock that it has lost
+		p.Refuse(false) // the process is reachable again, and releases a lock that it has lost
 		MustUnlock(t, MustLock(t, holds.New(NewClient(t, s.Client(t)), "orders")))
 	})
 }
@@ -318,7 +318,7 @@ func serverRestartsEmpty(t *testing.T, k Kind) {
 		s := redistest.Start(t)
 		c := NewClient(t, s.Client(t), Fast...)
 		h := MustLock(t, holds.New(c, "orders"))
-		w := Go(t.Context(), waits.New(c, "orders", endless)) // it goes on by itself
+		w := Go(t.Context(), waits.New(c, "orders", endless)) // it retries on its own
 		s.Kill(t)
 		s.Restart(t)
 		Lost(t, h)
@@ -336,11 +336,11 @@ func serverDown(t *testing.T, k Kind) {
 	c := NewClient(t, s.Client(t), Fast...)
 	l, o := k.New(c, "orders"), k.Operator(c, "orders")
 	s.Kill(t)
-	// The open connections end one after another; a call on such a connection
-	// gets EOF, and not yet a refused connection.
+	// The open connections end one after the other. A call on one of them fails with EOF, not yet
+	// with a refused connection.
 	refused := func(err error) bool { return err != nil && strings.Contains(err.Error(), "refused") }
 	WaitFor(t, "connections are refused", func() bool { _, err := o.Inspect(t.Context()); return refused(err) })
-	WaitFor(t, "Lock names what Redis said last", func() bool { // a busy machine may not refuse in time
+	WaitFor(t, "Lock names what Redis said last", func() bool { // on a busy machine, a refusal may come too late
 		ctx, cancel := context.WithTimeout(t.Context(), OpTimeout)
 		defer cancel()
 		_, err := l.Lock(ctx)
@@ -360,15 +360,14 @@ func serverDown(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// endless is a lease that does not end by itself in these tests: a lock that is free
-// was released.
+// endless is a lease that does not expire in these tests, so a lock that is free was released.
 var endless = lock.WithFixedLease(time.Hour)
 
-// Every call returns by its deadline although the server does not answer, and the holder
-// is told at Until.
+// Every call returns by its deadline although the server does not respond, and the holder is
+// notified at Until.
 func serverFrozen(t *testing.T, k Kind) { testServerFrozen(t, k, false) }
 
-// The same when a call that needs a connection dials, and hangs in that.
+// The same when a call that needs a connection hangs while dialing.
 func serverFrozenDialing(t *testing.T, k Kind) { testServerFrozen(t, k, true) }
 
 func testServerFrozen(t *testing.T, k Kind, dialing bool) {
@@ -384,7 +383,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	}
 
 	const deadline = 200 * time.Millisecond
-	const slack = 5 * time.Second // for a busy machine; without its bound a call takes 10 s and more
+	const slack = 5 * time.Second // for a busy machine; a call that ignores its limit takes 10 s or more
 	var wg sync.WaitGroup
 	for i := range 20 {
 		for name, call := range map[string]func(context.Context) error{
@@ -402,7 +401,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 		} {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), deadline)
-				for ctx.Err() != nil { // on a busy machine a goroutine can stand still for so long; then the call would ask nobody
+				for ctx.Err() != nil { // on a busy machine a goroutine can be delayed that long, and the call would then send nothing
 					cancel()
 					ctx, cancel = context.WithTimeout(t.Context(), deadline)
 				}
@@ -411,7 +410,7 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 				err := call(ctx)
 				took := time.Since(start)
 				if took < deadline/2 && errors.Is(err, context.DeadlineExceeded) {
-					return // it stood still just then
+					return // the goroutine was delayed at that moment
 				}
 				if took > deadline+slack {
 					t.Errorf("%s on a frozen server: %v after %v, its deadline was %v", name, err, took, deadline)
@@ -433,12 +432,11 @@ func testServerFrozen(t *testing.T, k Kind, dialing bool) {
 	wg.Wait()
 	wantToldAtUntil(t, h)
 	s.Thaw(t)
-	SoonEmpty(t, s) // commands that were sent meanwhile are executed now, and undone
+	SoonEmpty(t, s) // commands that were sent in the meantime are executed now, and undone
 }
 
-// The server stands still for longer than the patience of all waiters. They may
-// have lost their places, if the kind has any; all of them are served, and nothing
-// is left.
+// The server is paused for longer than the waiter timeout of all waiters. They may have lost their
+// queue positions, if they have any. All of them are served, and nothing is left.
 func serverFrozenWaiting(t *testing.T, k Kind) {
 	const patience = time.Second / 2
 	s := redistest.Start(t)
@@ -452,17 +450,18 @@ func serverFrozenWaiting(t *testing.T, k Kind) {
 	}
 	k.Waiting(t, s, "orders", len(waiters))
 	s.Freeze(t)
-	<-time.After(client.DefaultOpTimeout + patience) // the time for which the server stands still
+	<-time.After(client.DefaultOpTimeout + patience) // the time for which the server is paused
 	s.Thaw(t)
 	MustUnlock(t, h)
 	ServeAll(t, waiters...)
-	SoonEmpty(t, s) // a command that was given up may be executed late
+	SoonEmpty(t, s) // a command whose caller left may be executed late
 }
 
-// silence is in the error of a call whose context ended before a reply.
+// silence is part of the error of a call whose context was canceled before a reply.
 const silence = ": no reply from Redis after "
 
-// wantAlone fails the test unless err is that of a context which ended before a reply, and says nothing of the lock.
+// wantAlone fails the test unless err is the error of a context that was canceled before a reply, and matches no error of the
+// lock.
 func wantAlone(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) || errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), silence) {
@@ -470,9 +469,9 @@ func wantAlone(t *testing.T, err, want error) {
 	}
 }
 
-// wantToldAtUntil waits until h is lost, which must not be before its Until: a lock
-// that cannot be asked about is not lost yet. Until has passed when either clock says so: that of the
-// wall may be set meanwhile.
+// wantToldAtUntil waits until h is lost, which must not be before its Until, because an unavailable
+// server alone is not a loss. Until has passed if either clock shows it, because the wall clock may
+// be changed in the meantime.
 func wantToldAtUntil(t *testing.T, h lock.Hold) {
 	t.Helper()
 	until := h.Until()
@@ -483,8 +482,8 @@ func wantToldAtUntil(t *testing.T, h lock.Hold) {
 	Lost(t, h)
 }
 
-// The network swallows everything: the holder is told at Until, and what is left
-// of its lock is removed when the network is back.
+// The network drops everything. The holder is notified at Until, and the rest of its lock is
+// removed when the network recovers.
 func partition(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
@@ -513,7 +512,7 @@ func readOnly(t *testing.T, k Kind) {
 	cancel()
 	wait := waits.Err(t)
 	var asked atomic.Int64
-	p := redistest.NewProxy(t, s.Addr()) // of its own: a request of the canceled call can be late
+	p := redistest.NewProxy(t, s.Addr()) // a separate one, because a request of the canceled call can be late
 	p.OnRequest(func(req [][]byte) redistest.Action {
 		if strings.HasPrefix(strings.ToUpper(string(req[0])), "EVAL") {
 			asked.Add(1)
@@ -521,7 +520,7 @@ func readOnly(t *testing.T, k Kind) {
 		return redistest.Action{}
 	})
 	_, try := k.New(NewClient(t, s.Client(t, redistest.Via(p)), Fast...), "orders").TryLock(t.Context())
-	if n := asked.Load(); n == 0 || n > 2 { // the script may be unknown to the server
+	if n := asked.Load(); n == 0 || n > 2 { // the script may not be loaded on the server
 		t.Errorf("TryLock asked a replica %d times", n)
 	}
 	for addr, err := range map[string]error{s.Addr(): wait, p.Addr(): try} {
@@ -535,8 +534,8 @@ func readOnly(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// AsksAgain waits until a call that the server denies has its reply. The call has sent its script again then, which may be unknown at
-// first, and a renewal may be among the scripts.
+// AsksAgain waits until a call that the server rejects has retried. The first script may not be loaded, and renewals may be among
+// the counted scripts.
 func AsksAgain(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	scripts := func() int64 { return s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval") }
@@ -544,11 +543,11 @@ func AsksAgain(t *testing.T, s *redistest.Server) {
 	WaitFor(t, "the call is repeated", func() bool { return scripts() >= before+4 })
 }
 
-// A server that became a replica, at which a connection stays, may not know of a lock yet. The owner does not lose the lock by what
-// such a server says.
+// A server that became a replica, while a connection to it remains open, may not have a lock yet. The owner does not lose the
+// lock because of such a server's replies.
 func replicaThatMissedTheLock(t *testing.T, k Kind) {
 	s, replica := redistest.Start(t), redistest.Start(t)
-	replica.Do(t, "REPLICAOF", "127.0.0.1", "1") // nobody is there, so it never hears of the lock
+	replica.Do(t, "REPLICAOF", "127.0.0.1", "1") // no server is there, so it never receives the lock
 	p := redistest.NewProxy(t, s.Addr())
 	c := NewClient(t, s.Client(t, redistest.Via(p)), client.WithWatchdogTimeout(GateLease), client.WithOpTimeout(OpTimeout))
 	h := MustLock(t, k.New(c, "orders"))
@@ -578,7 +577,7 @@ func memoryFull(t *testing.T, k Kind) {
 	if _, err := k.New(c, "new").TryLock(t.Context()); !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "OOM") || errors.Is(err, lock.ErrNotAcquired) {
 		t.Errorf("TryLock of a new lock: %v, want OOM", err)
 	}
-	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 3 { // a renewal, and the script may be unknown to the server
+	if n := s.CommandCalls(t, "evalsha") + s.CommandCalls(t, "eval"); n > 3 { // including a renewal, and the script may not be loaded on the server
 		t.Errorf("TryLock asked %d times", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -588,7 +587,7 @@ func memoryFull(t *testing.T, k Kind) {
 	if err := denied.Err(t); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("Lock of a new lock: %v, want OOM at the end of its wait", err)
 	}
-	other := NewClient(t, s.Client(t), Fast...) // in one script with a reentry, which may write, a new lock could be written as well
+	other := NewClient(t, s.Client(t), Fast...) // in one script with a reentry, which may write, the new lock could be written as well
 	waits := Go(t.Context(), k.New(other, "waits"))
 	again, err := l.Lock(h.Context())
 	if err != nil {
@@ -608,7 +607,7 @@ func memoryFull(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// While memory is full, waiters wait on.
+// While memory is full, waiters continue to wait.
 func memoryFullWaiting(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	h := MustLock(t, k.rival().New(NewClient(t, s.Client(t)), "orders"))
@@ -620,7 +619,7 @@ func memoryFullWaiting(t *testing.T, k Kind) {
 	k.Waiting(t, s, "orders", len(waiters))
 	s.Do(t, "CONFIG", "SET", "maxmemory", "100kb")
 	s.ResetStats(t)
-	s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // a reason to ask or to send a heartbeat; another reason is time
+	s.Do(t, "CLIENT", "KILL", "TYPE", "pubsub") // makes waiters retry or send a heartbeat, which they also do periodically
 	WaitFor(t, "some polls have passed", func() bool { return s.CommandCalls(t, "evalsha") >= 3 })
 	for i, w := range waiters {
 		if !w.Waits() {

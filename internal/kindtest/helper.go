@@ -15,34 +15,33 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The watchdog timeout of these tests is eight seconds, and one command may take two, the most
-// that it allows: a machine that is busy with the race detector does not keep up with one.
-// Tests that wait for the end of a lease run in parallel.
+// The watchdog timeout of these tests is eight seconds, and one command may take two, the maximum
+// that this timeout allows. A machine that is busy with the race detector would not keep up with
+// one second. Tests that wait for the end of a lease run in parallel.
 const (
 	WatchdogTimeout = 8 * time.Second
 	OpTimeout       = WatchdogTimeout / 4
 )
 
-// Fast has those timeouts.
+// Fast has these timeouts.
 var Fast = []client.Option{client.WithWatchdogTimeout(WatchdogTimeout), client.WithOpTimeout(OpTimeout)}
 
-// Patient has the timeouts of a client whose commands are held up, or have to be in time: a machine that stands still for
-// seconds must not end them.
+// Patient has timeouts for clients whose commands are delayed or must arrive in time, so that a machine that stalls for
+// seconds does not exceed them.
 var Patient = []client.Option{client.WithWatchdogTimeout(2 * time.Minute), client.WithOpTimeout(30 * time.Second)}
 
-// patience is long enough for a slow machine, and shorter than the default lease:
-// an event within it did not wait for the end of a lease.
+// patience is long enough for a slow machine, and shorter than the default lease. An event within
+// it did not wait for the end of a lease.
 const patience = 20 * time.Second
 
-// NewClient returns a client on rdb that is closed, and must close cleanly, at
-// the end of t. It sends nothing that is not about a lock, as tests count commands, and
-// hold some up.
+// NewClient returns a client that uses rdb. It is closed at the end of t, and must close cleanly.
+// It sends only commands about locks, because tests count and delay commands.
 func NewClient(t testing.TB, rdb rueidis.Client, opts ...client.Option) *client.Client {
 	t.Helper()
 	return NewRegistered(t, rdb, append(slices.Clone(opts), client.WithoutRegistry())...)
 }
 
-// NewRegistered returns a client as NewClient does, which tells who it is.
+// NewRegistered is like NewClient, and the client writes its registry entry.
 func NewRegistered(t testing.TB, rdb rueidis.Client, opts ...client.Option) *client.Client {
 	t.Helper()
 	c, err := client.New(rdb, opts...)
@@ -53,7 +52,7 @@ func NewRegistered(t testing.TB, rdb rueidis.Client, opts ...client.Option) *cli
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		err := c.Close(ctx)
-		for errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil { // a test that killed the server: then nothing must go on
+		for errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil { // a test that killed the server: in that case nothing must continue
 			err = c.Close(ctx)
 		}
 		if err != nil {
@@ -75,7 +74,7 @@ func MustLockUnder(t *testing.T, ctx context.Context, l lock.Locker) lock.Hold {
 	return Go(ctx, l).Hold(t)
 }
 
-// MustUnlock gives holds back, in order.
+// MustUnlock releases holds, in order.
 func MustUnlock(t *testing.T, holds ...lock.Hold) {
 	t.Helper()
 	for _, h := range holds {
@@ -85,14 +84,14 @@ func MustUnlock(t *testing.T, holds ...lock.Hold) {
 	}
 }
 
-// Waiter is a Lock in a goroutine of its own.
+// Waiter is a Lock in a separate goroutine.
 type Waiter struct {
 	done chan struct{} // closed when Lock has returned
 	hold lock.Hold
 	err  error
 }
 
-// Go calls Lock in a goroutine of its own.
+// Go calls Lock in a separate goroutine.
 func Go(ctx context.Context, l lock.Locker) *Waiter {
 	w := &Waiter{done: make(chan struct{})}
 	go func() {
@@ -132,8 +131,8 @@ func (w *Waiter) Waits() bool {
 	}
 }
 
-// ServeAll waits until each of the waiters has held the lock, and returns the order
-// in which they did.
+// ServeAll waits until each of the waiters has held the lock, and returns the order in which they
+// did.
 func ServeAll(t *testing.T, waiters ...*Waiter) (order []int) {
 	t.Helper()
 	left := make(map[int]*Waiter)
@@ -156,7 +155,7 @@ func ServeAll(t *testing.T, waiters ...*Waiter) (order []int) {
 	return order
 }
 
-// WaitFor returns when done returns true. It fails after a time that is long enough for a slow machine.
+// WaitFor returns when done returns true. It fails the test after a time that is long enough for a slow machine.
 func WaitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
@@ -189,16 +188,16 @@ func Lost(t *testing.T, h lock.Hold, also ...error) {
 	}
 }
 
-// Text returns a reply as text, "" if it is none.
+// Text returns a reply as text, or "" if it is not text.
 func Text(m rueidis.RedisMessage) string { s, _ := m.ToString(); return s }
 
-// Number returns a reply as a number, 0 if it is none.
+// Number returns a reply as a number, or 0 if it is not a number.
 func Number(m rueidis.RedisMessage) int64 { n, _ := m.ToInt64(); return n }
 
-// List returns a reply as a list of texts, empty if it is none.
+// List returns a reply as a list of texts, or an empty one if it is not a list.
 func List(m rueidis.RedisMessage) []string { all, _ := m.AsStrSlice(); return all }
 
-// Keys are all keys of the server's locks, sorted.
+// Keys returns all keys of locks on the server, sorted.
 func Keys(t testing.TB, s *redistest.Server) []string {
 	t.Helper()
 	return slices.Sorted(slices.Values(s.LockKeys(t)))
@@ -212,14 +211,14 @@ func WantEmpty(t testing.TB, s *redistest.Server) {
 	}
 }
 
-// SoonEmpty waits until there is no key on the server: calls undo some of their work in the
-// background.
+// SoonEmpty waits until there are no keys on the server, because calls undo some of their work in
+// the background.
 func SoonEmpty(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	WaitFor(t, "nothing is left", func() bool { return len(Keys(t, s)) == 0 })
 }
 
-// Hash returns the fields of a hash on the server, empty if there is none.
+// Hash returns the fields of a hash on the server. They are empty if there is none.
 func Hash(t testing.TB, s *redistest.Server, key string) map[string]string {
 	t.Helper()
 	reply := s.Do(t, "HGETALL", key)
@@ -230,7 +229,7 @@ func Hash(t testing.TB, s *redistest.Server, key string) map[string]string {
 	return hash
 }
 
-// WantHash fails unless key is that hash; none is an empty one.
+// WantHash fails unless key is that hash; an empty one means none.
 func WantHash(t testing.TB, s *redistest.Server, key string, want map[string]string) {
 	t.Helper()
 	if got := Hash(t, s, key); !maps.Equal(got, want) {
@@ -238,20 +237,19 @@ func WantHash(t testing.TB, s *redistest.Server, key string, want map[string]str
 	}
 }
 
-// Channels returns the channels that have listeners and match pattern.
+// Channels returns the channels that match pattern and have subscribers.
 func Channels(t testing.TB, s *redistest.Server, pattern string) []string {
 	t.Helper()
 	return List(s.Do(t, "PUBSUB", "CHANNELS", pattern))
 }
 
-// Messages are the messages since Listen.
+// Messages has the messages since Listen.
 type Messages struct {
 	mu  sync.Mutex
 	all []rueidis.PubSubMessage // guarded by mu
 }
 
-// Listen hears all that is published to the channels that match pattern, until
-// the end of t.
+// Listen receives everything published to the channels that match pattern, until the end of t.
 func Listen(t *testing.T, s *redistest.Server, pattern string) *Messages {
 	t.Helper()
 	var m Messages
@@ -273,7 +271,7 @@ func Listen(t *testing.T, s *redistest.Server, pattern string) *Messages {
 	return &m
 }
 
-// On returns the messages that came on channel so far.
+// On returns the messages on channel so far.
 func (m *Messages) On(channel string) (texts []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -285,7 +283,7 @@ func (m *Messages) On(channel string) (texts []string) {
 	return texts
 }
 
-// Flushing makes the server forget all scripts, again and again while f runs.
+// Flushing makes the server drop all scripts, repeatedly while f runs.
 func Flushing(t *testing.T, s *redistest.Server, f func()) {
 	t.Helper()
 	rdb := s.Client(t)

@@ -13,52 +13,51 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Maker makes a handle of a lock.
+// Maker returns a handle of a lock.
 type Maker func(c *client.Client, name string, opts ...lock.Option) lock.Locker
 
-// Operator has the methods of every kind for operators.
+// Operator has the methods for operators that every type of lock has.
 type Operator interface {
 	Inspect(ctx context.Context) (lock.State, error)
 	ForceUnlock(ctx context.Context) (bool, error)
 }
 
-// Kind describes a kind of lock, or one side of a read/write lock. The suites read here where
-// kinds differ, and do not know which kind it is.
+// Kind describes a type of lock, or one side of a read/write lock. The suites use it where types
+// differ, and do not depend on the type otherwise.
 type Kind struct {
 	New      Maker
 	Operator func(c *client.Client, name string) Operator
 
-	// Rival is the kind of locks that exclude New's locks, and are excluded by them, if it is not
-	// New's own: for readers, writers.
+	// Rival is the type of locks that New's locks exclude and are excluded by, if it is not New's
+	// own type: writers, for readers.
 	Rival *Kind
 
 	// Mode is the mode that Inspect returns while an owner holds it.
 	Mode lock.Mode
 
-	// Hash returns the lock's hash while owner has so many holds, and no other owner has any.
+	// Hash returns the lock's hash while owner has this number of holds, and no other owner has any.
 	Hash func(owner string, holds int) map[string]string
 
-	// Keys returns all keys that there are then. Each of them expires.
+	// Keys returns all keys at that time. Each of them expires.
 	Keys func(name, owner string, holds int) []string
 
-	// Patterns returns the key patterns of an access list for all locks whose names
-	// begin with prefix.
+	// Patterns returns the key patterns of ACL rules for all locks whose names begin with prefix.
 	Patterns func(prefix string) []string
 
-	// Channel returns the channel at which the lock's waiters listen. If they stand in a queue in
-	// Redis, each client has a channel of its own, whose name begins so.
+	// Channel returns the channel that the lock's waiters subscribe to. If they are queued in
+	// Redis, each client has a separate channel whose name begins with it.
 	Channel func(name string) string
 	Queue   func(name string) string
 
-	// Patient says that the kind knows lock.WithWaiterTimeout.
+	// Patient reports that the type supports lock.WithWaiterTimeout.
 	Patient bool
 
-	// Requests is how many requests each waiter sends for itself when it comes.
-	// A process asks all others once for all its waiters.
+	// Requests is the number of requests that each waiter sends for itself when it arrives. A
+	// process sends all other requests once for all its waiters.
 	Requests int
 
-	// OtherKind is the hash of a lock of another kind. TellsHashes says that the kind tells any
-	// other hash from a lock that was lost, also in Unlock.
+	// OtherKind is the hash of a different type of lock. TellsHashes reports that the type
+	// distinguishes any other hash from a lost lock, even in Unlock.
 	OtherKind   map[string]string
 	TellsHashes bool
 }
@@ -77,7 +76,7 @@ func OneHash(new Maker, operator func(c *client.Client, name string) Operator) K
 	}
 }
 
-// patience returns the option for a patience of d, if the kind knows it.
+// patience returns the option for a waiter timeout of d, if the type supports it.
 func (k Kind) patience(d time.Duration) []lock.Option {
 	if !k.Patient {
 		return nil
@@ -85,7 +84,7 @@ func (k Kind) patience(d time.Duration) []lock.Option {
 	return []lock.Option{lock.WithWaiterTimeout(d)}
 }
 
-// rival returns the kind that excludes k.
+// rival returns the type of lock that excludes k.
 func (k Kind) rival() Kind {
 	if k.Rival == nil {
 		return k
@@ -93,8 +92,8 @@ func (k Kind) rival() Kind {
 	return *k.Rival
 }
 
-// eachWay runs f for each way in which one owner can wait for another: k waits
-// for its rival and, if that is another kind, the other way round.
+// eachWay runs f for each way in which one owner can wait for another. k waits for its rival and,
+// if that is a different type, the rival waits for k.
 func (k Kind) eachWay(t *testing.T, f func(t *testing.T, holder, waiter Kind)) {
 	t.Helper()
 	if k.Rival == nil {
@@ -105,7 +104,7 @@ func (k Kind) eachWay(t *testing.T, f func(t *testing.T, holder, waiter Kind)) {
 	t.Run("it is waited for", func(t *testing.T) { f(t, k, *k.Rival) })
 }
 
-// listeners returns how many channels of waiters for name have listeners.
+// listeners returns the number of channels for waiters of name that have subscribers.
 func (k Kind) listeners(t *testing.T, s *redistest.Server, name string) int {
 	t.Helper()
 	pattern := k.Channel(name)
@@ -115,8 +114,7 @@ func (k Kind) listeners(t *testing.T, s *redistest.Server, name string) int {
 	return len(Channels(t, s, pattern))
 }
 
-// Waiting waits until n waiters of one process wait for name, as far as Redis can
-// tell.
+// Waiting waits until n waiters of one process wait for name, as far as Redis can show it.
 func (k Kind) Waiting(t *testing.T, s *redistest.Server, name string, n int) {
 	t.Helper()
 	WaitFor(t, "they listen, or do not any more", func() bool { return min(k.listeners(t, s, name), 1) == min(n, 1) })
@@ -140,8 +138,8 @@ func setHash(t *testing.T, s *redistest.Server, name string, hash map[string]str
 	s.Do(t, command...)
 }
 
-// WantHeld fails unless the server has exactly this number of holds of owner, and soon no other key: the batch of a read/write lock
-// lasts for 100 ms.
+// WantHeld fails unless the server has exactly this number of holds of owner, and after a short time no other key. The batch of a
+// read/write lock lasts for 100 ms.
 func (k Kind) WantHeld(t *testing.T, s *redistest.Server, name, owner string, holds int) {
 	t.Helper()
 	var want []string

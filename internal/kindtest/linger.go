@@ -11,7 +11,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Lingering returns opts with lock.WithLinger, unless they have it or do not go together with it.
+// Lingering returns opts with lock.WithLinger, unless they include it or do not support it.
 func Lingering(opts []lock.Option) []lock.Option {
 	c, _ := lockimpl.NewConfig("a lock", lockimpl.All, opts...)
 	if c.Lease > 0 || c.Replicas > 0 || c.Linger > 0 {

@@ -14,16 +14,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what the locks of a few names should look like, of a kind that one
-// owner holds at a time: the owner, and how often it holds. After every step the server
-// must agree with it.
+// model is the expected state of the locks of a few names, for a type that one owner holds at a
+// time: the owner, and its hold count. After every step the server must match it.
 type model struct {
 	kind    Kind
 	server  *redistest.Server
 	t       *testing.T
 	clients []*client.Client
 	owners  []context.Context
-	holds   map[string][]*modelHold // by name; between two releases all have one owner
+	holds   map[string][]*modelHold // by name; after each step all have the same owner
 	stale   []*modelHold            // unlocked or lost; their Unlock must do nothing
 	tokens  map[string]uint64
 }
@@ -72,7 +71,8 @@ func (m *model) anyName(rt *rapid.T) string {
 // client returns the client of an owner.
 func (m *model) client(owner int) *client.Client { return m.clients[owner%len(m.clients)] }
 
-// TryLock tries with any owner of either client: it is granted exactly when the model says so.
+// TryLock tries to acquire the lock for any owner of either client. It must be granted exactly if
+// the model allows it.
 func (m *model) TryLock(rt *rapid.T) {
 	name, owner := m.anyName(rt), rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
 	h, err := m.kind.New(m.client(owner), name).TryLock(m.owners[owner])
@@ -112,7 +112,7 @@ func (m *model) Unlock(rt *rapid.T) {
 	m.stale = append(m.stale, h)
 }
 
-// UnlockAgain unlocks a hold that is over.
+// UnlockAgain unlocks a hold that has ended.
 func (m *model) UnlockAgain(rt *rapid.T) {
 	if len(m.stale) == 0 {
 		rt.Skip("none is over")
@@ -124,13 +124,13 @@ func (m *model) UnlockAgain(rt *rapid.T) {
 	}
 }
 
-// Force frees a lock, by either client; the holders must end as lost.
+// Force force-unlocks a lock with either client. The holders must end as lost.
 func (m *model) Force(rt *rapid.T) {
 	name := m.anyName(rt)
 	held := m.holds[name]
 	c := m.clients[0]
 	if len(held) > 0 {
-		c = m.client(held[0].owner) // it learns of the loss at once
+		c = m.client(held[0].owner) // its client detects the loss immediately
 	}
 	was, err := m.kind.Operator(c, name).ForceUnlock(m.t.Context())
 	if err != nil || was != (len(held) > 0) {
@@ -139,7 +139,7 @@ func (m *model) Force(rt *rapid.T) {
 	m.lose(name)
 }
 
-// Steal deletes the key, unnoticed by the clients, and the holder finds out by
+// Steal deletes the key without notifying the clients, and the holder detects the loss by
 // re-entering.
 func (m *model) Steal(rt *rapid.T) {
 	name := m.anyName(rt)
@@ -149,7 +149,7 @@ func (m *model) Steal(rt *rapid.T) {
 	}
 	m.server.Do(m.t, "DEL", name)
 	owner := held[0].owner
-	if held[0].Err() != nil { // a renewal has noticed it
+	if held[0].Err() != nil { // a renewal has detected the loss
 		m.lose(name)
 		return
 	}
@@ -167,7 +167,7 @@ func (m *model) lose(name string) {
 	m.holds[name] = nil
 }
 
-// Flush makes the server forget the scripts.
+// Flush makes the server drop the scripts.
 func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
 
 // Check compares the server, the result of Inspect, and every hold with the
@@ -192,7 +192,7 @@ func (m *model) Check(rt *rapid.T) {
 		}
 		state, err := m.kind.Operator(m.clients[0], name).Inspect(m.t.Context())
 		for i := range state.Holders {
-			state.Holders[i].Since = time.Time{} // a matter of the clock
+			state.Holders[i].Since = time.Time{} // depends on the clock
 			state.Holders[i].Client = lock.Client{}
 		}
 		if err != nil || !slices.Equal(state.Holders, holders) || len(state.Waiters) != 0 {

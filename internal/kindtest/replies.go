@@ -17,27 +17,27 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// gate is clients whose scripts get an error reply while the gate is shut.
+// gate has clients whose scripts get an error reply while the gate is shut.
 type gate struct {
 	retry.Row
-	execute bool // the server executes them nevertheless
+	execute bool // the server executes them anyway
 	name    string
 	client  *client.Client   // of the first server
 	clients []*client.Client // one of each server
 
 	refused atomic.Int64
-	left    []atomic.Int64 // how many more are refused by each server that replies so
+	left    []atomic.Int64 // number of scripts that each affected server still rejects
 }
 
-// sent are the commands that gates refuse: all that calls send, except those for subscriptions.
+// sent has the commands that gates reject, which are all commands of the calls except subscriptions.
 var sent = []string{"EVALSHA", "EVAL", "BITCOUNT", "BITFIELD", "BITFIELD_RO", "GETBIT", "GETRANGE", "HMGET", "SETBIT"}
 
-// replies are the replies of servers, and one of a proxy: all others of proxies mean what this one or one of the servers' means.
-// One is left out: a filter does without a command that the server does not have.
+// replies has the replies of servers, and one of a proxy, because all other replies of proxies are equivalent to one of these.
+// The reply for an unknown command is omitted, because a filter works without that command.
 var replies = slices.DeleteFunc(append(slices.Clone(retry.Replies), retry.ProxyReplies[0]), func(r retry.Row) bool { return r.Match == "unknown command" })
 
-// oneOfEach returns a row of each fault, and the one that a TryLock does not retry: on several servers, all rows are too
-// much for a busy machine, and what is made of locks sees no reply but the faults.
+// oneOfEach returns one row for each fault, and the reply that a TryLock does not retry. On several servers, all rows
+// are too many for a busy machine, and locks made of several locks only depend on the fault.
 func oneOfEach() (rows []retry.Row) {
 	for _, r := range replies {
 		if r.Match == "READONLY" || !slices.ContainsFunc(rows, func(other retry.Row) bool { return other.Fault == r.Fault }) {
@@ -47,8 +47,8 @@ func oneOfEach() (rows []retry.Row) {
 	return rows
 }
 
-// gates returns a gate for each of these rows; where nobody knows whether the script was executed, two.
-// The first n of the servers reply so.
+// gates returns a gate for each of these rows, or two if it is unknown whether the script was executed.
+// The first n of the servers send the reply.
 func gates(t *testing.T, rows []retry.Row, n int, servers ...*redistest.Server) (all []*gate) {
 	for i, r := range rows {
 		for _, execute := range []bool{false, true} {
@@ -76,10 +76,10 @@ func gates(t *testing.T, rows []retry.Row, n int, servers ...*redistest.Server) 
 	return all
 }
 
-// GateLease is the watchdog timeout of the clients of gates: there are many of them, on a machine that may be busy.
+// GateLease is the watchdog timeout of the clients of gates. There are many of them, possibly on a busy machine.
 const GateLease = 20 * time.Second
 
-// shut refuses the next n scripts of each server, and open no more.
+// shut rejects the next n scripts of each server, and open stops that.
 func (g *gate) shut(n int64) { g.refused.Store(0); g.lets(n) }
 func (g *gate) open()        { g.lets(0) }
 
@@ -91,7 +91,7 @@ func (g *gate) lets(n int64) {
 
 const always = 1 << 30
 
-// turnedAway waits until n scripts were refused since shut.
+// turnedAway waits until n scripts were rejected since shut.
 func (g *gate) turnedAway(n int64) error {
 	return soon(fmt.Sprintf("%d scripts are refused", n), func() bool { return g.refused.Load() >= n })
 }
@@ -106,7 +106,7 @@ func soon(what string, done func() bool) error {
 	return nil
 }
 
-// wants returns an error unless err is what the table says of a single attempt.
+// wants returns an error unless err is what the table lists for a single attempt.
 func (g *gate) wants(what string, err error) error {
 	text := strings.TrimPrefix(g.Reply, "ERR ")
 	var fine bool
@@ -123,10 +123,10 @@ func (g *gate) wants(what string, err error) error {
 	return nil
 }
 
-// retries reports whether a single attempt retries after the reply; a TryLock does not ask a replica again.
+// retries reports whether a single attempt retries after the reply. A TryLock does not retry on a replica.
 func (g *gate) retries() bool { return g.Retries() && g.Match != "READONLY" }
 
-// each calls play for all gates at once.
+// each calls play for all gates concurrently.
 func each(t *testing.T, rows []retry.Row, n int, servers []*redistest.Server, play func(g *gate) error) {
 	var wg sync.WaitGroup
 	for _, g := range gates(t, rows, n, servers...) {
@@ -140,9 +140,10 @@ func each(t *testing.T, rows []retry.Row, n int, servers []*redistest.Server, pl
 	wg.Wait()
 }
 
-// LockReplies plays each error reply, for a time, to a call that begins in that time, to one that waits through it, to one whose turn comes in it,
-// to renewals and to releases. In a short run, only plain locks get each of them, and other kinds one of each fault: with all, a busy machine does
-// not reply within the operation timeout, and what a reply means does not depend on the kind.
+// LockReplies plays each error reply for a while: to a call that starts in that time, to one that waits throughout, to one whose
+// turn comes, to renewals and to releases. In a short run, only plain locks get every reply, and other types get one for each
+// fault. With all of them, a busy machine does not reply within the operation timeout, and the meaning of a reply does not depend
+// on the type.
 func LockReplies(t *testing.T, k Kind) {
 	rows := replies
 	if plain := k.Mode == lock.Exclusive && k.Queue == nil; testing.Short() && !plain {
@@ -157,7 +158,7 @@ func LockReplies(t *testing.T, k Kind) {
 	})
 }
 
-// table is which replies are played, where, and to which locks.
+// table defines which replies are played, where, and to which locks.
 type table struct {
 	rows      []retry.Row
 	servers   []*redistest.Server
@@ -165,7 +166,7 @@ type table struct {
 	channel   func(name string) string
 }
 
-// several returns the table of locks that are made of plain locks, one of them of that name.
+// several returns the table for locks made of plain locks, one of which has that name.
 func several(t *testing.T, servers int, of func(cs []*client.Client, name string) lock.Locker) table {
 	tb := table{rows: oneOfEach(), of: of, rival: of, channel: func(name string) string { return "*{" + name + "}*" }}
 	for range servers {
@@ -174,12 +175,13 @@ func several(t *testing.T, servers int, of func(cs []*client.Client, name string
 	return tb
 }
 
-// SeveralReplies plays a reply of each fault, as LockReplies does, to what of makes of locks on so many servers, all of which reply so.
+// SeveralReplies plays a reply for each fault, as LockReplies does, to the locks that of creates from locks on this number of
+// servers. All servers send the reply.
 func SeveralReplies(t *testing.T, servers int, of func(cs []*client.Client, name string) lock.Locker) {
 	lockReplies(t, several(t, servers, of))
 }
 
-// sees returns what takes the lock, and what waits until it is free, by clients that are refused nothing.
+// sees returns functions that acquire the lock, and that wait until it is free, with clients that are not affected.
 func (tb table) sees(t *testing.T) (take func(name string) (lock.Hold, error), free func(name string) error) {
 	var sees []*client.Client
 	for _, s := range tb.servers {
@@ -195,7 +197,7 @@ func (tb table) sees(t *testing.T) (take func(name string) (lock.Hold, error), f
 	return take, free
 }
 
-// listens waits until a waiter for the lock listens at one of the servers.
+// listens waits until a waiter for the lock is subscribed on one of the servers.
 func (tb table) listens(t *testing.T, name string) error {
 	return soon("it listens", func() bool {
 		return slices.ContainsFunc(tb.servers, func(s *redistest.Server) bool { return len(Channels(t, s, tb.channel(name)+"*")) > 0 })
@@ -283,8 +285,8 @@ func lockReplies(t *testing.T, tb table) {
 	})
 }
 
-// MinorityReplies plays an error reply of each fault of the first of three servers to what of makes of locks on all three, which does
-// without that server: it is granted, renewed and released as if it had not replied so.
+// MinorityReplies plays an error reply for each fault on the first of three servers to the locks that of creates from locks on
+// all three. They do not need that server: they are granted, renewed and released as if it had not sent the reply.
 func MinorityReplies(t *testing.T, of func(cs []*client.Client, name string) lock.Locker) {
 	tb := several(t, 3, of)
 	take, free := tb.sees(t)
@@ -340,16 +342,16 @@ func MinorityReplies(t *testing.T, of func(cs []*client.Client, name string) loc
 	})
 }
 
-// gone waits until no server has the lock: two of three are enough for what is made of locks to be free, and the releases on the
-// third go on in the background.
+// gone waits until no server has the lock. A lock on three servers counts as free when two have released it, and the release on
+// the third continues in the background.
 func (tb table) gone(t *testing.T, name string) error {
 	return soon("the lock is free on each server", func() bool {
 		return !slices.ContainsFunc(tb.servers, func(s *redistest.Server) bool { return Number(s.Do(t, "EXISTS", name)) > 0 })
 	})
 }
 
-// LaterReplies plays an error reply of each fault of the first of two servers to what of makes of a lock on each, which takes the one
-// on the other server first. That one is given back when the call fails.
+// LaterReplies plays an error reply for each fault on the first of two servers to the locks that of creates from a lock on each.
+// They acquire the lock on the other server first, which is released when the call fails.
 func LaterReplies(t *testing.T, of func(cs []*client.Client, name string) lock.Locker) {
 	tb := several(t, 2, of)
 	_, free := tb.sees(t)
@@ -367,7 +369,8 @@ func LaterReplies(t *testing.T, of func(cs []*client.Client, name string) lock.L
 	})
 }
 
-// ends opens the gate of a waiter that was refused, and returns an error unless the waiter then gets the lock, or has failed if the reply does not pass.
+// ends handles a waiter that was rejected. After a temporary reply, it opens the gate and returns an error unless the waiter then
+// acquires the lock. After any other reply, it returns an error unless the waiter has failed.
 func (g *gate) ends(w *Waiter) error {
 	if g.Temporary {
 		if err := g.turnedAway(2); err != nil {
@@ -386,7 +389,7 @@ func (g *gate) ends(w *Waiter) error {
 	return g.wants("Lock", w.err)
 }
 
-// granted waits until Lock has returned with a hold, which it gives back.
+// granted waits until Lock has returned a hold, and releases it.
 func granted(w *Waiter) error {
 	if err := soon("Lock returns", func() bool { return !w.Waits() }); err != nil || w.err != nil {
 		return errors.Join(err, w.err)
@@ -394,18 +397,18 @@ func granted(w *Waiter) error {
 	return w.hold.Unlock(context.Background())
 }
 
-// Wait is a call that waits, other than Lock.
+// Wait is a waiting call other than Lock.
 type Wait struct {
 	Do func(ctx context.Context) error
 
-	// Over lets it return nil; nil if nothing keeps it waiting.
+	// Over makes it return nil; nil if nothing keeps it waiting.
 	Over func() error
 
-	// Once says that it sends nothing again when its command may have been executed.
+	// Once reports that it sends nothing again if its command may have been executed.
 	Once bool
 }
 
-// Waits plays each error reply to calls that wait: of makes one by c, of that name, which sees can end.
+// Waits plays each error reply to waiting calls. of returns one that uses c and name, and that sees can end.
 func Waits(t *testing.T, of func(t *testing.T, c, sees *client.Client, name string) Wait) {
 	s := redistest.Start(t)
 	sees := NewClient(t, s.Client(t))
@@ -434,7 +437,7 @@ func Waits(t *testing.T, of func(t *testing.T, c, sees *client.Client, name stri
 			}
 			n := g.refused.Load()
 			if w.Over != nil {
-				if err := w.Over(); err != nil { // in the window
+				if err := w.Over(); err != nil { // while the gate is shut
 					return fmt.Errorf("%s: %w", what, err)
 				}
 			}
@@ -464,14 +467,14 @@ func Waits(t *testing.T, of func(t *testing.T, c, sees *client.Client, name stri
 	})
 }
 
-// Replies plays each error reply to calls, which of makes as for [Calls].
+// Replies plays each error reply to calls, which of returns as for [Calls].
 func Replies(t *testing.T, of func(t *testing.T, c *client.Client, name string) []Call) {
 	s := redistest.Start(t)
 	for _, g := range gates(t, replies, 1, s) {
 		for i, call := range of(t, g.client, g.name) {
 			waits, fails := call.Waits && g.Temporary, !g.Retries() || call.Once
 			if fails && !waits {
-				g.shut(always) // what the call before left to do may be refused, too
+				g.shut(always) // cleanup of the previous call may be rejected, too
 			} else {
 				g.shut(2)
 			}

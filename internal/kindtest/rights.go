@@ -14,23 +14,24 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Rights tests whether the rights that docs/operate/security.md lists are enough for all
-// that play does with two clients, and whether a call is denied when any one of them is
-// missing. Play must therefore do all that can be done with the kind.
+// Rights tests whether the permissions listed in docs/operate/security.md are sufficient for
+// everything that play does with two clients, and whether a call is denied if any one of them is
+// missing. play must therefore use every operation of the type.
 //
-// heads are the words under which the document lists the rights of the kind and its options,
-// on top of the rights of every kind, such as "NewLock".
+// heads are the headings under which the document lists the permissions of the type and its
+// options, in addition to those of every type, such as "NewLock".
 func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *redistest.Server, a, b *client.Client)) {
 	rights := redistest.Rights(t, append([]string{"Registry"}, heads...)...)
 	s := redistest.Start(t)
-	// The document lists the rights for names that begin with "orders:".
+	// The document lists the permissions for names that begin with "orders:".
 	options := append([]client.Option{client.WithKeyPrefix("orders:")}, Fast...)
 	clients := func(t *testing.T, as func(*rueidis.ClientOption)) (a, b *client.Client) {
 		t.Helper()
 		return NewRegistered(t, s.Client(t, as), options...), NewRegistered(t, s.Client(t, as), options...)
 	}
 
-	// A client whose lock is renewed listens for word of forced unlocks; the tests of package admin try that right.
+	// A client whose lock is renewed subscribes to force-unlock notifications. The tests of package admin cover that
+	// permission.
 	forced := redistest.Rights(t, "Forced")[len(redistest.Rights(t)):]
 	a, b := clients(t, s.AddUser(t, "locks", slices.Concat(rights, forced)...))
 	t.Run("on Redis", func(t *testing.T) { play(t, s, a, b) })
@@ -38,14 +39,14 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 		t.Errorf("the rights of docs/operate/security.md do not cover %q", denied)
 	}
 	for i, right := range rights {
-		// The server checks every call. So, without the right to a command, a call
-		// is denied exactly if there was one.
+		// The server checks every call. Without the permission for a command, a call is denied
+		// exactly if there was one.
 		if command, ok := strings.CutPrefix(right, "+"); ok {
-			if command == "unsubscribe" { // it comes a while after the last waiter
+			if command == "unsubscribe" { // it is sent a while after the last waiter has left
 				WaitFor(t, "they listen no more", func() bool { return s.CommandCallsByClients(t, command) > 0 })
 			}
 			calls := s.CommandCallsByClients(t, command)
-			if strings.HasPrefix(command, "cluster|") { // the one up to version 7, the other since 8
+			if strings.HasPrefix(command, "cluster|") { // clients use one of them up to version 7, and the other since 8
 				calls = s.CommandCallsByClients(t, "cluster|slots") + s.CommandCallsByClients(t, "cluster|shards")
 			}
 			if calls == 0 {
@@ -77,8 +78,8 @@ func Rights(t *testing.T, k Kind, heads []string, play func(t *testing.T, s *red
 	}
 }
 
-// meet makes one owner hold a lock while another waits for it in vain, as far as
-// their rights go.
+// meet makes one owner hold a lock while another waits for it in vain, as far as their permissions
+// allow.
 func meet(t *testing.T, holder, waiter lock.Locker) {
 	t.Helper()
 	h, err := holder.Lock(t.Context())
@@ -95,7 +96,8 @@ func meet(t *testing.T, holder, waiter lock.Locker) {
 	}
 }
 
-// keep makes c keep a lock with WithLinger, as far as its rights go. Of two sides, the other one has the option if k's has not.
+// keep makes c keep a lock with WithLinger, as far as its permissions allow. If k's side does not support the option, the other
+// side has it.
 func keep(t *testing.T, k Kind, c *client.Client, name string) {
 	t.Helper()
 	if k.Rival != nil {
