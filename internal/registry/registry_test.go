@@ -136,7 +136,7 @@ func TestEntry_never(t *testing.T) {
 		e.End()
 		e.Begin()
 		synctest.Wait()
-		if n := m.CommandCount(); n > 3 { // of the connection
+		if n := m.CommandCount(); n > 3 { // those of the connection
 			t.Errorf("%d commands", n)
 		}
 	})
@@ -563,7 +563,7 @@ func TestParse_short(t *testing.T) {
 	}
 }
 
-// A start time that JSON cannot express is left out: it would fail the whole list.
+// A start time that JSON cannot represent is omitted, because it would fail the whole list.
 func TestParse_startedInNoYear(t *testing.T) {
 	s := redistest.Start(t)
 	for _, text := range []string{"9999-12-31T23:59:59-12:00", "0000-01-01T00:00:00+12:00", "0000-06-01T00:00:00Z"} {

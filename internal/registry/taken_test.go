@@ -63,8 +63,8 @@ func TestParseTaken(t *testing.T) {
 	}
 }
 
-// A record names the clients of the first holders, and its age is that of the key. A key that was changed by hand, so that it
-// does not expire, is as old as it can be.
+// A record names the clients of the first holders, and its age comes from the TTL of its key. A key without a TTL, because it
+// was changed manually, has the maximum age.
 func TestNote(t *testing.T) {
 	inBubble(t, func(t *testing.T, m *redistest.Mini, _ *redistest.Proxy, _ *Entry, _ *record) {
 		const key = "record"
