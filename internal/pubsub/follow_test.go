@@ -170,7 +170,7 @@ func TestFollow_sharded(t *testing.T) {
 	if !c.Nodes[0].KnowsSharded(t) {
 		t.Skip("this server has no sharded Pub/Sub")
 	}
-	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // otherwise no command makes the client learn the new master
+	h := New(c.Client(t, func(o *rueidis.ClientOption) { o.ClusterOption.ShardsRefreshInterval = time.Second }), testConfig(true)) // otherwise no command makes the client detect the new master
 	for i := range 3 {
 		channel := fmt.Sprintf("redisson_lock__channel:{orders:%d}", i)
 		e := listen(t, h, channel)

@@ -163,7 +163,7 @@ func TestCloseAfter(t *testing.T) {
 	})
 }
 
-// Nobody can ask for the role of a server while there is no connection. The hub does when there is one again.
+// The role of a server cannot be queried without a connection. The hub queries it when there is one again.
 func TestCheck_withoutAConnection(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x")
@@ -326,8 +326,8 @@ func (w *world) shares(name string) bool {
 	return shared
 }
 
-// On one server, commands of others and all subscriptions share one connection, whatever comes first. A hub that is
-// closed has none.
+// On one server, commands of other packages and all subscriptions share one connection, whichever comes first. A
+// hub that is closed has none.
 func TestShare_oneServer(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		n.dialled()
@@ -423,8 +423,8 @@ func TestShare_onAReplica(t *testing.T) {
 	}
 }
 
-// In RESP2, the connection for commands breaks, and that for subscriptions does not. One command fails. After it, the connection is
-// not shared until the hub has another one.
+// In RESP2, the connection for commands breaks, and the one for subscriptions does not. One command fails. After it, the
+// connection is not shared until the hub has a new one.
 func TestShare_oneOfTwoBreaks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

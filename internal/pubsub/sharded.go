@@ -15,8 +15,8 @@ import (
 // next is queried, too. Without a cluster, no command is sent.
 //
 // An error reply means no: the server is too old, or denies the command. A temporary error, such as
-// BUSY, tells nothing. No other reply within timeout, or before ctx is canceled, is an error, because
-// a wrong guess would cost every waiter its notifications.
+// BUSY, is inconclusive. If no other reply arrives within timeout, or before ctx is canceled, Sharded
+// fails, because a wrong guess would cost every waiter its notifications.
 func Sharded(ctx context.Context, rdb rueidis.Client, timeout time.Duration) (bool, error) {
 	if rdb.Mode() != rueidis.ClientModeCluster {
 		return false, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An unavailable server, which the client queries now and then, does not matter: any other can tell. Without any, there is
-// an error: at once if each refuses connections.
+// An unavailable server, which the client occasionally queries, does not matter, because any other server can reply.
+// Without any, there is an error, immediately if all of them refuse connections.
 func TestSharded_unavailable(t *testing.T) {
 	for name, fail := range map[string]func(*redistest.Server, testing.TB){"killed": (*redistest.Server).Kill, "paused": (*redistest.Server).Freeze} {
 		t.Run(name, func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestSharded_denied(t *testing.T) {
 	}
 }
 
-// A temporary error reply tells nothing: neither that of a busy server, nor that of a server with too many clients to a new
-// connection. Any other node can tell. If all reply so, there is an error.
+// A temporary error reply is inconclusive, whether from a busy server or from a server that rejects a new connection
+// because of too many clients. Any other node can reply. If all reply this way, there is an error.
 func TestSharded_temporaryError(t *testing.T) {
 	t.Parallel()
 	if !redistest.Start(t).KnowsSharded(t) {
@@ -107,7 +107,7 @@ func TestSharded_temporaryError(t *testing.T) {
 	}
 }
 
-// A server that is no cluster has no shards, and is not asked.
+// A server without cluster mode has no shards, and is not queried.
 func TestSharded_noCluster(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -142,8 +142,8 @@ func (f *subscriber) serve() {
 	}
 }
 
-// close closes the connection after the commands of others. If one began on a RESP2 connection at that instant, rueidis could
-// wait in Close for a goroutine that neither of the two has started.
+// close closes the connection after the commands of other packages. If one started on a RESP2 connection at that instant,
+// rueidis could wait in Close for a goroutine that neither of the two has started.
 func (f *subscriber) close(conn rueidis.DedicatedClient) {
 	f.hub.mu.Lock()
 	f.ended = true
@@ -303,8 +303,8 @@ func (f *subscriber) refused(name string, err *rueidis.RedisError) {
 	}
 }
 
-// complete returns the address of another node that this node has named. A node that is configured so, or that does not know
-// the name of the other's host, leaves the host out: it is that of this node.
+// complete returns the address of another node that this node has named. A node omits the host if it is configured that way,
+// or does not know the other node's hostname. The host is then that of this node.
 func (f *subscriber) complete(addr string) string {
 	// mutant: operand 1: an address has a port
 	if host, port, err := net.SplitHostPort(addr); err == nil && (host == "" || host == "?") {

@@ -23,7 +23,7 @@ func TestLook_role(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply string
 		leave bool
-		count int // in ten times look
+		count int // in ten intervals of look
 	}{
 		"a master":                        {roleIs("master"), false, 10},
 		"a replica that follows":          {roleIs("slave", "connected"), true, 0},
@@ -177,8 +177,8 @@ func TestSend_timeoutOneByOne(t *testing.T) {
 // closing is how long rueidis takes to close a connection to a server that does not reply.
 const closing = time.Second
 
-// A temporary error is retried with growing pauses, and not reported. Any other is reported once, and
-// final.
+// A temporary error is retried with growing pauses, and not reported. Any other error is reported
+// once, and is final.
 func TestRefused(t *testing.T) {
 	for reply, passes := range map[string]bool{
 		"MASTERDOWN Link with MASTER is down":                                   true,
@@ -283,7 +283,7 @@ func TestSharded_moved(t *testing.T) {
 	})
 }
 
-// A node names another one by its port alone, as with cluster-preferred-endpoint-type unknown-endpoint.
+// A node names another one only by its port, as with cluster-preferred-endpoint-type unknown-endpoint.
 func TestSharded_movedWithoutAHost(t *testing.T) {
 	for _, addr := range []string{":2", "?:2"} {
 		sharded(t, []string{"a:1", "a:2"}, func(w *world) {
@@ -647,7 +647,7 @@ func (c *oneReply) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A server that executes no scripts any more may be left before the next periodic query: Check queries the role, but not
+// A server that no longer executes scripts may be left before the next periodic query: Check queries the role, but not
 // twice within a second.
 func TestCheck(t *testing.T) {
 	plain(t, func(w *world, n *node) {

@@ -31,7 +31,7 @@ type world struct {
 	denied map[string][]string // guarded by mu: by channel, what Denied was called with
 }
 
-// client is what the hub sees of the servers.
+// client is the hub's client of these servers.
 type client struct {
 	rueidis.Client
 	world *world
