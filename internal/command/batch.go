@@ -37,7 +37,7 @@ type Batcher[R any] struct {
 	s    *Sender                         // set once
 	exec func(batch []*R) (replied bool) // set once: sends a batch and fills in the replies; reports whether there were any
 	size func(*R) int                    // set once: the size of a request
-	most int                             // set once: the maximum size of a batch of several requests
+	most int                             // set once: the maximum size of a batch that has several requests
 	drop func(*R) bool                   // set once: see NewBatcher
 
 	unused sync.Pool // *batch[R]

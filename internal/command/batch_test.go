@@ -87,8 +87,8 @@ func (f *distantServer) change(_ context.Context, _ rueidis.CoreClient, changes 
 	f.mu.Unlock()
 }
 
-// The first copy of a batch was rejected, and another got the reply. Only if the first may have been executed does the outcome
-// say so.
+// The first copy of a batch was rejected, and a later copy got a reply. The outcome is Repeated only if the first copy may
+// have been executed.
 func TestSendWithRetry_rejected(t *testing.T) {
 	for _, c := range []struct {
 		rejected error
@@ -712,7 +712,7 @@ func (d *doublingServer) sent() [][]int {
 	return slices.Clone(d.batches)
 }
 
-// inBatches runs f with a batcher whose batches have size 10 at most; the size of a request is its
+// inBatches runs f with a batcher whose batches have at most size 10. The size of a request is its
 // number.
 func inBatches(t *testing.T, f func(t *testing.T, d *doublingServer, b *Batcher[double])) {
 	t.Helper()

@@ -63,7 +63,8 @@ func Foreign(v luascripts.Verdict, err error) error {
 	return err
 }
 
-// Over reports whether ctx has ended. rueidis may report the deadline of ctx before ctx itself does.
+// Over reports whether ctx is canceled. rueidis may report the deadline of ctx before ctx itself
+// does.
 func Over(ctx context.Context) bool {
 	deadline, limited := ctx.Deadline()
 	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
@@ -83,7 +84,8 @@ func RefusedKey(err error) bool {
 	return !strings.Contains(text, " to run ") && !strings.Contains(text, "channel") && (strings.Contains(text, "a key") || strings.Contains(text, "the keys"))
 }
 
-// Refusal adds advice to err, for which Refused must report true. addr and user are "" if unknown.
+// Refusal adds advice to err, which must be an error for which Refused returns true. addr and user
+// are "" if unknown.
 func Refusal(addr, user string, err error) error {
 	server := "Redis"
 	if addr != "" {

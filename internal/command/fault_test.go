@@ -405,7 +405,7 @@ func TestDetectClosed(t *testing.T) {
 	}
 }
 
-// pingCounter counts the commands that a closed client is to send.
+// pingCounter counts the commands sent with a closed client.
 type pingCounter struct {
 	rueidis.Client
 	times int
@@ -437,8 +437,8 @@ func TestDetectClosed_batch(t *testing.T) {
 	}
 }
 
-// Errors that need an operator are refused: the server does not accept the user, or the user lacks a
-// permission. No other error is.
+// Errors that need an operator are refusals: the server does not accept the user, or the user lacks
+// a permission. No other error is one.
 func TestRefused(t *testing.T) {
 	denied := refusal(t, "NOPERM no")
 	for _, c := range []struct{ addr, user, want string }{
@@ -478,7 +478,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A context that has not ended, with a deadline of its own.
+// due is a context that is not canceled, with its own deadline.
 type due struct {
 	context.Context
 	deadline time.Time

@@ -215,7 +215,7 @@ func TestSendWithRetry(t *testing.T) {
 		}, NoReply{After: timeout, before: dial}, false, 0, timeout, true},
 		"the caller leaves in a pause":     {0, timeout, down, dial, true, 0, timeout, false},
 		"the caller leaves before a reply": {0, timeout, func(int, time.Duration) (time.Duration, error) { return never, nil }, context.DeadlineExceeded, false, 1, timeout, true},
-		// A command that timed out by itself has used all of its time.
+		// A command that timed out on its own has used all of its time.
 		"the command times out by itself": {0, timeout/2 + 12*time.Millisecond, func(copy int, _ time.Duration) (time.Duration, error) {
 			if copy == 1 {
 				return 0, io.EOF
@@ -291,8 +291,8 @@ type nodes struct {
 
 func (n nodes) Nodes() map[string]rueidis.Client { return n.all }
 
-// On a cluster every node is asked. The call fails only if all of them refuse connections. That takes at most a quarter of
-// the operation timeout, or what is left of it.
+// On a cluster every node is queried. The call fails only if all of them refuse connections. That takes at most a quarter
+// of the operation timeout, or its remainder.
 func TestDown_cluster(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for name, c := range map[string]struct {
@@ -326,7 +326,7 @@ func TestDown_cluster(t *testing.T) {
 						refuses.Store(true)
 						p.CutAll()
 						rdb := all[fmt.Sprint(i)]
-						_ = rdb.Do(t.Context(), rdb.B().Ping().Build()).Error() // notices that
+						_ = rdb.Do(t.Context(), rdb.B().Ping().Build()).Error() // detects the closed connection
 					case "silent":
 						p.Freeze(true)
 						defer p.Freeze(false)
