@@ -1,4 +1,4 @@
-// Package dial connects to Redis, and says in the words of an operator why that failed.
+// Package dial connects to Redis, and explains failures in terms that an operator can act on.
 package dial
 
 import (
@@ -22,8 +22,8 @@ import (
 )
 
 // UserOf returns the Redis user that a client with these options connects as, for error messages. It returns "" if
-// AuthCredentialsFn provides it. It also does for a user without a password, which is in fact a password in a URL
-// such as redis://secret@host.
+// AuthCredentialsFn provides the user. It also returns "" for a user without a password, because that is in fact a
+// password in a URL such as redis://secret@host.
 func UserOf(option rueidis.ClientOption) string {
 	if option.AuthCredentialsFn != nil || option.Username != "" && option.Password == "" {
 		return ""
@@ -31,7 +31,7 @@ func UserOf(option rueidis.ClientOption) string {
 	return cmp.Or(option.Username, "default")
 }
 
-// Way is the way to the servers of one client. It knows how far the latest connection has come, so that an error can say it.
+// Way creates the connections of one client. It tracks how far the latest connection attempt got, so that an error can report it.
 type Way struct {
 	option rueidis.ClientOption // set once: as the caller gave it
 
@@ -40,19 +40,19 @@ type Way struct {
 	stage stage  // guarded by mu
 }
 
-// stage is how far a connection has come.
+// stage is how far a connection attempt got.
 type stage int
 
 const (
 	nowhere   stage = iota
 	dialing         // there is no connection yet
-	shaking         // the server accepted it, and has not replied to the TLS handshake yet
-	connected       // what follows is Redis' own protocol
+	shaking         // the server accepted it, and has not completed the TLS handshake
+	connected       // everything after that is Redis' own protocol
 )
 
-// NewWay returns a Way, and option with it as the way to its servers.
+// NewWay returns a Way, and a copy of option that connects through it.
 func NewWay(option rueidis.ClientOption) (*Way, rueidis.ClientOption) {
-	if given := option.DialFn; given != nil && option.DialCtxFn == nil { // deprecated, and rueidis still supports it
+	if given := option.DialFn; given != nil && option.DialCtxFn == nil { // deprecated, but still supported by rueidis
 		option.DialCtxFn = func(_ context.Context, addr string, d *net.Dialer, config *tls.Config) (net.Conn, error) {
 			return given(addr, d, config)
 		}
@@ -71,7 +71,7 @@ func (w *Way) at(addr string, s stage) {
 // dial is the DialCtxFn of a client.
 func (w *Way) dial(ctx context.Context, addr string, dialer *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
 	w.at(addr, dialing)
-	if given := w.option.DialCtxFn; given != nil { // as rueidis defines, it also makes the TLS handshake
+	if given := w.option.DialCtxFn; given != nil { // as rueidis defines, it also performs the TLS handshake
 		conn, err = given(ctx, addr, dialer, config)
 	} else if conn, err = dialer.DialContext(ctx, "tcp", addr); err == nil && config != nil {
 		w.at(addr, shaking)
@@ -88,7 +88,7 @@ func (w *Way) dial(ctx context.Context, addr string, dialer *net.Dialer, config 
 	return conn, nil
 }
 
-// shakeHands makes the TLS handshake with addr over conn.
+// shakeHands performs the TLS handshake with addr over conn.
 func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 	if config.ServerName == "" {
 		config = config.Clone()
@@ -105,7 +105,7 @@ func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dia
 	if err == nil {
 		return c, nil
 	}
-	_ = conn.Close() // the handshake's error counts
+	_ = conn.Close() // the error of the handshake is returned
 	switch {
 	case errors.As(err, new(tls.RecordHeaderError)), within.Err() != nil && ctx.Err() == nil:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: conn.RemoteAddr(), Err: errPlain}
@@ -113,21 +113,21 @@ func shakeHands(ctx context.Context, conn net.Conn, addr string, dialer *net.Dia
 	return nil, err
 }
 
-// errPlain is the error of a TLS connection to a server that speaks no TLS.
+// errPlain is the error of a TLS connection to a server that does not use TLS.
 var errPlain = errors.New("the server does not use TLS on this port: use redis://host:port")
 
-// ErrSentinel is the error of a connection to a Sentinel as if it were a server with data.
+// ErrSentinel is the error of connecting to a Sentinel as if it were a server with data.
 var ErrSentinel = errors.New("the server is a Sentinel, which stores no locks: name its master, as in redis://sentinel:26379?master_set=NAME, or connect to the master")
 
-// ErrSentinelUser is the error of a Sentinel that does not accept its user.
+// ErrSentinelUser is the error when a Sentinel does not accept its user.
 var ErrSentinelUser = errors.New("set Username and Password in ClientOption.Sentinel and use OpenWithOption; a URL cannot set them")
 
-// probeTime bounds what probe and sentinel take.
+// probeTime limits probe and sentinel.
 const probeTime = 5 * time.Second
 
-// probe looks once more at the server at addr, which has closed a connection in plain text. It begins a TLS handshake, and reports whether the
-// server takes it. A server that refuses every connection says so before it closes one, and that text is lost with the commands that rueidis has sent: it is the
-// second result.
+// probe connects again to the server at addr, which has closed a connection in plain text. It starts a TLS handshake, and reports
+// whether the server accepts it. A server that rejects every connection sends the reason before it closes one. rueidis loses that
+// text when it has already sent commands, so probe returns it as the second result.
 func (w *Way) probe(ctx context.Context, addr string) (speaksTLS bool, refusal string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -140,7 +140,7 @@ func (w *Way) probe(ctx context.Context, addr string) (speaksTLS bool, refusal s
 	heard := &recorder{Conn: conn}
 	err = tls.Client(heard, &tls.Config{
 		ServerName:         host,
-		InsecureSkipVerify: true, // nothing is sent; only whether the server has a certificate counts
+		InsecureSkipVerify: true, // nothing is sent; it only matters whether the server has a certificate
 		VerifyConnection:   func(tls.ConnectionState) error { speaksTLS = true; return nil },
 	}).HandshakeContext(ctx)
 	line, _, _ := strings.Cut(string(heard.text), "\r\n")
@@ -151,8 +151,8 @@ func (w *Way) probe(ctx context.Context, addr string) (speaksTLS bool, refusal s
 	return speaksTLS || err == nil || errors.As(err, new(tls.AlertError)), refusal
 }
 
-// sentinel reports whether the server at addr is a Sentinel. It has rejected a command, such as the AUTH or the SELECT of a URL for a server with data, so a
-// connection that sends neither looks.
+// sentinel reports whether the server at addr is a Sentinel. The server has rejected a command, such as the AUTH or SELECT of a
+// URL for a server with data, so sentinel uses a connection that sends neither.
 func (w *Way) sentinel(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -161,7 +161,7 @@ func (w *Way) sentinel(ctx context.Context, addr string) bool {
 		return false
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(probeTime)) // without one, the server decides
+	_ = conn.SetDeadline(time.Now().Add(probeTime)) // without a limit, if this fails
 	const says = "*2\r\n$8\r\nsentinel\r\n"
 	text := make([]byte, len(says))
 	if _, err := io.WriteString(conn, "ROLE\r\n"); err != nil {
@@ -171,7 +171,7 @@ func (w *Way) sentinel(ctx context.Context, addr string) bool {
 	return err == nil && string(text) == says
 }
 
-// recorder keeps the first bytes that come.
+// recorder keeps the first bytes received.
 type recorder struct {
 	net.Conn
 	text []byte
@@ -183,8 +183,8 @@ func (r *recorder) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Explain returns err, the error of connecting, in words that say what to do. ctx is the caller's: after its end, the error says
-// how far the connection had come.
+// Explain returns err, the error of connecting, in terms that say what to do. ctx is the caller's context. If it is canceled,
+// the error reports how far the connection attempt got.
 func (w *Way) Explain(ctx context.Context, err error) error {
 	w.mu.Lock()
 	addr, stage := w.addr, w.stage
@@ -197,9 +197,9 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 		return w.replied(addr, reply.Error(), err)
 	}
 	over := ctx.Err() != nil
-	silent := over || errors.Is(err, context.DeadlineExceeded) // of a context of rueidis
+	silent := over || errors.Is(err, context.DeadlineExceeded) // the context of rueidis timed out
 	transport := errors.Is(err, io.EOF) || errors.As(err, new(net.Error))
-	garbled := strings.Contains(err.Error(), "unknown message type") // rueidis has no error value for it
+	garbled := strings.Contains(err.Error(), "unknown message type") // rueidis has no error value for this
 	var words string
 	switch {
 	case errors.Is(err, ErrSentinel):
@@ -230,7 +230,7 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	if over || !silent {
 		return fmt.Errorf("%w: %s: %s: %w", lock.ErrUnavailable, addr, words, err)
 	}
-	return fmt.Errorf("%w: %s: %s", lock.ErrUnavailable, addr, words) // the caller's context lives
+	return fmt.Errorf("%w: %s: %s", lock.ErrUnavailable, addr, words) // the caller's context is not canceled
 }
 
 // replied returns err for an error reply to the first commands of a connection to addr.
@@ -255,7 +255,8 @@ func (w *Way) replied(addr, text string, err error) error {
 	return err
 }
 
-// Greet returns an error if rdb, which is connected to one server, has reached a Sentinel. A server that does not say what it is passes.
+// Greet returns an error if rdb, which is connected to one server, is connected to a Sentinel. A server that does not report its
+// mode is accepted.
 func Greet(ctx context.Context, rdb rueidis.Client) error {
 	if rdb.Mode() == rueidis.ClientModeSentinel || rdb.Mode() == rueidis.ClientModeCluster {
 		return nil
@@ -269,8 +270,8 @@ func Greet(ctx context.Context, rdb rueidis.Client) error {
 	return nil
 }
 
-// NewClient is rueidis.NewClient, except that a server or a proxy without CLIENT SETNAME gets no name. rueidis sends that
-// command only in RESP2, and then fails to connect.
+// NewClient is rueidis.NewClient, but omits the client name for a server or a proxy without CLIENT SETNAME. rueidis sends
+// that command only in RESP2, and then fails to connect.
 func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
 	rdb, err := rueidis.NewClient(option)
 	var reply *rueidis.RedisError
@@ -281,10 +282,10 @@ func NewClient(option rueidis.ClientOption) (rueidis.Client, error) {
 	return rdb, err
 }
 
-// noName is what servers and proxies reply to CLIENT SETNAME if they do not have it, or the user lacks the permission.
+// noName matches the replies to CLIENT SETNAME of servers and proxies that do not support it, or whose user lacks the permission.
 var noName = regexp.MustCompile("(?i)(command|the) ['`]client['`|]")
 
-// Client connects before ctx ends.
+// Client connects before ctx is canceled.
 func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type result struct {
 		rdb rueidis.Client

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A failed dial says that nothing was sent, unless rueidis resends commands after a ConnLifetime.
+// The error of a failed dial means that nothing was sent, unless rueidis resends commands after a ConnLifetime.
 func TestWay_undialled(t *testing.T) {
 	for _, lifetime := range []time.Duration{0, time.Hour} {
 		_, option := NewWay(rueidis.ClientOption{ConnLifetime: lifetime, DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
@@ -26,7 +26,8 @@ func TestWay_undialled(t *testing.T) {
 	}
 }
 
-// A dialer of the application makes the whole connection, with TLS, as for rueidis.NewClient. The deprecated one is called, too.
+// A dialer of the application establishes the whole connection, including TLS, as for rueidis.NewClient. The deprecated one is
+// called, too.
 func TestWay_dialerOfTheApplication(t *testing.T) {
 	conn, _ := net.Pipe()
 	defer conn.Close()

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// goneAfter is the time without a sign of life after which the operating system closes a connection.
+// goneAfter is the time without a response after which the operating system closes a connection.
 const goneAfter = 5 * time.Second
 
 // Lively returns d with settings by which the operating system detects that the host of the server is gone, whether the
-// connection is idle or has sent data. It keeps what d sets.
+// connection is idle or has sent data. Settings in d are kept.
 func Lively(d net.Dialer) net.Dialer {
 	if d.KeepAlive != 0 || d.KeepAliveConfig.Enable {
 		return d

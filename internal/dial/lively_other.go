@@ -4,5 +4,5 @@ package dial
 
 import "syscall"
 
-// limitUnacknowledged does nothing: only Linux has the option under this name.
+// limitUnacknowledged is nil, because only Linux has the option under this name.
 var limitUnacknowledged func(network, addr string, c syscall.RawConn) error

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// What the caller sets is kept.
+// Settings of the caller are kept.
 func TestLively_keeps(t *testing.T) {
 	for name, d := range map[string]net.Dialer{
 		"an interval":     {KeepAlive: time.Second},
@@ -32,7 +32,7 @@ func TestLively_keeps(t *testing.T) {
 	}
 }
 
-// connection dials a listener of its own, and returns both ends.
+// connection dials a new listener, and returns both ends.
 func connection(t *testing.T, d net.Dialer) (conn, peer net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
