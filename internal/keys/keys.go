@@ -1,14 +1,14 @@
-// Package keys makes the keys and channels of a lock from the lock's name
-// alone. It sends nothing. The scripts make the rest from the owners that they find, by the same rules:
-// the keys of read leases, and the channel of one owner or one client.
+// Package keys derives the keys and channels of a lock from its name alone. It sends nothing. The
+// scripts derive the rest from the owners they find, by the same rules: the keys of read leases, and
+// the channel of one owner or one client.
 //
-// The names of keys and channels that Redisson has, too, are Redisson's, byte for byte. The lock's key is
-// its name. The rest is "<prefix>:{<name>}", or "<prefix>:<name>" where the name has
-// its own braces. So all keys and channels of a lock are in one slot of a cluster. By that
-// rule x and {x} share all but the lock's key.
+// Keys and channels that Redisson also has are named as in Redisson, byte for byte. The lock's key is its
+// name. The others are "<prefix>:{<name>}", or "<prefix>:<name>" if the name contains braces. All keys
+// and channels of a lock are therefore in one slot of a cluster. By this rule, x and {x} share everything
+// but the lock's key.
 //
-// The names that only leasehold has begin with leasehold, and no two locks share one: where the name has
-// its own braces, it is "<prefix>:<name>:".
+// Names that only leasehold has begin with leasehold, and no two locks share one. If the name of the
+// lock contains braces, they are "<prefix>:<name>:".
 package keys
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// The keys and channels of a lock, apart from its own key, begin with these prefixes. Those that
-// begin with leasehold are ours, the others Redisson's.
+// Prefixes of the keys and channels of a lock, except its own key. Those that begin with leasehold
+// are ours, the others Redisson's.
 const (
 	channelPrefix      = "redisson_lock__channel"
 	queuePrefix        = "redisson_lock_queue"
@@ -46,8 +46,8 @@ const (
 	waitGroupPrefix    = "leasehold_crew"
 )
 
-// reserved begin the keys that locks, clients and package fence keep. A lock with such a
-// name could lie on one of them.
+// reserved has the prefixes of the keys of locks, clients and package fence. A lock with such a
+// name could collide with one of them.
 var reserved = []string{queuePrefix + ":", timeoutPrefix + ":", tokenPrefix + ":", intentPrefix + ":", reservationPrefix + ":", fencePrefix + ":", clientPrefix + ":", forcedPrefix + ":", semQueuePrefix + ":", semAlivePrefix + ":", semSlotsPrefix + ":", latchPrefix + ":", latchCalls + ":", leaderPrefix + ":", waitGroupPrefix + ":"}
 
 // Plain returns the keys of a plain lock.
@@ -71,7 +71,7 @@ func ReadWrite(name string) luascripts.Keys {
 	return k
 }
 
-// mostLeases is how many holds of a reader of Redisson, each with a key, are looked at (luascripts/include_rw.lua).
+// mostLeases is how many holds of a reader of Redisson, each with its own key, are checked (luascripts/include_rw.lua).
 const mostLeases = 256
 
 // ReadLeases returns the keys that can have the lease of a reader with this number of holds. A reader is alive if one of
@@ -83,7 +83,7 @@ func ReadLeases(name, owner string, holds int) (all []string) {
 	return all
 }
 
-// Semaphore returns the keys of a semaphore. The zset of its permits has a name by Redisson's suffixName.
+// Semaphore returns the keys of a semaphore. The zset of its permits is named by Redisson's suffixName.
 func Semaphore(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: ours(semTurnsPrefix, name), Publish: "PUBLISH", Queue: ours(semQueuePrefix, name), Timeouts: ours(semAlivePrefix, name)}
 	k.SemaphoreKeys = luascripts.SemaphoreKeys{Leases: suffixed(name, "timeout"), Change: prefixed(semChangePrefix, name), Slots: ours(semSlotsPrefix, name)}
@@ -94,8 +94,8 @@ func Semaphore(name string) luascripts.Keys {
 // Tokens returns the counter of a lock's fencing tokens.
 func Tokens(name string) string { return prefixed(tokenPrefix, name) }
 
-// Fence returns the token counter of package fence for a user's key, or what is
-// wrong with that key.
+// Fence returns the token counter of package fence for a user's key, or an error if the key is not
+// valid.
 func Fence(key string) (string, error) {
 	if key == "" {
 		return "", errors.New("empty")
@@ -116,7 +116,7 @@ func Forced(name string) string { return ours(forcedPrefix, name) }
 // notified that one of its locks was force-unlocked.
 func Client(id string) string { return clientPrefix + ":" + id }
 
-// ClientID returns the client whose key or channel this is, and whether it is one.
+// ClientID returns the client of this key or channel, and whether there is one.
 func ClientID(key string) (id string, ok bool) { return strings.CutPrefix(key, clientPrefix+":") }
 
 // OfOwner returns the channel of one owner that waits for a fair lock.
@@ -132,10 +132,10 @@ func OfTurns(channel, client string) string {
 func OfClient(queueChannel, client string) string { return queueChannel + ":" + client }
 
 // OfKeeper returns the channel on which a client is notified that another one wants a lock that it may keep
-// although no owner uses it. For a plain lock, it is that of OfClient.
+// although no owner uses it. For a plain lock, it is the channel of OfClient.
 func OfKeeper(name, client string) string { return OfClient(ours(queueChannelPrefix, name), client) }
 
-// prefixed returns a name by the rule of Redisson's prefixName.
+// prefixed implements Redisson's prefixName.
 func prefixed(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
@@ -143,7 +143,7 @@ func prefixed(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// tagged is what Redisson's suffixName begins with.
+// tagged returns the first part of Redisson's suffixName.
 func tagged(name string) string {
 	if strings.Contains(name, "{") {
 		return name
@@ -151,14 +151,14 @@ func tagged(name string) string {
 	return "{" + name + "}"
 }
 
-// suffixed is Redisson's suffixName.
+// suffixed implements Redisson's suffixName.
 func suffixed(name, suffix string) string { return tagged(name) + ":" + suffix }
 
-// suffixes end the keys that windows, Bloom filters and semaphores of Redisson keep next to their own.
+// suffixes has the suffixes of the keys that windows, Bloom filters and semaphores of Redisson store next to their own.
 var suffixes = []string{":value", ":permits", ":config", ":timeout"}
 
-// ours is the name of something that Redisson does not have. No two locks share it: it
-// ends in a brace, or in a colon if the lock's name brings its own braces.
+// ours returns the name of something that Redisson does not have. No two locks share it, because it
+// ends in a brace, or in a colon if the lock's name contains braces.
 func ours(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name + ":"
@@ -166,14 +166,13 @@ func ours(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// maxName is the largest number of bytes of a name. A name is in every command, in
-// the replication stream and in a channel; Redis itself would accept half a gigabyte.
+// maxName is the maximum size of a name in bytes. A name is in every command, in the replication
+// stream and in a channel. Redis itself would accept half a gigabyte.
 const maxName = 4096
 
-// Check returns what is wrong with a name, which has the client's prefix before it in
-// Redis. It refuses names whose keys would not share a cluster slot: no script could
-// use them together. A name is never changed to fit, as two names must not become
-// one key.
+// Check returns an error if a name is not valid after the client's prefix. It rejects names whose
+// keys would not share a cluster slot, because no script could use them together. It never changes
+// a name to make it valid, because two names must not become one key.
 func Check(prefix, name string) error {
 	full := prefix + name
 	switch {
@@ -193,7 +192,8 @@ func Check(prefix, name string) error {
 	return checkSuffix(full)
 }
 
-// checkSuffix returns an error for a key that windows, filters or semaphores without braces in their names keep next to their own.
+// checkSuffix returns an error for a key that windows, filters or semaphores without braces in their names store next to their
+// own.
 func checkSuffix(full string) error {
 	for _, s := range suffixes {
 		if strings.HasPrefix(full, "{") && strings.HasSuffix(full, "}"+s) && strings.Count(full, "}") == 1 {
@@ -203,7 +203,7 @@ func checkSuffix(full string) error {
 	return nil
 }
 
-// CheckPrefix returns what is wrong with a prefix that no name could follow.
+// CheckPrefix returns an error if no valid name can follow a prefix.
 func CheckPrefix(prefix string) error {
 	if err := Check(prefix, "x"); err != nil {
 		return fmt.Errorf("key prefix %.64q: %w", prefix, err)
@@ -211,7 +211,7 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// checkBraces returns an error for a key with braces that are no hash tag.
+// checkBraces returns an error for a key whose braces are not a hash tag.
 func checkBraces(key string) error {
 	before, after, open := strings.Cut(key, "{")
 	switch {
@@ -230,8 +230,8 @@ func checkBraces(key string) error {
 	return nil
 }
 
-// Tag returns the part of a key that decides its cluster slot. Check accepts only
-// keys whose braces are a hash tag, if they have any.
+// Tag returns the part of a key that determines its cluster slot. Check accepts only keys whose
+// braces, if any, are a hash tag.
 func Tag(key string) string {
 	_, after, open := strings.Cut(key, "{")
 	if tag, _, closed := strings.Cut(after, "}"); open && closed && tag != "" {

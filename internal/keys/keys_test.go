@@ -10,9 +10,8 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// slotPart returns the part of a key that decides its cluster slot, by the rule of
-// the cluster specification: the text between the first { and the first }
-// after it, unless that is empty.
+// slotPart returns the part of a key that determines its cluster slot, by the cluster
+// specification: the text between the first { and the first } after it, unless that is empty.
 func slotPart(key string) string {
 	open := strings.IndexByte(key, '{')
 	if open < 0 {
@@ -25,7 +24,7 @@ func slotPart(key string) string {
 	return key[open+1 : open+1+end]
 }
 
-// keysOf makes the keys of a kind as NewSpec does.
+// keysOf returns the keys of a type as NewSpec does.
 func keysOf(make func(string) luascripts.Keys, prefix, name string) (luascripts.Keys, error) {
 	return make(prefix + name), Check(prefix, name)
 }
@@ -130,8 +129,8 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// Whatever the name, it is refused, or all its keys and channels share a slot,
-// and no other name has the same key.
+// Every name is either rejected, or all its keys and channels share a slot and no other name has
+// the same key.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"", "orders", "{a}", "a{b", "a}b", "{}x", "}a{b}", "a{b}c", "{{a}}", "\x00\xff", "redisson_lock_token:{a}"} {
 		f.Add("", s, "orders")
@@ -162,7 +161,7 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("%q and %q share what is ours: %+v, %+v", a, b, plain, rw)
 		}
 		if fair.Lock == "{"+other.Lock+"}" || other.Lock == "{"+fair.Lock+"}" {
-			return // the keys of Redisson's are the same
+			return // Redisson's keys are the same
 		}
 		if err == nil && (fair.Channel == other.Channel || fair.Queue == other.Queue) != (a == b) {
 			t.Errorf("%q and %q have keys %+v and %+v", a, b, fair, other)
@@ -177,12 +176,12 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// No name has a channel of ours that is also a channel of another name, even if one
-// looks like such a channel.
+// No name has a channel of ours that is also a channel of another name, even if one of them looks
+// like such a channel.
 func TestChannels_areNotShared(t *testing.T) {
 	const client = "0190b5a2-7e2f-7abc-8def-0123456789ab"
 	names := []string{"x", "x:", "x::"}
-	for range 3 { // names that are made of others, and of their channels
+	for range 3 { // names composed of other names, and of their channels
 		for _, name := range names[:min(len(names), 12)] {
 			line := Plain(name).QueueChannel
 			names = append(names, "{"+name+"}", name+":"+client, name+":leasehold", name+":", strings.TrimPrefix(line, queueChannelPrefix+":"), strings.TrimPrefix(OfClient(line, client), queueChannelPrefix+":"))
@@ -208,7 +207,7 @@ func TestChannels_areNotShared(t *testing.T) {
 	}
 }
 
-// The keys of rate limiters, windows and filters are in one slot, and no lock has their names.
+// The keys of rate limiters, windows and filters are in one slot, and no lock can have their names.
 func TestOthers(t *testing.T) {
 	for name, want := range map[string]string{"a": "{a}", "a{b}c": "a{b}c"} {
 		w := Window(name)
@@ -240,7 +239,8 @@ func TestOthers(t *testing.T) {
 	if _, err := Limiter("", "redisson_lock_queue", "x"); !errors.Is(err, lock.ErrBadName) {
 		t.Errorf("a key of locks: %v", err)
 	}
-	// Nor has a window, a filter or a semaphore the keys that strangers choose.
+	// The keys of a window, a filter or a semaphore cannot collide with keys of a limiter, which
+	// may be untrusted.
 	for _, c := range []struct{ prefix, name, key, of string }{{"", "{x}", "value", "{x}"}, {"{shop}:", "api", "permits", "{shop}:api"}, {"", "a{b}", "config", "a{b}"}, {"", "api", "{b}:timeout", "api:{b}"}, {"", "{x}", "value:permits", "{x}"}} {
 		_, config := Bloom(c.of)
 		w := Window(c.of)

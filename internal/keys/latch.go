@@ -8,22 +8,22 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// The patterns of the keys that show latches, wait groups and elections.
+// Patterns of the keys of latches, wait groups and elections.
 const (
 	Latches    = latchPrefix + ":*"
 	WaitGroups = waitGroupPrefix + ":*"
 	Leaders    = leaderPrefix + ":*"
 )
 
-// Latch returns the keys of a latch. Redisson adds braces to the name of the channel, also if the name has some: see
-// CheckLatch.
+// Latch returns the keys of a latch. Redisson adds braces to the name of the channel even if the name contains
+// braces: see CheckLatch.
 func Latch(name string) luascripts.Keys {
 	k := luascripts.Keys{Lock: name, Channel: latchChannel + "{" + name + "}", Publish: "PUBLISH", LatchKeys: luascripts.LatchKeys{Rounds: ours(latchPrefix, name), Calls: ours(latchCalls, name)}}
-	k.Never = k.Rounds + ":never" // a user with rights to the rounds has rights to this key
+	k.Never = k.Rounds + ":never" // a user with permissions for the rounds has permissions for this key
 	return k
 }
 
-// Leader returns the key at which the holder of a lock says what it says as a leader, and the channel of the same name.
+// Leader returns the key at which the holder of a lock publishes its leader value, and the channel of the same name.
 func Leader(name string) luascripts.Keys {
 	k := ours(leaderPrefix, name)
 	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
@@ -35,13 +35,13 @@ func WaitGroup(name string) luascripts.Keys {
 	return luascripts.Keys{Lock: k, Channel: k, Publish: "PUBLISH"}
 }
 
-// WaitGroupOf returns the wait group whose workers these are, and whether it is one.
+// WaitGroupOf returns the wait group with this key of workers, and whether there is one.
 func WaitGroupOf(members string) (name string, ok bool) { return nameOf(waitGroupPrefix, members) }
 
-// LeaderOf returns the lock whose holder says something as a leader here, and whether it is one.
+// LeaderOf returns the lock whose holder publishes its leader value at this key, and whether there is one.
 func LeaderOf(board string) (name string, ok bool) { return nameOf(leaderPrefix, board) }
 
-// nameOf returns the name whose key with this prefix this is: see ours.
+// nameOf returns the name for a key with this prefix: see ours.
 func nameOf(prefix, key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, prefix+":")
 	if inner, tagged := strings.CutPrefix(name, "{"); tagged && strings.HasSuffix(inner, "}") && !strings.Contains(strings.TrimSuffix(inner, "}"), "{") {
@@ -53,7 +53,7 @@ func nameOf(prefix, key string) (name string, ok bool) {
 	return "", false
 }
 
-// LatchOf returns the latch whose rounds these are, and whether it is one.
+// LatchOf returns the latch with this key of rounds, and whether there is one.
 func LatchOf(rounds string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(rounds, latchPrefix+":{")
 	if !ok || !strings.HasSuffix(name, "}") {
@@ -62,8 +62,8 @@ func LatchOf(rounds string) (name string, ok bool) {
 	return strings.TrimSuffix(name, "}"), true
 }
 
-// CheckLatch returns what is wrong with the name of a latch. It must have no braces: Redisson adds some to the name of the
-// channel, which then has another slot of a cluster than the count.
+// CheckLatch returns an error if the name of a latch is not valid. It must not contain braces. Redisson adds some to the
+// name of the channel, which would then be in a different slot of a cluster than the count.
 func CheckLatch(prefix, name string) error {
 	if strings.ContainsAny(prefix+name, "{}") {
 		return fmt.Errorf("%w: braces are not allowed, because Redisson's latches do not work with them on a cluster", lock.ErrBadName)

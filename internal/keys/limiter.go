@@ -7,9 +7,9 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// CheckLimiter says what is wrong with the name of a rate limiter, which has the prefix
-// before it in Redis. No colon may be in it: "a:b" and the key c of a caller, and "a" and
-// the key b:c, would be one key in Redis.
+// CheckLimiter returns an error if the name of a rate limiter is not valid after the prefix. It
+// must not contain a colon: "a:b" with the key c of a caller, and "a" with the key b:c, would be
+// one key in Redis.
 func CheckLimiter(prefix, name string) error {
 	if strings.Contains(name, ":") {
 		return fmt.Errorf("%w: a colon is not allowed, because a limiter stores each key at <name>:<key>", lock.ErrBadName)
@@ -17,9 +17,10 @@ func CheckLimiter(prefix, name string) error {
 	return Check(prefix, name)
 }
 
-// Limiter returns where the rate limiter of a checked name keeps what is owed of key, or what is wrong
-// with that key. It can be any text, also with braces: there is one key in each command. A key is refused
-// that a window, a filter or a semaphore could keep beside its own: it ends as these do, and has braces before that, of the prefix, the name or the key.
+// Limiter returns where the rate limiter of a checked name stores the used quota of key, or an error if the key is not valid. The
+// key can be any text, even with braces, because each command has one key. Limiter rejects a key that a window, a filter or a
+// semaphore could store next to its own: it has one of their suffixes, and braces before that, in the prefix, the name or the
+// key.
 func Limiter(prefix, name, key string) (string, error) {
 	full := prefix + name + ":" + key
 	if len(full) > maxName {
