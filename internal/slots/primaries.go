@@ -15,7 +15,7 @@ type Primary struct {
 	Slots [][2]int64
 }
 
-// Primaries returns the servers that have slots, by the word of the server at addr. It has those that do not respond, too.
+// Primaries returns the servers that have slots, according to the server at addr. It includes those that do not respond.
 func Primaries(ctx context.Context, at rueidis.Client, addr string) (all []Primary, err error) {
 	ranges, err := at.Do(ctx, at.B().ClusterSlots().Build()).ToArray()
 	if err != nil {
@@ -35,9 +35,9 @@ func Primaries(ctx context.Context, at rueidis.Client, addr string) (all []Prima
 		port, _ := primary[1].AsInt64()
 		host, _ := primary[0].ToString()
 		switch host {
-		case "?": // it does not know
+		case "?": // the server does not know it
 			continue
-		case "": // the same as of the server that was asked
+		case "": // the same host as that of the queried server
 			host, _, _ = net.SplitHostPort(addr)
 		}
 		addr := net.JoinHostPort(host, strconv.FormatInt(port, 10))

@@ -1,8 +1,8 @@
-// Package slots knows which slots of a cluster are on the same node. So each batch of renewals goes
-// to one node, and a slow node delays no other.
+// Package slots tracks which slots of a cluster are on the same node, so that each batch of
+// renewals goes to one node, and a slow node does not delay the others.
 //
-// rueidis finds the way of each command, but does not tell it. A [Table]
-// decides nothing else, so it need not always be right.
+// rueidis routes each command, but does not expose the node. A [Table] is used for nothing else, so
+// it may be wrong at times.
 package slots
 
 import (
@@ -18,14 +18,14 @@ import (
 // count is the number of slots of a cluster.
 const count = 16384
 
-// OfKey returns the slot of a key on a cluster, by the rule of rueidis.
+// OfKey returns the slot of a key on a cluster, as rueidis computes it.
 func OfKey(rdb rueidis.Client, key string) uint16 {
 	c := rdb.B().Exists().Key(key).Build()
 	return c.Slot()
 }
 
-// Elsewhere returns the first of others that is in another slot of a cluster than key. A command with both would have
-// the client library panic.
+// Elsewhere returns the first of others that is in a different slot of a cluster than key. A command with both would
+// make the client library panic.
 func Elsewhere(rdb rueidis.Client, key string, others []string) (other string, is bool) {
 	if rdb.Mode() != rueidis.ClientModeCluster {
 		return "", false
@@ -39,20 +39,20 @@ func Elsewhere(rdb rueidis.Client, key string, others []string) (other string, i
 	return "", false
 }
 
-// Table knows which slots are on the same node. The zero Table guesses. It is safe for
-// concurrent use.
+// Table stores which slots are on the same node. The zero Table guesses. It is safe for concurrent
+// use.
 type Table struct {
-	known atomic.Pointer[nodes] // nil before the first answer
-	next  atomic.Int64          // when to ask again, in ns since begun
+	known atomic.Pointer[nodes] // nil before the first reply
+	next  atomic.Int64          // time of the next query, in ns since begun
 }
 
-// nodes has for each slot the lowest slot on the same node: that number names the node, and
-// stays when a replica takes over.
+// nodes has for each slot the lowest slot on the same node. That number identifies the node, and
+// stays the same when a replica takes over.
 type nodes [count]uint16
 
 var begun = time.Now()
 
-// guess is used until a cluster has answered: neighbours are together.
+// guess is used until a cluster has replied: neighboring slots are assumed to be on the same node.
 var guess = func() *nodes {
 	var n nodes
 	for slot := range n {
@@ -69,15 +69,15 @@ func (t *Table) Of(slot uint16) uint16 {
 	return guess[slot]
 }
 
-// Due reports whether the caller should call Refresh now. It returns true to one of all callers in each
-// interval.
+// Due reports whether the caller should call Refresh now. In each interval, it returns true for one of
+// all callers.
 func (t *Table) Due(interval time.Duration) bool {
 	now, next := int64(time.Since(begun)), t.next.Load()
 	return now >= next && t.next.CompareAndSwap(next, now+int64(interval)) // mutant: border: a nanosecond later
 }
 
-// Refresh asks a node for the slots of each node, with CLUSTER SLOTS. After an error the
-// Table is as before. The next question may go to another node.
+// Refresh queries a node for the slots of each node, with CLUSTER SLOTS. After an error the Table
+// is unchanged. The next query may go to another node.
 func (t *Table) Refresh(ctx context.Context, rdb rueidis.Client) error {
 	known, err := parse(rdb.Do(ctx, rdb.B().ClusterSlots().Build()))
 	if err == nil {
@@ -88,8 +88,8 @@ func (t *Table) Refresh(ctx context.Context, rdb rueidis.Client) error {
 
 var errReply = errors.New("unexpected reply to CLUSTER SLOTS")
 
-// parse reads the answer to CLUSTER SLOTS. A slot that is in no range is with its
-// neighbours.
+// parse reads the reply to CLUSTER SLOTS. A slot in no range is assigned to the node of its
+// neighbors.
 func parse(reply rueidis.RedisResult) (*nodes, error) {
 	answer, err := reply.ToArray()
 	if err != nil {

@@ -75,8 +75,8 @@ func TestTable_due(t *testing.T) {
 	}
 }
 
-// Replies to CLUSTER SLOTS, as Lua returns them, in any order. A node is identified by its lowest slot. Slots missing in
-// the reply belong to the node of the adjacent slots.
+// Replies to CLUSTER SLOTS, as Lua returns them, in any order. A node is identified by its lowest slot. Slots that are
+// missing in the reply belong to the node of the adjacent slots.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -121,13 +121,13 @@ func TestParse_wrong(t *testing.T) {
 	}
 }
 
-// Primaries reads the word of one server. That server may not know the host of another, and says nothing for its own.
+// Primaries parses the reply of one server. That server may not know the host of another, and omits its own.
 func TestPrimaries(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	for _, c := range []struct {
 		reply string
-		want  string // "" if it is an error
+		want  string // "" for an error
 	}{
 		{"{}", "[]"},
 		{"{{0,99,{'a',1}},{100,199,{'b',2,'B'},{'c',3,'C'}},{200,16383,{'a',1,'A'}}}", "[{a:1 [[0 99] [200 16383]]} {b:2 [[100 199]]}]"},
