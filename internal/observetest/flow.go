@@ -1,5 +1,5 @@
-// Package observetest has locks on a real server do all that an observer hears of: what the tests of
-// observers share. Only tests import it.
+// Package observetest produces every event of an observer with locks on a real server, for the tests
+// of observers. It is for tests only.
 package observetest
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Told is one event.
+// Told is one recorded event.
 type Told struct {
 	What string // the name of the function of lock.Observer
 	Ctx  context.Context
 	lock.Event
 }
 
-// Record is what an observer was told.
+// Record has the events that an observer received.
 type Record struct {
 	mu   sync.Mutex
 	told []Told
-	more chan struct{} // closed and made again at each event
+	more chan struct{} // closed and replaced at each event
 }
 
 // NewRecord returns an empty record.
 func NewRecord() *Record { return &Record{more: make(chan struct{})} }
 
-// Observer returns an observer that adds to r what it is told.
+// Observer returns an observer that records its events in r.
 func (r *Record) Observer() lock.Observer {
 	on := func(what string) func(context.Context, lock.Event) {
 		return func(ctx context.Context, e lock.Event) {
@@ -48,7 +48,7 @@ func (r *Record) Observer() lock.Observer {
 	}
 }
 
-// All returns the events so far that ok wants.
+// All returns the events so far for which ok returns true.
 func (r *Record) All(ok func(Told) bool) (all []Told) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +65,7 @@ func (r *Record) Of(what string) []Told {
 	return r.All(func(t Told) bool { return t.What == what })
 }
 
-// Await waits until the observer was told that of the lock of that name, and returns the event.
+// Await waits until the observer has received this event for the lock of that name, and returns it.
 func (r *Record) Await(t *testing.T, what, name string) Told {
 	t.Helper()
 	timeout := time.After(30 * time.Second)
@@ -86,11 +86,11 @@ func (r *Record) Await(t *testing.T, what, name string) Told {
 
 const (
 	lease     = 24 * time.Second // renewed every third of it
-	opTimeout = 4 * time.Second  // a busy machine is no silent server
+	opTimeout = 4 * time.Second  // long, because a busy machine must not look like an unavailable server
 )
 
-// Play has a client with opts on a real server do everything that an observer hears of, of every
-// kind of lock, and closes it. It returns what a second observer heard.
+// Play makes a client with opts on a real server produce every event, with every type of lock, and
+// closes it. It returns what a second observer received.
 func Play(t *testing.T, opts ...client.Option) *Record {
 	r := NewRecord()
 	server := redistest.Start(t)
@@ -103,7 +103,7 @@ func Play(t *testing.T, opts ...client.Option) *Record {
 		t.Fatal(err)
 	}
 	p := &play{T: t, r: r, server: server, c: c, rival: rival}
-	held := p.take(c.NewLock("held")) // for all the time
+	held := p.take(c.NewLock("held")) // until the end
 	p.calls()
 	p.handOver()
 	p.keep()
@@ -141,7 +141,7 @@ func (p *play) unlock(h lock.Hold) {
 	}
 }
 
-// fails fails the test unless a call came to an error that matches all of these.
+// fails fails the test unless a call returned an error that matches all of these.
 func (p *play) fails(err error, want ...error) {
 	p.Helper()
 	for _, w := range want {
@@ -151,8 +151,8 @@ func (p *play) fails(err error, want ...error) {
 	}
 }
 
-// refuses calls until the call is refused. While the machine is busy, Redis may give no answer for as
-// long as the call waits.
+// refuses repeats the call until it is rejected. On a busy machine, Redis may not reply within the
+// time of the call.
 func (p *play) refuses(call func(context.Context) (lock.Hold, error)) {
 	p.Helper()
 	_, err := call(p.Context())
@@ -162,10 +162,10 @@ func (p *play) refuses(call func(context.Context) (lock.Hold, error)) {
 	p.fails(err, lock.ErrNotAcquired)
 }
 
-// pair is a lock of the observed client, and the same lock of the other.
+// pair has a lock of the observed client, and the same lock of the other client.
 type pair struct{ ours, theirs lock.Locker }
 
-// kinds returns a lock of each kind.
+// kinds returns a lock of each type.
 func (p *play) kinds(name string, opts ...lock.Option) map[string]pair {
 	c, r := p.c, p.rival
 	return map[string]pair{
@@ -176,7 +176,7 @@ func (p *play) kinds(name string, opts ...lock.Option) map[string]pair {
 	}
 }
 
-// calls come to each outcome that there is while Redis answers.
+// calls produces every outcome of a call that is possible while Redis is available.
 func (p *play) calls() {
 	limited := p.kinds("calls", lock.WithWait(50*time.Millisecond))
 	for kind, l := range p.kinds("calls") {
@@ -206,7 +206,7 @@ func (p *play) calls() {
 	p.fails(err, lock.ErrWrongType)
 }
 
-// handOver passes a lock from goroutine to goroutine.
+// handOver hands off a lock from goroutine to goroutine.
 func (p *play) handOver() {
 	l := p.c.NewLock("busy")
 	for len(p.r.Of("HandedOff")) == 0 {
@@ -225,7 +225,7 @@ func (p *play) handOver() {
 	}
 }
 
-// keep has the client keep a lock for its next caller.
+// keep makes the client keep a lock for its next caller.
 func (p *play) keep() {
 	l := p.c.NewLock("kept", lock.WithLinger(time.Second))
 	for len(p.r.Of("Kept")) == 0 {
@@ -236,8 +236,8 @@ func (p *play) keep() {
 	}
 }
 
-// ends has holds end in every way that there is while Redis answers. The observed client hears of
-// some of them at its next renewal.
+// ends ends holds in every way that is possible while Redis is available. The observed client
+// detects some of them with its next renewal.
 func (p *play) ends() {
 	expired := p.take(p.c.NewLock("expired", lock.WithFixedLease(5*time.Second)))
 	aged := p.take(p.c.NewLock("aged", lock.WithMaxHold(50*time.Millisecond)))
@@ -279,7 +279,7 @@ func (p *play) ends() {
 	p.r.Await(p.T, "Renewed", "held")
 }
 
-// silence freezes the server for a while, and then stops it for a while.
+// silence pauses the server for a while, and then stops it for a while.
 func (p *play) silence(held lock.Hold) {
 	h := p.take(p.c.NewFairLock("unconfirmed"))
 	p.server.Freeze(p)

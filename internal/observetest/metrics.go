@@ -7,13 +7,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// Metrics returns what the metrics of docs/operate/telemetry.md must be after the events of r, by their names
-// in Prometheus and their labels: of a histogram how often it was observed. What is 0 is left out.
+// Metrics returns the expected values of the metrics of docs/operate/telemetry.md after the events of r, by
+// their names in Prometheus and their labels. For a histogram, the value is the number of observations.
+// Values of 0 are omitted.
 func Metrics(r *Record) map[string]float64 {
 	values := make(map[string]float64)
 	for _, t := range r.All(func(Told) bool { return true }) {
 		add := func(name string, by float64, labels ...string) {
-			// The labels are in the order of the alphabet.
+			// The labels are in alphabetical order.
 			key := name + "{" + strings.Join(labels, ",") + "}"
 			if values[key] += by; values[key] == 0 {
 				delete(values, key)
