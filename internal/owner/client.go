@@ -6,18 +6,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// A permit of a semaphore has an id of sixteen bytes in Redis, as Redisson's have. That is too short for the uuid of
-// a client and the number of an owner. So the second half of a client's uuid is random, and the first half follows from
-// it: then half a uuid names the client.
+// A permit of a semaphore has an ID of sixteen bytes in Redis, as in Redisson. That is too short for the UUID of a
+// client and the number of an owner. The second half of a client's UUID is therefore random, and the first half is
+// derived from it, so that half a UUID identifies the client.
 
-// NewClient returns the uuid of a new client. It has the form of version 7, which tells scripts that it is one of
-// ours and not Redisson's.
+// NewClient returns the UUID of a new client. It has the form of version 7, by which scripts distinguish our
+// clients from Redisson's.
 func NewClient() string {
 	random := uuid.New()
 	return Client([8]byte(random[8:]))
 }
 
-// Client returns the uuid of the client that has this second half.
+// Client returns the UUID of the client with this second half.
 func Client(half [8]byte) string {
 	// The mixing of SplitMix64: each bit of the first half depends on all bits of the second.
 	x := binary.BigEndian.Uint64(half[:]) + 0x9e3779b97f4a7c15
