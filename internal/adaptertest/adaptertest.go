@@ -1,4 +1,4 @@
-// Package adaptertest walks the tests of adapters through everything that can become of a call for a lock.
+// Package adaptertest runs the tests of adapters for every possible outcome of a call for a lock.
 package adaptertest
 
 import (
@@ -25,26 +25,26 @@ type Call struct {
 	Lock   lock.Locker // of the client
 }
 
-// Faults are what can become of a call for a lock. The words are the keys of a table that [Walk] checks.
+// Faults are the possible outcomes of a call for a lock. They are the keys of the table that [Walk] checks.
 const (
 	Free         = "free"
 	Busy         = "busy"         // another owner has the lock
-	Refused      = "refused"      // nothing listens at the address of the server
+	Refused      = "refused"      // no server listens at the address
 	Unresponsive = "unresponsive" // no reply within the operation timeout
 	ReadOnly     = "read-only"    // the server is a replica
 	Denied       = "denied"       // the user lacks a permission
 	WrongType    = "wrong type"   // the key is not a lock
 	BadName      = "bad name"
 	Closed       = "closed"   // the client of leasehold is closed
-	Canceled     = "canceled" // the caller's context, before a reply
-	Deadline     = "deadline" // the same, by its deadline
+	Canceled     = "canceled" // the caller's context was canceled before a reply
+	Deadline     = "deadline" // the same, because of its deadline
 )
 
-// None is what see returns of a fault that an adapter cannot have, such as Canceled without a context of the caller.
+// None is the result for a fault that an adapter cannot have, such as Canceled without a context of the caller.
 const None = "none"
 
-// Walk has see use an adapter once for each fault, and compares what it saw, in words, with want. The function of the caller under
-// the lock must run for Free alone.
+// Walk calls see for each fault, to use an adapter once, and compares its results with want. Only for Free may the function of
+// the caller run under the lock.
 func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (seen string)) {
 	t.Helper()
 	walked := make(map[string]bool)
@@ -62,7 +62,7 @@ func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (
 			p := redistest.NewProxy(t, s.Addr())
 			edits, options := []func(*rueidis.ClientOption){}, []client.Option{}
 			switch fault {
-			case Refused, Unresponsive: // for the others, a second can be too short on a busy machine
+			case Refused, Unresponsive: // for the other faults, a second can be too short on a busy machine
 				options = append(options, client.WithOpTimeout(time.Second))
 			case Denied:
 				const user = "reader"
@@ -70,7 +70,7 @@ func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (
 				s.Do(t, "ACL", "SETUSER", user, "on", "nopass", "~*", "&*", "+@all", "-@scripting")
 			case BadName:
 				name = strings.Repeat("x", 5000)
-			case Canceled, Deadline: // a proxy would accept what a server refuses
+			case Canceled, Deadline: // a proxy accepts connections even if the server refuses them
 				edits = append(edits, redistest.Via(p))
 				call.Addr = p.Addr()
 			}
@@ -100,7 +100,7 @@ func Walk(t *testing.T, want map[string]string, see func(t *testing.T, c Call) (
 	}
 }
 
-// faults are the faults, and what prepares each, and returns what undoes it.
+// faults has a function for each fault that prepares it and returns how to undo it.
 var faults = map[string]func(t *testing.T, call *Call, s *redistest.Server, p *redistest.Proxy) (undo func()){
 	Free: nil,
 	Busy: func(t *testing.T, call *Call, s *redistest.Server, _ *redistest.Proxy) func() {
@@ -150,7 +150,7 @@ var faults = map[string]func(t *testing.T, call *Call, s *redistest.Server, p *r
 	},
 }
 
-// held keeps back all scripts until undo is called, and calls asked when the first one comes.
+// held blocks all scripts until undo is called, and calls asked when the first one arrives.
 func held(p *redistest.Proxy, asked func()) (undo func()) {
 	pass := make(chan struct{})
 	p.OnRequest(func(req [][]byte) redistest.Action {
@@ -163,10 +163,10 @@ func held(p *redistest.Proxy, asked func()) (undo func()) {
 	return func() { close(pass) }
 }
 
-// ReplyTime is a limit of a wait that is long enough for replies.
+// ReplyTime limits a wait, and is long enough for replies.
 const ReplyTime = 10 * time.Second
 
-// Only returns want with None for the faults that it leaves out.
+// Only returns want with None added for the faults that are missing in it.
 func Only(want map[string]string) map[string]string {
 	all := make(map[string]string)
 	for fault := range faults {
@@ -176,7 +176,7 @@ func Only(want map[string]string) map[string]string {
 	return all
 }
 
-// Matches returns which errors of package lock, and of package context, err matches, as ": ErrNotAcquired".
+// Matches returns the errors of package lock and of package context that err matches, as ": ErrNotAcquired".
 func Matches(err error) string {
 	var names []string
 	for name, target := range map[string]error{

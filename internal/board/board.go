@@ -48,8 +48,8 @@ var boards atomic.Uint64
 // said is the number of Publish and Clear calls in this process.
 var said atomic.Uint64
 
-// says returns a script that publishes the value of the holder of h, or clears it. All copies of a call have the same
-// number, so a delayed duplicate does not restore an earlier value of this holder.
+// says returns a script call that publishes the value of the holder of h, or clears it. All copies of a call have the
+// same number, so a delayed duplicate does not restore an earlier value of this holder.
 func (b *Board) says(h lock.Hold, value string, end time.Time, over bool) func(context.Context, rueidis.Client, luascripts.Keys) (luascripts.Verdict, error) {
 	number := said.Add(1)
 	return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Verdict, error) {

@@ -1,4 +1,4 @@
-// Package fencetest has what the tests of all guards share: two tokens, and how a refusal must look.
+// Package fencetest provides what the tests of all guards share: two tokens, and checks of a rejection.
 package fencetest
 
 import (
@@ -9,13 +9,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// The tokens of two holders, one after the other. They look like real ones, which are times in µs.
+// Tokens of two consecutive holders. Like real ones, they are times in µs.
 const (
 	Younger = 1_795_225_388_576_200
 	Older   = Younger - 1
 )
 
-// IsStale fails the test unless err says that token came after highest, in every way in which a caller can ask.
+// IsStale fails the test unless err reports that token was used after highest, in every way in which a caller
+// can check.
 func IsStale(t testing.TB, what string, err error, token, highest uint64) {
 	t.Helper()
 	var stale *fence.StaleError
@@ -30,7 +31,7 @@ func IsStale(t testing.TB, what string, err error, token, highest uint64) {
 	}
 }
 
-// IsNoToken fails the test unless err says that there was no token.
+// IsNoToken fails the test unless err reports a missing token.
 func IsNoToken(t testing.TB, what string, err error) {
 	t.Helper()
 	var e *lock.Error

@@ -28,9 +28,9 @@ import (
 
 const module = "github.com/leasehold-go/leasehold/"
 
-// floors says, for each package, which others of this module it may import, and
-// which of other modules. A package that is not listed here must not exist: to add a
-// package means to decide its floor.
+// floors lists, for each package, the packages of this module and of other modules that it may
+// import. A package that is not listed must not exist, so adding a package requires a decision
+// about its imports.
 var floors = map[string]struct {
 	ours   []string
 	others []string
@@ -98,8 +98,8 @@ var floors = map[string]struct {
 	"admin/dashboard":                   {ours: []string{"admin", "lock"}, others: []string{"github.com/redis/rueidis"}, why: "shows what admin sees"},
 }
 
-// folders says which folders the packages of a folder may import. Everything at the top that is not listed is
-// the product.
+// folders lists the folders whose packages the packages of a folder may import. Everything at the top that is
+// not listed is the product.
 var folders = map[string][]string{
 	"product":     {"product", "internal"},
 	"internal":    {"product", "internal"},
@@ -120,7 +120,7 @@ func folder(importPath string) string {
 	return "product"
 }
 
-// stray returns the imports of p that its folder may not have.
+// stray returns the imports of p that are not allowed for its folder.
 func stray(p pkg) (problems []string) {
 	for _, i := range p.Imports {
 		if strings.HasPrefix(i, module) && !slices.Contains(folders[folder(p.ImportPath)], folder(i)) {
@@ -206,7 +206,7 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// check returns what is wrong with the imports of p.
+// check returns the problems in the imports of p.
 func check(p pkg) (problems []string) {
 	name := strings.TrimPrefix(p.ImportPath, module)
 	floor, ok := floors[name]

@@ -1,4 +1,4 @@
-// Package mask hides from errors.Is what an error matches.
+// Package mask hides some of the errors that an error matches.
 package mask
 
 import (
@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Error returns err so that it matches none of the hidden errors. Everything else that err matches, and its
-// text, stay. The cause of a canceled context, for example, may be the error of another call, so it must not
-// say what this call found.
+// Error returns err so that it matches none of the hidden errors. Its text and everything else that it
+// matches stay the same. For example, the cause of a canceled context may be the error of another call,
+// which must not look like the result of this call.
 func Error(err error, hidden ...error) error { return masked{err, hidden} }
 
 type masked struct {
