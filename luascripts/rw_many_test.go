@@ -68,7 +68,7 @@ func (c manyCase) crowd(l rw, times int) {
 // manyCase is one call on a lock with many readers.
 type manyCase struct {
 	name        string
-	alive, dead int // in ten thousandths
+	alive, dead int // per ten readers; the test multiplies both
 	run         func(l rw)
 	after       int64 // the number of fields afterward; -1 is not checked
 }
