@@ -60,8 +60,8 @@ func TestNewConfig(t *testing.T) {
 	}
 }
 
-// An error about a value that cannot be meant names the option, the value as given and the least; it is
-// never taken for something else.
+// For an invalid value, the error names the option, the value as given and the minimum. It matches no
+// other error.
 func TestNewConfig_says(t *testing.T) {
 	for want, option := range map[string]lock.Option{
 		"WithFixedLease(5ns): must be at least 10ms":                       lock.WithFixedLease(5),
@@ -86,7 +86,7 @@ func TestNewConfig_says(t *testing.T) {
 	}
 }
 
-// An option that a kind does not know is an error that names both, and so are several.
+// If a type does not support an option, the error names both. The same applies to several options.
 func TestNewConfig_unknown(t *testing.T) {
 	for want, opts := range map[string][]lock.Option{
 		"WithWaiterTimeout: not supported by a plain lock; remove the option: unsupported operation":    {lock.WithWait(time.Second), lock.WithWaiterTimeout(time.Second)},
