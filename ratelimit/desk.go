@@ -21,11 +21,11 @@ import (
 // commands does not grow with the number of callers. If there are more keys than senders, one pipeline carries the
 // requests for several keys; without a cluster, one script call does.
 //
-//	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a request under way ──▶ its answer
+//	caller ── ask ──▶ lane.next ──▶ group.ready ──▶ a request in flight ──▶ its reply
 //	            │         │                                 │
 //	            │         │                                 └ the caller has left: a refund goes to the front of lane.next
 //	            │         └ the caller leaves: nothing was sent for it
-//	            └ refused here: by an answer that still holds, or while a request is overdue
+//	            └ rejected here: by a cached rejection, or while a request is overdue
 //
 // A refund and a reset take the same path, so the next call for the key cannot overtake them. A rejection of a request that
 // was sent before them is not cached.

@@ -62,7 +62,7 @@ func TestRedissonLimiter_model(t *testing.T) {
 			}
 			var log []entry
 			// Redis stores milliseconds. An entry is stored up to one millisecond late, so that it never
-			// ends before its interval is over.
+			// ends before its interval does.
 			now := func() time.Time { return time.Now().Truncate(time.Millisecond) }
 			stored := func() time.Time { return time.Now().Add(time.Millisecond - 1).Truncate(time.Millisecond) }
 			live := func() (entries []entry, used int64) {
