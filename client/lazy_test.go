@@ -35,9 +35,9 @@ func openLazily(t *testing.T, url string, opts ...client.Option) *client.Client 
 
 // Open returns a client even while its server is down:
 //
-//	1 TryLock says why there is no connection
+//	1 TryLock reports why there is no connection
 //	2 Lock waits for the server
-//	3 from then on it works as any other client
+//	3 from then on it works like any other client
 func TestWithLazyConnect_serverDown(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
