@@ -270,7 +270,8 @@ func TestWait_ends(t *testing.T) {
 			create(t, l, 5)
 		},
 		"expired": func(t *testing.T, l *latch.Latch) {
-			// Both keys at once, as a call sets them that sees the expiry: if the waiter is too slow to see it, the latch counts as released.
+			// Both keys at once, as a call that reads the expiry sets them. Otherwise, if the waiter is too slow to read it, the
+			// latch counts as released.
 			s.Do(t, "EVAL", "redis.call('PEXPIRE', KEYS[1], 2500) redis.call('PEXPIRE', KEYS[2], 2498)", "2", l.Name(), "leasehold_latch:{"+l.Name()+"}")
 		},
 		"lost": func(t *testing.T, l *latch.Latch) {
