@@ -379,7 +379,8 @@ func TestStaleLeader(t *testing.T) {
 	}
 }
 
-// The server's clock moved backward after the value of an earlier leader. The error says why the new leader cannot publish.
+// The server's clock moved backward after the value of an earlier leader. The error reports why the new leader cannot
+// publish.
 func TestPublish_clockMovedBackward(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
