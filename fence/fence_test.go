@@ -88,7 +88,7 @@ func TestMark_Do_inOrder(t *testing.T) {
 						t.Errorf("%d inside", n)
 					}
 					passed = append(passed, token)
-					runtime.Gosched() // let other goroutines come and wait
+					runtime.Gosched() // let other goroutines arrive and wait
 					inside.Add(-1)
 					return nil
 				})
