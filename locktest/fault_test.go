@@ -87,7 +87,7 @@ func TestServer_Freeze(t *testing.T) {
 	})
 }
 
-// A command that already waits when the server is frozen waits until the end of the freeze.
+// A command that already waits when the server is paused waits until the end of the freeze.
 func TestServer_Freeze_delayedCommand(t *testing.T) {
 	for name, begin := range map[string]func(s *locktest.Server){
 		"Slow":   func(s *locktest.Server) { s.Slow(time.Second) },
