@@ -68,7 +68,7 @@ type majorityError struct {
 // enough for a verdict, which they are not if too many servers are open. final reports whether a known
 // verdict stays the same whatever the open servers reply, so that it need not wait for them.
 //
-// The verdict is ErrNotAcquired if so many servers named another owner that the rest is no majority.
+// The verdict is ErrNotAcquired if the servers that did not name another owner are no majority.
 // Otherwise it is the errors of the broken servers, if the rest without them is no majority either.
 // Otherwise it is ErrUnavailable, because the unavailable servers could complete a majority.
 func (e *majorityError) setVerdict() (known, final bool) {

@@ -317,7 +317,7 @@ func TestQuorum_queuedError(t *testing.T) {
 	})
 }
 
-// A failed attempt of an earlier call says nothing about the call that is ahead now.
+// A failed attempt of an earlier call is not part of the error about the call that is ahead now.
 func TestQuorum_queuedErrorAfterAnOutage(t *testing.T) {
 	for _, name := range []string{"Lock", "TryLock"} {
 		t.Run(name, func(t *testing.T) {
@@ -356,7 +356,7 @@ func TestQuorum_queuedErrorAfterAnOutage(t *testing.T) {
 	}
 }
 
-// A reentry does not queue, so its failure says nothing about the call that is ahead.
+// A reentry does not queue, so its failure is not part of the error about the call that is ahead.
 func TestQuorum_queuedErrorAfterAReentry(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		type fails struct{}

@@ -40,7 +40,7 @@ func NoVote(within time.Duration, said error) error { return noVote{within, said
 // Waited returns the error of a wait that WithWait ended.
 func Waited(limit time.Duration, last error) error { return waited{limit, last} }
 
-// Holders returns the number of owners that hold a quorum, as far as this process knows.
+// Holders returns the number of owners that hold a quorum, as far as this process has detected.
 func Holders() int {
 	holders.Lock()
 	defer holders.Unlock()

@@ -56,7 +56,7 @@ func (h *quorumHold) beginDecision(ctx context.Context) (done func(), ok bool) {
 	}
 }
 
-// fence sets the token of the hold, and fails if there is no majority any more. Only the servers that
+// fence sets the token of the hold, and fails if there is no longer a majority. Only the servers that
 // vote when it begins count.
 func (h *quorumHold) fence(ctx context.Context) error {
 	servers := h.voters()

@@ -26,7 +26,7 @@ import (
 //	   └─ no majority, or too late ───────────────────────────────────▶
 //
 // While the hold lasts, servers without the lock are retried in the background. A lock that is
-// granted again says nothing about the time before, so there must have been a majority without it.
+// granted again is no evidence for the time before, so there must have been a majority without it.
 type quorumHold struct {
 	q      *Quorum            // set once
 	term   *term              // set once: under the caller's context
@@ -240,8 +240,8 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 }
 
 // releaseDuplicate releases one of two holds on the same server when the poll has ended. Until then
-// the duplicate must stay: it shows that the other locks of that server are refused because of this
-// attempt, and not because of another owner.
+// the duplicate must stay: it shows that the other locks of that server are rejected because of
+// this attempt, and not because of another owner.
 func (h *quorumHold) releaseDuplicate(i int, duplicate lock.Hold) {
 	select {
 	case <-h.won:
@@ -316,7 +316,7 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 }
 
 // releaseUnused releases a hold of server i that is not used as a vote. It waits for that, because the
-// next attempt would be refused, but not after the attempt is canceled: Lock must then return.
+// next attempt would be rejected, but not after the attempt is canceled: Lock must then return.
 func (h *quorumHold) releaseUnused(i int, unused lock.Hold) {
 	released := make(chan struct{})
 	h.mu.Lock()

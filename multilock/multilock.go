@@ -232,7 +232,7 @@ func (t *acquisition) acquireBatch(ctx context.Context) error {
 
 // tryOthers makes one attempt at each lock without a hold, at the same time, unless other callers of
 // this process wait for one of them. It returns one error and the index of its lock: a failure
-// rather than a refusal, a refusal rather than a cancellation, and of equal ones the first in the
+// rather than a rejection, a rejection rather than a cancellation, and otherwise the first in the
 // order of the names.
 func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 	for _, i := range t.m.order {
@@ -298,7 +298,7 @@ func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 //
 // It tries to acquire a lock out of order in two cases: if it holds others of that name, whose order
 // is not known, or if the lease of that lock expired while it waited for later ones. It does not
-// wait there. If the attempt is refused, it releases the later ones and then waits.
+// wait there. If the attempt is rejected, it releases the later ones and then waits.
 func (t *acquisition) acquireInOrder(ctx context.Context) error {
 	order := slices.Clone(t.m.order)
 	for {

@@ -336,8 +336,8 @@ func TestMultiLock_tryLockRefused(t *testing.T) {
 	})
 }
 
-// Acquired locks are released even if the server does not respond any more. The call does not wait long for that, and its
-// error is not the caller's deadline.
+// Acquired locks are released even if the server no longer responds. The call does not wait long for that, and its error
+// is not the caller's deadline.
 func TestMultiLock_releasesInTheBackground(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
@@ -1017,7 +1017,7 @@ func TestMultiLock_holdsEarlierLocksWhileItWaits(t *testing.T) {
 	})
 }
 
-// On a server that does not respond any more, calls end when their contexts are canceled. The locks that they acquired are
+// With a server that no longer responds, calls end when their contexts are canceled. The locks that they acquired are
 // released in the background.
 func TestMultiLock_canceled(t *testing.T) {
 	const wait = 50 * time.Millisecond
@@ -1176,8 +1176,8 @@ func TestNew_permitsOfOneSemaphore(t *testing.T) {
 	})
 }
 
-// An attempt out of order that is refused is not repeated in order: not by TryLock, which does not wait, and not after an
-// error that would recur.
+// An attempt out of order that is rejected is not repeated in order: not by TryLock, which does not wait, and not after
+// an error that would recur.
 func TestMultiLock_refusedOnce(t *testing.T) {
 	denied := errors.New("NOPERM")
 	for name, test := range map[string]struct {
@@ -1300,7 +1300,7 @@ func (l checkedHold) Err() error {
 }
 
 // A call that does not get all locks names those it could not release, and why. If that failed, it is the failure, and the
-// text includes the refusal. A lock that was lost by then needs no release.
+// text includes the rejection. A lock that was lost by then needs no release.
 func TestMultiLock_reportsFailedReleases(t *testing.T) {
 	reset := errors.New("connection reset")
 	broken := func(context.Context) error { return reset }

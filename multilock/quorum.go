@@ -254,9 +254,9 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 // errInterrupted is the result of an attempt whose context was canceled before it had another result.
 var errInterrupted = errors.New("cut short")
 
-// newResult reports whether err, of an attempt whose context was canceled, says more than last, the
-// error of the attempt before it. It does if the verdict is a different one, and the replies that
-// were not waited for could not have changed it.
+// newResult reports whether err, of an attempt whose context was canceled, has more information
+// than last, the error of the attempt before it. It does if the verdict is a different one, and the
+// replies that were not waited for could not have changed it.
 func newResult(err, last error) bool {
 	var e, before *majorityError
 	return !errors.As(err, &e) || last == nil || !(e.undecided() || errors.As(last, &before) && e.verdict == before.verdict)
@@ -270,7 +270,8 @@ func (q *Quorum) setLatest(err error) {
 }
 
 // errAhead returns the error of a caller that made no attempt because another caller of this Quorum
-// is making attempts. It includes the result of the latest of those, unless it was refused.
+// is making attempts. It includes the result of the latest of those, unless another owner had the
+// lock.
 func (q *Quorum) errAhead() error {
 	if latest := q.latest.Load(); latest != nil && *latest != nil && !errors.Is(*latest, lock.ErrNotAcquired) {
 		return fmt.Errorf("another call of this process is ahead: %w", *latest)

@@ -1066,7 +1066,7 @@ func TestQuorum_waitErrors(t *testing.T) {
 	})
 }
 
-// Calls end when their contexts are canceled, even if the servers that granted the lock do not respond any more. Their
+// Calls end when their contexts are canceled, even if the servers that granted the lock no longer respond. Their
 // grants are released in the background.
 func TestQuorum_canceled(t *testing.T) {
 	const wait = serverTimeout * 9 / 10
@@ -1516,7 +1516,7 @@ func TestQuorum_waitsAtOneServer(t *testing.T) {
 	}
 }
 
-// All servers refuse the first attempt of a waiter. It then waits at the first server, which wakes it.
+// All servers reject the first attempt of a waiter. It then waits at the first server, which wakes it.
 func TestQuorum_wokenByTheFirstServer(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for i := range 20 {
@@ -1539,7 +1539,7 @@ func TestQuorum_wokenByTheFirstServer(t *testing.T) {
 	})
 }
 
-// A caller that is granted the lock on the first server, and refused by the others, pauses before it retries.
+// A caller that is granted the lock on the first server, and rejected by the others, pauses before it retries.
 func TestQuorum_pausesWhenOnlyTheFirstGrants(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for _, s := range w.sites[1:] {
@@ -1760,7 +1760,7 @@ func TestQuorum_refusingServerVotesLater(t *testing.T) {
 	})
 }
 
-// Once the servers are known to be different, a refused attempt does not read their run IDs.
+// Once the servers are known to be different, a rejected attempt does not read their run IDs.
 func TestQuorum_readsRunIDsOnce(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		q := w.quorum("one")
@@ -1794,8 +1794,8 @@ func TestQuorum_paceOfRepair(t *testing.T) {
 	})
 }
 
-// The server at which a waiter waits grants the lock, and then does not respond any more. The waiter waits for it no longer
-// than for any other server.
+// The server at which a waiter waits grants the lock, and then no longer responds. The waiter waits for it no longer than
+// for any other server.
 func TestQuorum_firstServerPauses(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		for i := range 10 {
@@ -2172,7 +2172,7 @@ func TestQuorum_errorText(t *testing.T) {
 		for _, s := range w.sites[1:] {
 			s.keys["q"] = entry{"other", 1, time.Now().Add(time.Hour)}
 		}
-		w.sites[0].wire = rtt / 4 // it votes before the others refuse
+		w.sites[0].wire = rtt / 4 // it votes before the others reject the attempt
 		_, err := w.quorum("one").TryLock(w.Context())
 		if got, want := fmt.Sprint(err), `leasehold: trylock "q": not acquired: 1 of 3 votes; server 2: not acquired; server 3: not acquired`; got != want {
 			w.Errorf("%s\nwant\n%s", got, want)
@@ -2217,7 +2217,7 @@ func TestQuorum_unavailableErrorText(t *testing.T) {
 	})
 }
 
-// One server votes, one refuses permanently, and one is busy. A majority is possible, so Lock waits for longer than three
+// One server votes, one fails permanently, and one is busy. A majority is possible, so Lock waits for longer than three
 // attempts.
 func TestQuorum_waitsWhileAMajorityIsPossible(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
