@@ -16,7 +16,7 @@ import (
 	"github.com/leasehold-go/leasehold/rwlock"
 )
 
-// These tests show what readers and writers do when some of them die, give up or stop writing.
+// These tests show what readers and writers do when some of them die, stop waiting or stop writing.
 
 // forever is a waiter timeout that no test exceeds: a missing writer intent was removed by its writer.
 var forever = lock.WithWaiterTimeout(time.Hour)
@@ -132,8 +132,8 @@ func allIn(t *testing.T, parked []*kindtest.Waiter) (holds []lock.Hold) {
 	return holds
 }
 
-// A writer that also reads stops writing, or a waiting writer gives up. Waiting readers enter immediately because of a
-// message, not at their next poll.
+// A writer that also reads stops writing, or a waiting writer is canceled. Waiting readers enter immediately because
+// of a message, not at their next poll.
 func TestReaders_enterByMessage(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, l, other *rwlock.Lock) (leave func(), reader lock.Hold){
 		"downgrade": func(t *testing.T, l, _ *rwlock.Lock) (func(), lock.Hold) {
@@ -235,7 +235,7 @@ func TestReaders_enterTogether(t *testing.T) {
 	})
 }
 
-// A writer waits behind a reader, and readers wait behind that writer. When the writer gives up, they enter.
+// A writer waits behind a reader, and readers wait behind that writer. When the writer is canceled, they enter.
 func TestWriter_givesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -285,7 +285,7 @@ func TestWriter_clientCloses(t *testing.T) {
 	kindtest.WantEmpty(t, s)
 }
 
-// A reader waits behind a writer, then gives up or closes its client, and leaves nothing in Redis.
+// A reader waits behind a writer, then is canceled or its client is closed, and leaves nothing in Redis.
 func TestReader_givesUp(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

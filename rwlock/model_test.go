@@ -124,7 +124,7 @@ func (m *model) anyOwner(rt *rapid.T) int {
 	return rapid.IntRange(0, len(m.owners)-1).Draw(rt, "owner")
 }
 
-// try requests one hold. It must be refused with want, or granted if want is nil.
+// try requests one hold. It must be rejected with want, or granted if want is nil.
 func (m *model) try(rt *rapid.T, l *modelLock, side lock.Mode, owner int, want error, opts ...lock.Option) *modelHold {
 	lease := rapid.SampledFrom([]time.Duration{0, time.Minute, 10 * time.Minute}).Draw(rt, "lease")
 	if lease == 0 && side == lock.Read {
@@ -217,7 +217,7 @@ func (m *model) Steal(rt *rapid.T) {
 	m.lose(rt, l, l.holds)
 }
 
-// StealLease deletes a reader's lease: the reader is dead then, whatever the hash says.
+// StealLease deletes a reader's lease: the reader is dead then, whatever the hash contains.
 func (m *model) StealLease(rt *rapid.T) {
 	l := m.anyLock(rt)
 	readers := l.of(lock.Read, -1)
@@ -255,7 +255,7 @@ func (m *model) Intent(rt *rapid.T) {
 	}
 }
 
-// Flush makes the server forget the scripts.
+// Flush makes the server drop the scripts.
 func (m *model) Flush(*rapid.T) { m.server.Do(m.t, "SCRIPT", "FLUSH") }
 
 // tick is the maximum difference in ms of two expiries that one script set or read, because the server's clock
