@@ -1,7 +1,7 @@
 // Package luascripts contains every Lua script of this module, and one typed Go function for each.
 // Nothing else in this module writes to the keys of a lock or of a rate limiter.
 //
-// The package can be read by itself. Its API can change in every version.
+// The package can be read on its own. Its API can change in every version.
 //
 // The scripts of rate limiters are here, too. All scripts are loaded, included and checked in one
 // way, and no script text is anywhere else.

@@ -23,8 +23,8 @@ var (
 const TurnChannelSuffix = ":fair"
 
 // again is the verdict of fair_acquire that there are more dead owners to remove, so it must be
-// called again at once. A call removes a bounded number of them, so that the server can serve other
-// clients in between.
+// called again immediately. A call removes a bounded number of them, so that the server can serve
+// other clients in between.
 const again Verdict = -5
 
 // mostAgain is how often a script is called for the rest of its work. That is enough for a hundred

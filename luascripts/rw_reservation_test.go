@@ -304,11 +304,11 @@ func TestReservation_aReaderLeaves(t *testing.T) {
 	})
 }
 
-// Two writers come back at once, each time, and two readers wait.
+// Two writers return immediately each time, and two readers wait.
 //
 //  1. G1 writes; G2 waits to write, then G5 and G6 wait to read
-//  2. G1 leaves: G2 is refused, and so is G1 that comes back; the readers enter
-//  3. G7 comes to read, after the turn began: it waits
+//  2. G1 leaves: G2 is rejected, and so is G1, which retries; the readers enter
+//  3. G7 requests the read lock after the reservation took effect: it waits
 //  4. the readers leave: G2 is next, and then G7 before G1
 func TestReservation(t *testing.T) {
 	onRW(t, func(t *testing.T, l rw) {
