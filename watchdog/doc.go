@@ -26,7 +26,7 @@
 //	          │◄──────────────── failed or unknown outcome: retry soon ───────┤
 //	          │                                                               │
 //	          │   it expires, detected by Check or by the timer ────── lost ◄─┘ no longer held on the server
-//	        Stop: the subject is not called any more
+//	        Stop: the subject is no longer called
 //
 // Lost is final. A renewal that is confirmed later changes nothing. A failed renewal alone is not a
 // loss. A confirmation can arrive after its renewal counted as failed. If the lease has not ended

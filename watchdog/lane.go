@@ -196,7 +196,7 @@ func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (confirmed [
 	for i, l := range b.leases {
 		l.inFlight = nil
 		if l.ended.Load() {
-			continue // stopped, or lost by the clock: the reply came too late
+			continue // stopped, or lost by the clock before the reply arrived
 		}
 		var err error
 		if errs != nil {

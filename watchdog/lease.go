@@ -26,7 +26,7 @@ type Subject interface {
 	// and must not block. Other goroutines can detect the end with Check before Lost has run.
 	Lost(cause error)
 	// Renewed is called after each renewal, with the lease time that remained when the confirmation
-	// came. It must not block.
+	// arrived. It must not block.
 	Renewed(until time.Time, left time.Duration)
 	// Unrenewed is called after each failed renewal, with the remaining lease time, unless the lease
 	// has ended. It must not block.
