@@ -78,8 +78,7 @@ func NewBatcher[R any](s *Sender, exec func(batch []*R) bool, size func(*R) int,
 }
 
 // Ask sends r and returns it with its reply. Like the function Ask it returns early if ctx is canceled,
-// the sender's timeout has passed, or the sender is shut. If r was not sent by then, it is not sent any
-// more.
+// the sender's timeout has passed, or the sender is shut. If r was not sent by then, it is never sent.
 func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
 	if err := ctx.Err(); err != nil { // mutant: never: speed
 		return none, err
@@ -242,7 +241,7 @@ func (b *Batcher[R]) sweep() {
 			switch {
 			case r.limit == 0:
 			case r.due.IsZero():
-				r.due = now.Add(r.limit - 2*slack) // it came since the last sweep, and the next sweep may be as much too late
+				r.due = now.Add(r.limit - 2*slack) // it arrived since the last sweep, and the next sweep may be equally late
 			case now.After(r.due) && !r.overdue.Swap(true):
 				r.done <- struct{}{}
 			}
@@ -279,7 +278,7 @@ func (s *Sender) batcherOf(slot uint16) *Batcher[luascripts.Change] {
 	return b.(*Batcher[luascripts.Change])
 }
 
-// unsent drops an acquire that no caller needs any more. A release is sent.
+// unsent drops an acquire that no caller needs. A release is sent.
 func unsent(c *luascripts.Change) bool {
 	if !c.IsRelease {
 		c.Err = ErrUnsent

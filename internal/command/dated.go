@@ -11,8 +11,8 @@ import (
 )
 
 // Dated sends the copies of a call that overwrites a value, so that no copy undoes a newer call. Each
-// copy carries a server time after which it has no effect. When Over has returned, no copy can take
-// effect any more: it has a reply, or its time has passed. Dated stores nothing in Redis. It requires
+// copy carries a server time after which it has no effect. When Over has returned, no copy can still
+// take effect: it has a reply, or its time has passed. Dated stores nothing in Redis. It requires
 // that the server's clock is not moved backward.
 type Dated struct {
 	began        time.Time       // set once
@@ -65,7 +65,7 @@ func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err e
 	}
 }
 
-// Over waits until no copy of the call can take effect any more, or ctx is canceled.
+// Over waits until no copy of the call can still take effect, or ctx is canceled.
 func (d *Dated) Over(ctx context.Context) {
 	if left := time.Duration(d.pendingUntil.Load()) - time.Since(d.began); left > 0 { // mutant: always, border: a sleep of no time
 		Sleep(ctx, left)

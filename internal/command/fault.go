@@ -70,11 +70,11 @@ func Over(ctx context.Context) bool {
 	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }
 
-// Refused reports whether err says that the server does not accept the user, or that the user lacks a
-// permission.
+// Refused reports whether err means that the server does not accept the user, or that the user lacks
+// a permission.
 func Refused(err error) bool { return retry.FaultOf(err).Denied }
 
-// RefusedKey reports whether err says that the user may run the command, but not on this key.
+// RefusedKey reports whether err means that the user may run the command, but not on this key.
 func RefusedKey(err error) bool {
 	if !Refused(err) {
 		return false
@@ -128,8 +128,9 @@ func (s *Sender) Explain(err error) error {
 }
 
 // Failed returns the error of a call that began at began, waits only for its own command, and failed
-// with err. If ctx ended the wait, the result is Silent: a command that is merely in flight does not
-// mean that Redis is unavailable. Other errors, such as NoReply, are explained.
+// with err. If the wait ended because ctx was canceled, the result is Silent: a command that is
+// merely in flight does not mean that Redis is unavailable. Other errors, such as NoReply, are
+// explained.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	if err != nil && err == ctx.Err() { // mutant: operand 2: text
 		return Silent{err, time.Since(began)}
@@ -143,7 +144,7 @@ type Silent struct {
 	For time.Duration
 }
 
-// Error says for how long there was no reply.
+// Error reports how long there was no reply.
 func (e Silent) Error() string {
 	return fmt.Sprintf("%v: no reply from Redis after %s", e.Err, Brief(max(e.For, 1)))
 }
@@ -157,7 +158,7 @@ func (s *Sender) MayPass(err error) bool {
 	return retry.FaultOf(err).Retries() && !(IsReadOnly(err) && s.Redis.Mode() == rueidis.ClientModeStandalone)
 }
 
-// IsReadOnly reports whether err says that the server is a read-only replica.
+// IsReadOnly reports whether err means that the server is a read-only replica.
 func IsReadOnly(err error) bool {
 	var reply *rueidis.RedisError
 	return errors.As(err, &reply) && strings.Contains(reply.Error(), "READONLY")
@@ -199,7 +200,7 @@ func (s *Sender) Unavailable(d time.Duration, err error) error {
 	return unavailable{s.Address(), d, err}
 }
 
-// Error says whether Redis responded, how long it has not served the call, and the last error.
+// Error reports whether Redis responded, how long it has not served the call, and the last error.
 func (e unavailable) Error() string {
 	text := "Redis"
 	if e.at != "" {
@@ -252,7 +253,7 @@ type NoReply struct {
 	before error // the error of an earlier copy of the command; nil if there is none
 }
 
-// Error says how long the call waited.
+// Error reports how long the call waited.
 func (e NoReply) Error() string { return fmt.Sprintf("no reply from Redis within %v", e.After) }
 
 // Timeout reports true, as for any timeout.

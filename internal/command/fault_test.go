@@ -69,7 +69,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// Callers get the sentinel that says what is wrong, together with the original error. A temporary or
+// Callers get the sentinel for what is wrong, together with the original error. A temporary or
 // unknown error is ErrUnavailable. An explained error stays unchanged.
 func TestExplain(t *testing.T) {
 	s := New(one, Config{Timeout: timeout, User: "me"})
@@ -153,8 +153,8 @@ func TestFailed_canceled(t *testing.T) {
 	})
 }
 
-// The error of an unavailable server says whether the server replied, the longest known duration, and
-// the last error once, however often it is wrapped. A context error is not included.
+// The error of an unavailable server reports whether the server replied, the longest known duration,
+// and the last error once, however often it is wrapped. A context error is not included.
 func TestUnavailable(t *testing.T) {
 	s := New(one, Config{Timeout: timeout})
 	for d, want := range map[time.Duration]string{
@@ -239,8 +239,8 @@ func TestForeign_verdict(t *testing.T) {
 	}
 }
 
-// The error for a key of the wrong type says what the key holds. If the key is gone, the server
-// denies the query, or the caller has left, the error is unchanged.
+// The error for a key of the wrong type describes what the key holds. If the key is gone, the
+// server denies the query, or the caller has left, the error is unchanged.
 func TestForeign_namesTheContent(t *testing.T) {
 	m := redistest.NewMini(t)
 	_, _ = m.Lpush("list", "x")
@@ -339,7 +339,7 @@ func TestExplain_hidesOwners(t *testing.T) {
 }
 
 // A script calls a command that its user lacks the permission for. Whatever the server's version
-// replies, the error says what to do.
+// replies, the error contains advice.
 func TestExplain_deniedInAScript(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)

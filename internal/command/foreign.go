@@ -12,9 +12,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Foreign adds to err what the key holds, if err says that the key has the wrong type. It queries the
-// server, for up to a quarter of the operation timeout. If that fails, it returns err unchanged. The
-// caller must be counted by Add.
+// Foreign adds to err what the key holds, if err means that the key has the wrong type. It queries
+// the server, for up to a quarter of the operation timeout. If that fails, it returns err unchanged.
+// The caller must be counted by Add.
 func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	if !errors.Is(err, lock.ErrWrongType) || ctx.Err() != nil {
 		return err

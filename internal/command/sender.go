@@ -7,7 +7,7 @@
 //
 //	outcome := command.Send(ctx, sender, limit, call)
 //
-// [retry.FaultOf] says what an error means: whether the server may have executed the command, and
+// [retry.FaultOf] returns what an error means: whether the server may have executed the command, and
 // whether a retry can help. [SendWithRetry] repeats a command that is safe to repeat until there is a
 // usable reply.
 package command
@@ -170,7 +170,8 @@ func (s *Sender) Close(ctx context.Context) error {
 }
 
 // Send sends c and waits for the reply, until ctx is canceled or limit has passed; 0 means no limit. If
-// the outcome is not Answered, its Err says why the wait ended, and c.Late receives the result.
+// the outcome is not Answered, its Err is the reason why the wait ended, and c.Late receives the
+// result.
 //
 // The caller must be counted by Add. A renewal need not be, because closing the watchdog waits for it
 // before Wait.
@@ -274,8 +275,8 @@ type waiter struct {
 
 func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
 
-// await returns nil when the reply has arrived or is overdue. Otherwise it says why the wait ended. The
-// caller has left if it then sets over before the reply does.
+// await returns nil when the reply has arrived or is overdue. Otherwise it returns why the wait ended.
+// The caller has left if it then sets over before the reply does.
 func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}) error {
 	var passed <-chan time.Time
 	if limit > 0 {
@@ -421,7 +422,7 @@ func (s *Sender) Down(ctx context.Context, limit time.Duration, last, err error)
 	return answered && down
 }
 
-// refuses reports whether err says that the server refused the connection.
+// refuses reports whether err means that the server refused the connection.
 func refuses(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial.Err, syscall.ECONNREFUSED)

@@ -116,7 +116,7 @@ func TestSend_callersLeave(t *testing.T) {
 	}
 }
 
-// A command that waits for replicas has a longer limit than others. Its error says how long it waited.
+// A command that waits for replicas has a longer limit than others. Its error reports how long it waited.
 func TestSend_longLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := Send[int](t.Context(), newSender(t), 2*timeout, sent{send: func(context.Context) (int, error) {
@@ -346,7 +346,7 @@ func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
 const timeout = 3 * time.Second
 
-// A server that refuses connections at first and does not reply in the end: the error includes the
+// A server that refuses connections at first and later does not reply: the error includes the
 // refusal, and matches that of a missing reply.
 func TestSendWithRetry_reportsTheEarlierError(t *testing.T) {
 	rdb := redistest.NewMini(t).Client(t)
@@ -500,7 +500,7 @@ func (c lateContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// Nothing is in flight any more when the context of Close is canceled. Close then returns nil.
+// Nothing is in flight when the context of Close is canceled. Close then returns nil.
 func TestClose_justInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(one, Config{Timeout: time.Minute})

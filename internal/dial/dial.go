@@ -292,7 +292,7 @@ func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, e
 		err error
 	}
 	w, option := NewWay(option)
-	connected := make(chan result) // unbuffered: the sender knows that it was received
+	connected := make(chan result) // unbuffered, so that the sender can detect whether it was received
 	go func() {
 		rdb, err := NewClient(option) // takes no context
 		if err == nil {

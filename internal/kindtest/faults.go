@@ -692,12 +692,12 @@ func connection(list string) string {
 	return id
 }
 
-// somebody is an owner that belongs to no client of these tests.
+// somebody is an owner that does not belong to any client of these tests.
 const somebody = "3f0c2a52-6f8e-4a3b-9d53-2f9b1c6f5a10:1"
 
 func foreignKey(t *testing.T, k Kind) {
 	s := redistest.Start(t)
-	c := NewClient(t, s.Client(t)) // which asks for a quarter of the operation time-out what a key holds
+	c := NewClient(t, s.Client(t)) // it queries the content of a key for a quarter of the operation timeout
 	l, o := k.New(c, "orders"), k.Operator(c, "orders")
 	check := func(what, says string) {
 		t.Helper()
@@ -812,7 +812,7 @@ func reentryIntoALostLock(t *testing.T, k Kind) {
 		if err := Go(ctx, l).Err(t); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("reentry: %v, want ErrLost: it must not take the lock afresh", err)
 		}
-		Lost(t, h) // told by the failed reentry, long before the first renewal
+		Lost(t, h) // notified by the failed reentry, long before the first renewal
 		WantHash(t, s, "orders", nil)
 		again := MustLockUnder(t, ctx, l) // and now a fresh acquisition
 		if again.Owner() == h.Owner() {
@@ -825,8 +825,8 @@ func reentryIntoALostLock(t *testing.T, k Kind) {
 	WantEmpty(t, s)
 }
 
-// The lock's keys have no expiry: waiters go on asking, and the holder's
-// renewal sets an expiry again.
+// The lock's keys have no expiry. Waiters continue to retry, and the holder's renewal sets an
+// expiry again.
 func persistedByHand(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	c := NewClient(t, s.Client(t), Fast...)
@@ -844,7 +844,7 @@ func persistedByHand(t *testing.T, k Kind) {
 	}
 	w := Go(t.Context(), k.New(c, "orders", endless))
 	k.Waiting(t, s, "orders", 1)
-	s.Do(t, "DEL", "orders") // no message tells of it
+	s.Do(t, "DEL", "orders") // without a notification
 	MustUnlock(t, w.Hold(t))
 	WantEmpty(t, s)
 }
@@ -870,7 +870,7 @@ func closeClient(t *testing.T, k Kind) {
 
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Close(over); err != nil { // Close works although its context is over
+	if err := c.Close(over); err != nil { // Close works although its context is canceled
 		t.Errorf("Close: %v", err)
 	}
 	for _, w := range waiters {
@@ -920,7 +920,7 @@ func closeOnAFrozenServer(t *testing.T, k Kind) {
 		t.Errorf("the hold: %v", h.Err())
 	}
 	s.Thaw(t)
-	_ = c.Close(t.Context()) // waits for what goes on in the background
+	_ = c.Close(t.Context()) // waits for work in the background
 	SoonEmpty(t, s)
 }
 
@@ -942,7 +942,7 @@ func forceUnlock(t *testing.T, k Kind) {
 		t.Errorf("the holder of this client was not told at once: %v", err)
 	}
 	MustUnlock(t, w.Hold(t))
-	Lost(t, remote) // it learns of it at its next renewal
+	Lost(t, remote) // it detects the loss with its next renewal
 	WantEmpty(t, s)
 }
 
@@ -974,8 +974,8 @@ func keyPrefix(t *testing.T, k Kind) {
 	MustUnlock(t, h)
 }
 
-// However many waiters a process has, it asks once for all of them, apart from the
-// requests that each waiter sends when it comes.
+// However many waiters a process has, it sends requests once for all of them, apart from the
+// requests that each waiter sends when it arrives.
 func waitersOfOneProcessAskOnce(t *testing.T, k Kind) {
 	const waiters = 200
 	s := redistest.Start(t)

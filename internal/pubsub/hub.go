@@ -65,7 +65,7 @@ type Hub struct {
 const CloseDelay = 5 * time.Second
 
 // longestPause is the longest pause before the next attempt to subscribe a channel. While servers accept no connection, it is
-// longestPauseAway: when a server is back, its clients then come back over some seconds. Their waiters poll sooner.
+// longestPauseAway: when a server is back, its clients then reconnect over several seconds. Their waiters poll sooner.
 const (
 	longestPause     = time.Second
 	longestPauseAway = 4 * time.Second
@@ -155,7 +155,7 @@ func (h *Hub) Subscribed(name string) bool {
 	return h.channels[name] != nil
 }
 
-// Confirmed reports whether the subscription of name is confirmed, on a connection that has not broken as far as is known.
+// Confirmed reports whether the subscription of name is confirmed, on a connection that is not known to be broken.
 func (h *Hub) Confirmed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -287,8 +287,8 @@ func (h *Hub) Check(name string) {
 // first if necessary. It reports false, and does not call f, if no subscriber is at the right node.
 //
 // The connection ends with its subscriber, when f has returned. An error of f can therefore mean that the hub is about
-// to reconnect. The hub does if the error is not a reply, or says that the server has become a replica, and ctx is not
-// canceled.
+// to reconnect. The hub does if the error is not a reply, or reports that the server has become a replica, and ctx is
+// not canceled.
 func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedClient) error) (bool, error) {
 	s := h.sharing(name)
 	if s == nil {
@@ -309,7 +309,8 @@ func (h *Hub) Share(ctx context.Context, name string, f func(rueidis.DedicatedCl
 	}
 }
 
-// isReplica reports whether reply says that the server has become a replica. After a planned failover, its connections stay open.
+// isReplica reports whether reply means that the server has become a replica. After a planned failover, its connections stay
+// open.
 func isReplica(reply *rueidis.RedisError) bool {
 	return strings.Contains(reply.Error(), "READONLY") || strings.HasPrefix(reply.Error(), "REDIRECT")
 }

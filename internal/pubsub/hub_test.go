@@ -236,7 +236,7 @@ func TestLater_noListenerLeft(t *testing.T) {
 }
 
 // The pauses between attempts at an unavailable server grow to at most four seconds, so that all clients
-// of a server do not come back at once. After the first success they are short again.
+// of a server do not reconnect at the same time. After the first success they are short again.
 func TestLater_pauses(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
@@ -347,7 +347,7 @@ func TestShare_oneServer(t *testing.T) {
 	})
 }
 
-// A connection ends after the commands of others, so that none begins while rueidis closes it.
+// A connection is closed after the commands of other packages, so that none starts while rueidis closes it.
 func TestShare_whileTheHubCloses(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		w.listens("x")

@@ -315,7 +315,7 @@ func (f *subscriber) complete(addr string) string {
 }
 
 // dropped handles a subscription that the server ended. If this subscriber did not unsubscribe, it
-// subscribes again: the reply tells where the channel is now.
+// subscribes again: the reply names the node that has the channel now.
 func (f *subscriber) dropped(name string) {
 	f.hub.mu.Lock()
 	defer f.hub.mu.Unlock()

@@ -187,7 +187,7 @@ func (e *Entry) logger() *slog.Logger {
 // failing limits the logging of failed updates. An outage shorter than TTL does no harm, and the locks report it anyway.
 type failing struct {
 	since time.Time // the first failure in a row; zero if the last call succeeded
-	told  bool      // already logged in this row
+	told  bool      // already logged for this series of failures
 }
 
 // said reports whether to log err: once per row of failures, after the row has lasted for TTL.

@@ -19,7 +19,7 @@ type Fault struct {
 	Is        error    // what the error of a single attempt matches; nil for the error itself
 }
 
-// Executed says whether the server may have executed a command.
+// Executed reports whether the server may have executed a command.
 type Executed uint8
 
 // Unknown is the zero value: an unclassified error has an unknown outcome.
@@ -47,7 +47,7 @@ type Row struct {
 	// Reply is an example, as sent by a server.
 	Reply string
 
-	// When says when a server sends the reply.
+	// When describes when a server sends the reply.
 	When string
 
 	Fault

@@ -40,7 +40,7 @@ func refused(t *testing.T) func(text string) error {
 	}
 }
 
-// Each reply has the same meaning by itself, inside a script error of any version, and wrapped.
+// Each reply has the same meaning on its own, inside a script error of any version, and wrapped.
 func TestReplies(t *testing.T) {
 	t.Parallel()
 	reply, seen := refused(t), make(map[string]bool)
