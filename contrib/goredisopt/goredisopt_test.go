@@ -136,7 +136,7 @@ func TestFromFailoverOptions_TLS(t *testing.T) {
 
 // openLocks opens a client on the servers of redis.NewUniversalClient(options).
 func openLocks(ctx context.Context, options *redis.UniversalOptions) (*client.Client, error) {
-	option, err := goredisopt.FromUniversalOptions(options) // including TLS, Sentinel and passwords
+	option, err := goredisopt.FromUniversalOptions(options) // also TLS, Sentinel and passwords
 	if err != nil {
 		return nil, err // names the field that leasehold does not support
 	}
