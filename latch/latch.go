@@ -165,7 +165,7 @@ func (l *Latch) CountDownOnce(ctx context.Context, part string) (left int64, err
 
 const countDown = "count down"
 
-// counted returns what a call that counts returns.
+// counted returns the result of a call that counts down.
 func (l *Latch) counted(s luascripts.LatchState, err error) (left int64, _ error) {
 	if err == nil && s.Did == 0 && !s.IsOpen() {
 		err = errNoLatch

@@ -780,7 +780,7 @@ func TestCountDownOnce_lostReply(t *testing.T) {
 	}
 }
 
-// A part of the work counts once, whoever counts it, and however often.
+// A part of the work counts once, whichever client counts it, and however often.
 func TestCountDownOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

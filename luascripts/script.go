@@ -50,8 +50,8 @@ const (
 	later    = "-- later: "
 )
 
-// assemble returns the text of <file>.lua, preceded by that of the files that it includes, and that
-// these include. "-- include: token, queue" names include_token.lua and include_queue.lua. Files in
+// assemble returns the text of <file>.lua, preceded by the text of its includes, directly and
+// indirectly. "-- include: token, queue" names include_token.lua and include_queue.lua. Files in
 // have are omitted.
 //
 // "-- later: acquire" puts the functions of include_acquire.lua, and those that they use, into a

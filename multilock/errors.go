@@ -14,7 +14,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// class is what the reason why a server did not vote means for the quorum.
+// class classifies the reason why a server did not vote, by its meaning for the quorum.
 type class int
 
 const (

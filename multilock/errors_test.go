@@ -133,8 +133,8 @@ func TestQuorum_allServersStartedRecently(t *testing.T) {
 	}
 }
 
-// Several clients of one server are no quorum, and the error reports that. This holds whether the lock is free there or
-// another owner has it, whatever is between the clients and the server, and whether INFO is allowed or not.
+// Several clients of one server cannot form a quorum, and the error reports that. It does not matter whether the lock
+// is free there or another owner has it, what is between the clients and the server, and whether INFO is allowed.
 func TestQuorum_clientsOfOneServer(t *testing.T) {
 	s := redistest.Start(t)
 	noInfo := s.AddUser(t, "noinfo", "~*", "&*", "+@all", "-info")

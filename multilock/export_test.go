@@ -66,5 +66,5 @@ func Sleep(h lock.Hold, d time.Duration) {
 	}
 }
 
-// Abandon does what the cancellation of the caller's context does to h, a hold of a quorum.
+// Abandon has the same effect on h, a hold of a quorum, as canceling the caller's context.
 func Abandon(h lock.Hold) { h.(*quorumHold).abandon() }

@@ -1169,7 +1169,7 @@ func TestQuorum_unlockCanceled(t *testing.T) {
 	}
 }
 
-// Canceling the caller's context cancels the hold's context, and is no Unlock.
+// Canceling the caller's context cancels the hold's context, but is not an Unlock.
 func TestQuorum_parentContext(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		why := errors.New("the request went away")
@@ -2333,8 +2333,8 @@ func (c *lateContext) Err() error {
 	return c.Context.Err()
 }
 
-// The context of a call is canceled while its last vote is counted. There is no hold, and a refusal is still part of the
-// error.
+// The context of a call is canceled while its last vote is counted. There is no hold, and a rejection is still part of
+// the error.
 func TestQuorum_canceledDuringTheCount(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		inWorld(t, 3, func(w *world) {

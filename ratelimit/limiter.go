@@ -143,10 +143,10 @@ func (l *Limiter) Refund(ctx context.Context, key string, d Decision) error {
 	return l.wrap(op, key, l.refund(ctx, id, d.Taken, d.at))
 }
 
-// Reset restores the full quota of key, under any limits. Queued callers keep their turns. This
-// limiter, and those of With and Prefetch that share its origin, immediately drop the rejections
-// that they have cached for key. Other limiters, even in this process, do so within a second. Permits that were taken before are refunded as if they still counted. A later Refund,
-// Cancel or canceled Wait can therefore admit that many more permits.
+// Reset restores the full quota of key, under any limits. Queued callers keep their turns. This limiter, and all limiters related
+// to it through With and Prefetch, immediately drop the rejections that they have cached for key. Other limiters, even in this
+// process, do so within a second. Permits that were taken before are refunded as if they still counted. A later Refund, Cancel or
+// canceled Wait can therefore admit that many more permits.
 //
 // If Redis does not reply in time, Reset fails with [lock.ErrUnavailable], whatever the Policy, and
 // Redis may still reset the key later.

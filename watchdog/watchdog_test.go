@@ -247,7 +247,7 @@ func TestWatchdog_renewsAfterAThird(t *testing.T) {
 	})
 }
 
-// A lease that is shorter than the others, such as that of an offer, is renewed before it ends.
+// A lease that is shorter than the others, such as the lease of an offer, is renewed before it ends.
 func TestWatchdog_shortLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watchdog.Watchdog, s *server) {
 		_, l := s.watch(w, lease/6, true)

@@ -127,7 +127,7 @@ func role(t *testing.T, s *redistest.Server) string {
 //
 //	1 the hub has a listener
 //	2 FAILOVER: the two change roles; the address leads to the new master from now on
-//	3 the hub finds out and moves, although no connection has broken
+//	3 the hub detects that and moves, although no connection has broken
 func TestFollow_addressMoves(t *testing.T) {
 	t.Parallel()
 	old := redistest.Start(t, atOnce...)

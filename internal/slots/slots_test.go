@@ -171,7 +171,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// clusterClient is a client whose mode is that of a cluster.
+// clusterClient is a client that reports the mode of a cluster.
 type clusterClient struct{ rueidis.Client }
 
 func (clusterClient) Mode() rueidis.ClientMode { return rueidis.ClientModeCluster }
