@@ -379,7 +379,8 @@ func (t *acquisition) heldByOther(ctx context.Context, i int, err error) error {
 	}
 	state, err := l.Inspect(ctx)
 	for _, j := range others {
-		if err == nil && state.HoldCount(t.holds[j].Owner()) > 0 {
+		// A hold that has ended is released before the next attempt.
+		if err == nil && t.holds[j].Err() == nil && state.HoldCount(t.holds[j].Owner()) > 0 {
 			return fmt.Errorf("locks %d and %d of %d are the same lock through two clients, which exclude each other: use one client", min(i, j)+1, max(i, j)+1, len(t.holds))
 		}
 	}

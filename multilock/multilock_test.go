@@ -1,6 +1,7 @@
 package multilock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -501,6 +502,7 @@ func TestMultiLock_sameLockOfTwoClients(t *testing.T) {
 			"fair":           {c1.NewFairLock("x"), c2.NewFairLock("x", lock.WithWait(time.Second))},
 			"write":          {c1.NewRWLock("x").Write(), c2.NewRWLock("x").Write()},
 			"read and write": {c1.NewRWLock("x").Read(), c2.NewRWLock("x").Write()},
+			"write and read": {c1.NewRWLock("x").Write(), c2.NewRWLock("x").Read()},
 		} {
 			m := multilock.New(c1.NewLock("a"), locks[0], c2.NewLock("z"), locks[1])
 			for op, f := range map[string]func(context.Context) (lock.Hold, error){"lock": m.Lock, "trylock": m.TryLock} {
@@ -528,6 +530,55 @@ func TestMultiLock_sameLockOfTwoClients(t *testing.T) {
 		time.AfterFunc(time.Minute, func() { _ = other.Unlock(t.Context()) })
 		h := must(t)(m.Lock(t.Context()))
 		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// beforeTry is a lock that calls before in front of its first TryLock.
+type beforeTry struct {
+	lock.Locker
+	once   *sync.Once
+	before func()
+}
+
+func (l beforeTry) TryLock(ctx context.Context) (lock.Hold, error) {
+	l.once.Do(l.before)
+	return l.Locker.TryLock(ctx)
+}
+
+func (l beforeTry) Inspect(ctx context.Context) (lock.State, error) {
+	return l.Locker.(interface {
+		Inspect(ctx context.Context) (lock.State, error)
+	}).Inspect(ctx)
+}
+
+// A lock is given twice through one client, and the process pauses between the two acquisitions. The first hold has ended then, but
+// Redis still has it. Lock releases it and tries again.
+func TestMultiLock_endsBeforeTheSecondAcquisition(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		c := locktest.NewServer(t).Client(t)
+		again := beforeTry{c.NewLock("x"), new(sync.Once), func() { time.Sleep(9950 * time.Millisecond) }}
+		h := must(t)(multilock.New(c.NewLock("x", lock.WithFixedLease(10*time.Second)), again).Lock(t.Context()))
+		if err := h.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Read sides of one lock through two clients do not exclude each other. A writer that begins to wait in between is served first.
+func TestMultiLock_readersOfTwoClients(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		server := locktest.NewServer(t)
+		writer, wrote := server.Client(t).NewRWLock("x").Write(), make(chan error, 1)
+		second := beforeTry{server.Client(t).NewRWLock("x").Read(), new(sync.Once), func() {
+			go func() {
+				wrote <- lock.Do(t.Context(), writer, func(context.Context) error { return nil })
+			}()
+			time.Sleep(200 * time.Millisecond)
+		}}
+		h := must(t)(multilock.New(server.Client(t).NewRWLock("x").Read(), second).Lock(t.Context()))
+		if err := cmp.Or(h.Unlock(t.Context()), <-wrote); err != nil {
 			t.Error(err)
 		}
 	})

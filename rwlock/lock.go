@@ -70,6 +70,7 @@ package rwlock
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
@@ -178,7 +179,9 @@ func (l *Lock) Downgrade(ctx context.Context, w lock.Hold) (lock.Hold, error) {
 //
 // If there are more than about 50 readers, they are read in several calls. A reader that arrives in
 // the meantime may be missing, and one that has left may be listed.
-func (l *Lock) Inspect(ctx context.Context) (lock.State, error) { return l.read.Inspect(ctx) }
+func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
+	return session.Inspect(ctx, l.session, l.read.spec, luascripts.InspectRW)
+}
 
 // ForceUnlock ends all reading and writing, and reports whether there was any. It notifies the
 // waiters. ForceUnlock is for operators.
@@ -212,9 +215,13 @@ func (s *side) Lock(ctx context.Context) (lock.Hold, error) { return s.session.L
 
 func (s *side) TryLock(ctx context.Context) (lock.Hold, error) { return s.session.TryLock(ctx, s.spec) }
 
-// Inspect is for a multi-lock, which only has one side of a lock.
+// Inspect is for a multi-lock, which only has one side of a lock. The holders are those that exclude that side.
 func (s *side) Inspect(ctx context.Context) (lock.State, error) {
-	return session.Inspect(ctx, s.session, s.spec, luascripts.InspectRW)
+	state, err := session.Inspect(ctx, s.session, s.spec, luascripts.InspectRW)
+	if s.spec.Mode == lock.Read {
+		state.Holders = slices.DeleteFunc(state.Holders, func(h lock.Holder) bool { return h.Mode == lock.Read })
+	}
+	return state, err
 }
 
 func (s *side) Server(ctx context.Context) (lockimpl.Server, error) {
