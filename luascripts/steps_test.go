@@ -27,7 +27,7 @@ import (
 func TestSteps(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_STEPS")
 	if dir == "" {
-		t.Skip("LEASEHOLD_STEPS names no directory")
+		t.Skip("LEASEHOLD_STEPS is not set")
 	}
 	rdb := redistest.Start(t).Client(t)
 	listenInLine(t, rdb)

@@ -62,7 +62,7 @@ type traceEvent [5]int
 func TestTraces(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_TRACES")
 	if dir == "" {
-		t.Skip("LEASEHOLD_TRACES names no directory")
+		t.Skip("LEASEHOLD_TRACES is not set")
 	}
 	f, err := os.Create(filepath.Join(dir, "leases"))
 	if err != nil {

@@ -357,7 +357,7 @@ func (w *world) tellState() {
 func TestTraces(t *testing.T) {
 	dir := os.Getenv("LEASEHOLD_TRACES")
 	if dir == "" {
-		t.Skip("LEASEHOLD_TRACES names no directory")
+		t.Skip("LEASEHOLD_TRACES is not set")
 	}
 	t.Run("plain", func(t *testing.T) { traces(t, filepath.Join(dir, "plain"), ofPlain, 5) })
 	t.Run("fair", func(t *testing.T) { traces(t, filepath.Join(dir, "fair"), ofFair, 6+fairSets) })

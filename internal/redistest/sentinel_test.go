@@ -43,7 +43,7 @@ func TestSentinel(t *testing.T) {
 func TestSentinel_still(t *testing.T) {
 	s := StartSentinel(t, 2)
 	if _, err := s.Sentinels[0].ask("SENTINEL", "DEBUG"); err != nil {
-		t.Skip("the Sentinels of this server have no SENTINEL DEBUG")
+		t.Skip("this version has no SENTINEL DEBUG")
 	}
 	primary := s.Primary(t)
 	for _, sentinel := range s.Sentinels {

@@ -1,12 +1,11 @@
-// Command versions runs the server-dependent tests on several servers, and writes docs/evidence/compatibility.md from
-// the results.
+// Command versions runs the tests that depend on the server on several servers, and writes their results to docs/evidence/compatibility.md.
 //
-//	go run ./versions                             write the page from results.json
-//	go run ./versions -on FILE,FILE               run all parts on these servers first
-//	go run ./versions -on FILE -parts rules,tls   run these parts
+//	go run ./proof/versions                             write the page from results.json
+//	go run ./proof/versions -on FILE,FILE               run all parts on these servers first
+//	go run ./proof/versions -on FILE -parts rules,tls   run only these parts
 //
-// It runs in the root of the repository. Each row is saved as soon as it has run, with its commit and date, so the
-// table can be made piece by piece. Failed tests are listed in the table, and make the command fail.
+// Run it in the root of the repository. Each row is saved as soon as its part has run, with the commit and the
+// date, so the table can be completed in several runs. If a test fails, the table names it and the command fails.
 package main
 
 import (
@@ -28,44 +27,44 @@ import (
 	"time"
 )
 
-// The files of the results and of the page.
+// The files with the results and the page.
 const (
 	resultsFile = "proof/versions/results.json"
 	pageFile    = "docs/evidence/compatibility.md"
 )
 
-// part is a row for each server.
+// part is a group of tests; each server has a row for it.
 type part struct {
 	name, mode, what string
 	test             []string // arguments of go test
-	root             bool     // it runs in the module of the library
-	env              []string // environment variables of the tests
+	root             bool     // in the library's module instead of integration
+	env              []string // environment variables that the tests read
 }
 
-// chaos returns the environment for rounds of package chaos on these topologies. Each server gets the same plan.
+// chaos returns the environment for rounds of package chaos on these topologies. The seed is the same for every server.
 func chaos(topologies string) []string {
 	return []string{"SEED=16", "DURATION=1m", "ROUND_TIME=10s", "LEASEHOLD_CHAOS_TOPOLOGIES=" + topologies}
 }
 
 var parts = []part{
-	{name: "scripts", mode: "standalone", what: "each script, and the sessions that send them", test: []string{"./luascripts", "./internal/session"}, root: true},
-	{name: "packages", mode: "standalone", what: "the packages that talk to a server; the rights of each kind, in both directions", test: []string{
+	{name: "scripts", mode: "standalone", what: "the scripts, and the sessions that send them", test: []string{"./luascripts", "./internal/session"}, root: true},
+	{name: "packages", mode: "standalone", what: "all packages that send commands; for each type of object, that the documented permissions suffice and that each is needed", test: []string{
 		"./admin", "./bloom", "./client", "./fairlock", "./fence", "./internal/command", "./internal/pubsub", "./internal/redistest", "./internal/registry", "./internal/slots", "./latch", "./leader", "./multilock", "./ratelimit", "./reentrant", "./rwlock", "./semaphore"}, root: true},
-	{name: "rules", mode: "standalone", what: "the rules of every kind, also with the least rights, and by a Unix socket", test: []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}},
-	{name: "tls", mode: "all", what: "the rules of every kind, by TLS with certificates of both sides: one server, behind a Sentinel, a cluster", test: []string{"-run", "^TestConformance_tls", "."}},
-	{name: "faults", mode: "standalone", what: "histories, killed processes, lost replies, queues, readers and writers, tokens", test: []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}},
-	{name: "histories", mode: "standalone", what: "histories of processes under faults that a seed draws: every kind of lock, and a quorum of five servers", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("standalone,quorum")},
-	{name: "sentinel", mode: "Sentinel", what: "the rules of every kind with the least rights; failovers under load, replicas", test: []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}},
-	{name: "histories-sentinel", mode: "Sentinel", what: "histories under drawn faults, failovers among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("sentinel")},
-	{name: "cluster", mode: "cluster", what: "the rules of every kind with the least rights, and while a slot moves; failovers and moving slots under load", test: []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}},
-	{name: "histories-cluster", mode: "cluster", what: "histories under drawn faults, failovers and moving slots among them", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("cluster")},
-	{name: "one-address", mode: "cluster", what: "a cluster behind one address: the rules of every kind; slots that move and planned failovers under load", test: []string{"-run", "^TestOneAddress_", "."}},
-	{name: "planned", mode: "all", what: "planned failovers under load, with old connections that live on: FAILOVER, SENTINEL FAILOVER, CLUSTER FAILOVER", test: []string{"-run", "^TestPlanned_", "."}},
-	{name: "resp2", mode: "all", what: "the rules of every kind by RESP2; all other parts speak RESP3", test: []string{"-run", "^TestRESP2_", "."}},
-	{name: "counters", mode: "Sentinel, cluster", what: "latches, wait groups, semaphores, elections and limits, over failovers and while slots move", test: []string{"-run", "^Test(Latch|WaitGroup|Semaphore|Election|RateLimit)_", "."}},
+	{name: "rules", mode: "standalone", what: "conformance tests of all types: over TCP, with minimal permissions, and over a Unix socket", test: []string{"-run", "^TestConformance(_unixSocket|_leastRights)?$", "."}},
+	{name: "tls", mode: "all", what: "conformance tests of all types over mutual TLS: one server, Sentinel, cluster", test: []string{"-run", "^TestConformance_tls", "."}},
+	{name: "faults", mode: "standalone", what: "mutual exclusion, killed processes, lost replies, fair queues, readers and writers, tokens", test: []string{"-run", "^Test(Exclusion|Crash|LostReply|FairQueue|ReadWrite|Fencing)", "."}},
+	{name: "histories", mode: "standalone", what: "histories with random faults: all types of locks, and a quorum of five servers", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("standalone,quorum")},
+	{name: "sentinel", mode: "Sentinel", what: "conformance tests with minimal permissions; failovers under load; replica confirmation", test: []string{"-run", "^Test(Conformance_sentinel$|Failover|Replicas)", "-skip", "(?i)tls", "."}},
+	{name: "histories-sentinel", mode: "Sentinel", what: "histories with random faults, including failovers", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("sentinel")},
+	{name: "cluster", mode: "cluster", what: "conformance tests with minimal permissions, and during a slot migration; failovers and slot migrations under load", test: []string{"-run", "^Test(Conformance_cluster|Conformance_leastRightsOnACluster|Cluster_(probe|failovers|migrations|halfOfALock))$", "."}},
+	{name: "histories-cluster", mode: "cluster", what: "histories with random faults, including failovers and slot migrations", test: []string{"-run", "^TestChaos$", "./chaos"}, env: chaos("cluster")},
+	{name: "one-address", mode: "cluster", what: "conformance tests on a cluster behind one address; slot migrations and planned failovers under load", test: []string{"-run", "^TestOneAddress_", "."}},
+	{name: "planned", mode: "all", what: "planned failovers under load that leave old connections open: FAILOVER, SENTINEL FAILOVER, CLUSTER FAILOVER", test: []string{"-run", "^TestPlanned_", "."}},
+	{name: "resp2", mode: "all", what: "conformance tests using RESP2; all other parts use RESP3", test: []string{"-run", "^TestRESP2_", "."}},
+	{name: "counters", mode: "Sentinel, cluster", what: "latches, wait groups, semaphores, elections and rate limiters during failovers and slot migrations", test: []string{"-run", "^Test(Latch|WaitGroup|Semaphore|Election|RateLimit)_", "."}},
 }
 
-// library is the git pathspec for commit: what programs import, without tests.
+// library has the git pathspecs of the library: what programs import, without tests.
 var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top,exclude)*_test.go", ":(top,exclude)integration", ":(top,exclude)proof", ":(top,exclude)internal/redistest"}
 
 // row is the result of a part on a server.
@@ -74,26 +73,26 @@ type row struct {
 	When                    time.Time
 	Seconds                 float64
 	Passed, Failed, Skipped int
-	Holds                   int      `json:",omitempty"` // holds whose history package chaos checked
-	Red                     []string // failed tests and other failures
-	Before                  []string `json:",omitempty"` // failures of earlier runs at the same commit
+	Holds                   int      `json:",omitempty"` // checked by package chaos
+	Red                     []string // the tests and packages that failed
+	Before                  []string `json:",omitempty"` // what failed in earlier runs at the same commit
 	Skips                   []skip   `json:",omitempty"`
-	Lacks                   string   // why the part cannot run on this server
+	Lacks                   string   // why the part cannot run on this server, if it cannot
 }
 
-// after adds the failures of the previous run, if it tested the same library.
+// after adds what failed in the previous run to Before, if that run had the same commit.
 func (r *row) after(old row) {
 	if old.Commit == r.Commit {
 		r.Before = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old.Before, old.Red))))
 	}
 }
 
-// skip is a test that was skipped, and its reason.
+// skip is a skipped test, and the reason it logged.
 type skip struct{ Test, Why string }
 
 func main() {
-	on := flag.String("on", "", "the servers' binaries, with commas between them")
-	which := flag.String("parts", "", "the parts to run; all, if empty")
+	on := flag.String("on", "", "the server `binaries`, separated by commas")
+	which := flag.String("parts", "", "the `parts` to run, separated by commas (default all)")
 	flag.Parse()
 	if err := run(*on, *which); err != nil {
 		fmt.Fprintln(os.Stderr, "versions:", err)
@@ -141,7 +140,7 @@ func run(on, which string) error {
 		return err
 	}
 	if len(red) > 0 {
-		return fmt.Errorf("red: %s", strings.Join(red, ", "))
+		return fmt.Errorf("failed: %s", strings.Join(red, ", "))
 	}
 	return nil
 }
@@ -196,7 +195,7 @@ func (p part) on(binary string) (r row, err error) {
 	return r, nil
 }
 
-// holds returns the number of holds checked by rounds of package chaos, from the results file, if there is one.
+// holds returns the number of holds that package chaos checked, according to the file it wrote. It is 0 if there is no file.
 func holds(file string) (sum int, err error) {
 	text, err := os.ReadFile(file)
 	if os.IsNotExist(err) {
@@ -216,8 +215,8 @@ func holds(file string) (sum int, err error) {
 // remark matches a line that a test logged.
 var remark = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: (.+)$`)
 
-// count counts the tests in the output of go test -json, by their subtests where they have some, and prints the output
-// of failed ones.
+// count counts the tests in the output of go test -json, and prints the output of failed ones. A test with
+// subtests counts by its subtests.
 func (r *row) count(from io.Reader, to io.Writer) error {
 	type event struct{ Action, Package, Test, Output string }
 	type test struct{ pkg, name string }
@@ -237,7 +236,7 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 			ended[t] = e.Action
 		}
 	}
-	parents := map[test]bool{} // their results are those of their subtests; anything else that a parent reports counts as a separate test
+	parents := map[test]bool{} // true: not counted, unlike a parent that failed although no subtest did
 	for t, what := range ended {
 		for name := t.name; ; {
 			at := strings.LastIndex(name, "/")
@@ -286,7 +285,7 @@ func (r *row) count(from io.Reader, to io.Writer) error {
 
 var number = regexp.MustCompile(`v=([0-9.]+)`)
 
-// version returns the name of a server, such as Redis 7.4.1.
+// version returns the name and version of a server, such as Redis 7.4.1.
 func version(binary string) (string, error) {
 	out, err := exec.Command(binary, "--version").Output()
 	if err != nil {
@@ -294,7 +293,7 @@ func version(binary string) (string, error) {
 	}
 	found := number.FindStringSubmatch(string(out))
 	if found == nil {
-		return "", fmt.Errorf("%s says %q, and no version", binary, out)
+		return "", fmt.Errorf("%s --version printed no version: %q", binary, out)
 	}
 	name := "Redis"
 	if strings.Contains(filepath.Base(binary), "valkey") {
@@ -303,13 +302,13 @@ func version(binary string) (string, error) {
 	return name + " " + found[1], nil
 }
 
-// speaksTLS reports whether the server supports TLS: it then complains about the missing key.
+// speaksTLS reports whether the server was built with TLS. Only such a build complains that no key file is configured.
 func speaksTLS(binary string) bool {
 	out, _ := exec.Command(binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nowhere").CombinedOutput()
 	return strings.Contains(string(out), "No tls-key-file configured")
 }
 
-// commit names the latest commit that changed the library.
+// commit returns the latest commit that changed the library.
 func commit() (string, error) {
 	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, library...)...).Output()
 	name := strings.TrimSpace(string(out))

@@ -19,9 +19,9 @@ make versions                                    # fetch the servers, run everyt
 make versions SERVERS=valkey-9.1 PARTS=sentinel  # one part on one server
 ` + "```" + `
 
-The rules are those of package ` + "`locktest`" + `. Histories are shorter than elsewhere (` + "`go test -short`" + `); those under drawn faults are rounds of
-package ` + "`integration/chaos`" + `, with the same seed for each server. A commit is the latest one that changed the library. What was red before, at that commit, is what an earlier
-run of the part met.
+The conformance tests are those of package ` + "`locktest`" + `. Histories are shorter than in other runs (` + "`go test -short`" + `). Histories with random
+faults are rounds of package ` + "`integration/chaos`" + `, with the same seed on each server. *Commit* is the latest commit that changed the library.
+*Before* lists tests that failed in an earlier run of the part at the same commit.
 `
 
 // page returns the text of docs/evidence/compatibility.md.
@@ -40,11 +40,11 @@ func page(rows []row) string {
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("\n## The parts\n\n| part | mode | what runs |\n|---|---|---|\n")
+	b.WriteString("\n## Parts\n\n| part | mode | tests |\n|---|---|---|\n")
 	for _, p := range parts {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", p.name, p.mode, p.what)
 	}
-	b.WriteString("\n## What ran\n\n| server | part | mode | passed | failed | skipped | holds checked | red | took | when | commit |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("\n## Runs\n\n| server | part | mode | passed | failed | skipped | holds checked | failing tests | duration | date | commit |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		if r.Lacks != "" {
 			continue
@@ -75,7 +75,7 @@ func page(rows []row) string {
 
 // skips writes which tests were skipped on which servers, and why.
 func skips(b *strings.Builder, rows []row) {
-	var order []skip // in the order of the rows
+	var order []skip // the order of the rows
 	on := map[skip][]string{}
 	for _, r := range rows {
 		for _, s := range r.Skips {
@@ -90,13 +90,13 @@ func skips(b *strings.Builder, rows []row) {
 	if len(order) == 0 {
 		return
 	}
-	b.WriteString("\n## What was skipped\n\n| test | why | on |\n|---|---|---|\n")
+	b.WriteString("\n## Skipped tests\n\n| test | reason | servers |\n|---|---|---|\n")
 	for _, s := range order {
 		fmt.Fprintf(b, "| `%s` | %s | %s |\n", s.Test, s.Why, strings.Join(on[s], ", "))
 	}
 }
 
-// short summarizes the result of a part for a cell.
+// short returns the text of a cell: the result of a part on a server.
 func short(rows []row, server, part string) string {
 	at := slices.IndexFunc(rows, func(r row) bool { return r.Server == server && r.Part == part })
 	switch {
@@ -105,7 +105,7 @@ func short(rows []row, server, part string) string {
 	case rows[at].Lacks != "":
 		return rows[at].Lacks
 	case len(rows[at].Red) > 0:
-		return fmt.Sprintf("**%d of %d red**", rows[at].Failed, rows[at].Passed+rows[at].Failed)
+		return fmt.Sprintf("**%d of %d failed**", rows[at].Failed, rows[at].Passed+rows[at].Failed)
 	}
 	if rows[at].Holds > 0 {
 		return fmt.Sprintf("%d passed, %d holds", rows[at].Passed, rows[at].Holds)
@@ -122,7 +122,7 @@ func servers(rows []row) (names []string) {
 	return names
 }
 
-// sort sorts rows in page order.
+// sort sorts rows in the order of the page.
 func sort(rows []row) {
 	slices.SortFunc(rows, func(a, b row) int {
 		return cmp.Or(older(a.Server, b.Server), cmp.Compare(place(a.Part), place(b.Part)))
@@ -133,7 +133,7 @@ func place(name string) int {
 	return slices.IndexFunc(parts, func(p part) bool { return p.name == name })
 }
 
-// older orders servers by name, then by version.
+// older compares servers by name, then by version number.
 func older(a, b string) int {
 	nameA, versionA, _ := strings.Cut(a, " ")
 	nameB, versionB, _ := strings.Cut(b, " ")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The page matches the results, and no row is of a part that was removed.
+// The page matches the results, and every row belongs to an existing part.
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	rows, err := load()
@@ -20,11 +20,11 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(text) != page(rows) {
-		t.Errorf("%s is not what the results say; go run ./proof/versions writes it", pageFile)
+		t.Errorf("%s does not match the results; run: go run ./proof/versions", pageFile)
 	}
 	for _, r := range rows {
 		if place(r.Part) < 0 {
-			t.Errorf("there is a row of %s, and no such part", r.Part)
+			t.Errorf("a row has the unknown part %s", r.Part)
 		}
 		if r.Lacks == "" && r.Passed == 0 {
 			t.Errorf("%s on %s: nothing passed", r.Part, r.Server)
@@ -32,8 +32,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Tests are counted by their subtests. Failures are named, including packages that fail outside of a
-// test.
+// A test with subtests counts by its subtests. Failed tests are named, and so is a package that fails without a failing test.
 func TestCount(t *testing.T) {
 	out := `{"Action":"pass","Package":"p","Test":"TestA/x/y"}
 {"Action":"fail","Package":"p","Test":"TestA/x/z"}
@@ -61,7 +60,7 @@ not of the tests
 		t.Errorf("%+v", r)
 	}
 	if !strings.Contains(said.String(), "why") {
-		t.Errorf("what the red test said is lost: %q", said.String())
+		t.Errorf("the output of the failed test is missing: %q", said.String())
 	}
 }
 
@@ -74,7 +73,7 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// A part that runs again does not hide earlier failures, unless the library changed.
+// If a part runs again, the row keeps earlier failures, unless the library has changed.
 func TestBefore(t *testing.T) {
 	red := row{Server: "Redis 6.2", Part: "rules", Commit: "a", Red: []string{"TestB"}, Before: []string{"TestA"}}
 	again, changed := row{Server: "Redis 6.2", Part: "rules", Commit: "a"}, row{Server: "Redis 6.2", Part: "rules", Commit: "b"}
@@ -88,7 +87,7 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// The holds of all rounds are added up; a part without rounds has none.
+// The holds of all rounds are added; a part without rounds has none.
 func TestHolds(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rounds")
 	if sum, err := holds(file); sum != 0 || err != nil {
@@ -104,11 +103,11 @@ func TestHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := holds(file); err == nil {
-		t.Error("a file that is torn counts")
+		t.Error("a truncated file is accepted")
 	}
 }
 
-// Rows are sorted by name and version.
+// Rows are sorted by server name, then by version.
 func TestSort(t *testing.T) {
 	rows := []row{{Server: "Valkey 9.1.2", Part: "rules"}, {Server: "Redis 10.0", Part: "rules"}, {Server: "Redis 8.2.3", Part: "cluster"}, {Server: "Redis 8.2.3", Part: "scripts"}}
 	sort(rows)
