@@ -1,13 +1,12 @@
-// Command reliability runs the measurements for docs/evidence/reliability.md, and writes that page.
+// Command reliability takes the measurements of docs/evidence/reliability.md, and writes that page.
 //
-//	go run ./reliability              write the page from results.json
-//	go run ./reliability -run 3,4     run the tests of these rows first; "all" for all
-//	go run ./reliability -chaos FILE  add rounds that make chaos wrote to LEASEHOLD_CHAOS_RESULTS
+//	go run ./proof/reliability              write the page from results.json
+//	go run ./proof/reliability -run 3,4     run the tests of these rows first; "all" for all
+//	go run ./proof/reliability -chaos FILE  add rounds that make chaos wrote to LEASEHOLD_CHAOS_RESULTS
 //
-// It runs in the root of the repository. Each result is kept in results.json with the commit that it was measured on, so
-// rows can be measured one by one. If the tests of a row fail, the row keeps its earlier result and the command fails.
-// Results of a commit that is not in the history of HEAD are rejected, because they could not be reproduced: commit
-// first, and do not rebase after that.
+// Run it in the root of the repository. results.json keeps each result with its commit, so rows can be measured one
+// by one. If the tests of a row fail, the row keeps its earlier result, and the command fails. Results of a commit
+// that is not in the history of HEAD are rejected, because they cannot be repeated: commit first, and do not rebase later.
 package main
 
 import (
@@ -27,21 +26,21 @@ import (
 	"time"
 )
 
-// The files of the results, and the page.
+// The files with the results and the page.
 const (
 	resultsFile = "proof/reliability/results.json"
-	busyFile    = "proof/reliability/rounds.json" // maintained by hand, because it explains why tests failed
+	busyFile    = "proof/reliability/rounds.json" // maintained by hand, because it has the cause of each failure
 	pageFile    = "docs/evidence/reliability.md"
 )
 
 // results has all measurements.
 type results struct {
 	Rows  map[int]measured
-	Chaos map[string]*chaos // by topology and temper of the rounds
-	busy  []busy            // stored in a separate file
+	Chaos map[string]*chaos // by topology and temper
+	busy  []busy            // in a separate file
 }
 
-// busy is a number of rounds of the whole suite on an overloaded machine (scripts/flaky.sh).
+// busy has rounds of the whole suite on an overloaded machine (scripts/flaky.sh).
 type busy struct {
 	When, Commit, Histories, Load string
 	Rounds                        int
@@ -69,8 +68,8 @@ type chaos struct {
 }
 
 func main() {
-	rows := flag.String("run", "", "the rows to measure, such as 3,4; all for all")
-	file := flag.String("chaos", "", "results of make chaos to take up")
+	rows := flag.String("run", "", "the `rows` to measure, such as 3,4, or all")
+	file := flag.String("chaos", "", "a `file` with results of make chaos to add")
 	flag.Parse()
 	if err := run(*rows, *file); err != nil {
 		fmt.Fprintln(os.Stderr, "reliability:", err)
@@ -119,8 +118,7 @@ func run(which, chaosFile string) error {
 	return nil
 }
 
-// check rejects results of commits that are not in the history of HEAD. Rows that are about to be measured again are
-// exempt.
+// check rejects results that cannot be repeated, except those of rows, which are about to be measured again.
 func (r results) check(rows []row) error {
 	kept := results{Rows: maps.Clone(r.Rows), Chaos: r.Chaos}
 	for _, row := range rows {
@@ -132,7 +130,7 @@ func (r results) check(rows []row) error {
 	return nil
 }
 
-// gone returns the commits of results that are not in the history of HEAD. In a shallow clone, this is unknown.
+// gone returns the commits of results that are not in the history of HEAD. In a shallow clone it returns none.
 func (r results) gone() (all []string) {
 	if output("git", "rev-parse", "--is-shallow-repository") != "false" {
 		return nil
@@ -174,7 +172,7 @@ type round struct {
 	Seed                             uint64
 	Seconds                          float64
 	Topology, Temper, Commit, Server string
-	Rueidis, Redisson                string // Redisson's is empty if it took no part
+	Rueidis, Redisson                string // Redisson is empty if it did not take part
 	When                             time.Time
 	Report                           struct{ Looks int64 }
 	Granted, Faults                  map[string]int
@@ -236,14 +234,14 @@ func (c *chaos) add(one round) {
 	}
 }
 
-// note appends what to the list, unless it is there already.
+// note adds an entry that is not in the list yet.
 func note(list *[]string, what string) {
 	if !slices.Contains(*list, what) {
 		*list = append(*list, what)
 	}
 }
 
-// sum adds up the rounds whose topology and temper have one of the prefixes.
+// sum adds up the rounds whose topology and temper begin with one of the prefixes.
 func (r results) sum(prefixes ...string) (all chaos) {
 	all = chaos{Granted: map[string]int{}, Faults: map[string]int{}}
 	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
@@ -284,18 +282,18 @@ func (r results) sum(prefixes ...string) (all chaos) {
 // command is a command that measures a row.
 type command struct {
 	text   string // for sh, at the root of the repository
-	take   string // matches the figures in its output; groups, if any, are joined by spaces
+	take   string // matches a measurement in its output; its groups, if it has some, are joined by commas
 	digest func(output string) []string
-	note   string // distinguishes its figures from those of the row's other commands
-	count  string // the first group is a number of acquisitions
+	note   string // a prefix that distinguishes its measurements within the row
+	count  string // its first group is a number of acquisitions
 }
 
-// prefix is what the testing package prints before a log line of a test.
+// prefix matches what the testing package writes before a line of a log.
 var prefix = regexp.MustCompile(`^\s*\S+_test\.go:\d+: (figure: )?`)
 
 // measure runs the commands of a row.
 func (r row) measure() (m measured, err error) {
-	began, measured := time.Now(), commit() // before, because HEAD may move in the meantime
+	began, measured := time.Now(), commit() // at the start, because a commit may be made in the meantime
 	for _, c := range r.commands {
 		fmt.Fprintf(os.Stderr, "row %d: %s\n", r.number, c.text)
 		cmd := exec.Command("sh", "-c", c.text)
@@ -329,7 +327,7 @@ func (r row) measure() (m measured, err error) {
 	return m, nil
 }
 
-// figures returns the figures in the output of the command.
+// figures returns the measurements in the output of the command.
 func (c command) figures(out string) (found []string) {
 	if c.digest != nil {
 		return c.digest(out)
@@ -370,10 +368,10 @@ func output(name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// library is the git pathspec of the library's sources.
+// library has the git pathspecs of the library's sources.
 var library = []string{"--", ":(top)*.go", ":(top)*.lua", ":(top)*.pml", ":(top,exclude)integration", ":(top,exclude)proof/benchmarks", ":(top,exclude)internal/redistest"}
 
-// commit names the latest commit that changed the library.
+// commit returns the latest commit that changed the library.
 func commit() string {
 	name := output("git", append([]string{"log", "-1", "--format=%h", "--abbrev=12"}, library...)...)
 	if exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, library...)...).Run() != nil {
@@ -382,7 +380,7 @@ func commit() string {
 	return name
 }
 
-// server returns the version of the server that the tests use.
+// server returns the name and version of the tests' server.
 func server() string {
 	name := os.Getenv("LEASEHOLD_REDIS_SERVER")
 	if name == "" {

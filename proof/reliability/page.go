@@ -16,34 +16,34 @@ compares it with the results. Each row has a fault, the guarantee, the measureme
 
 ` + "```sh" + `
 make chaos                                      # ten minutes of faults, with a new seed
-make chaos SEED=42 DURATION=2h                  # the same faults again, for longer
-go run ./proof/reliability -run 3,4 # measure rows 3 and 4 again, and write this page
+make chaos SEED=42 DURATION=2h                  # repeat the faults of a seed, for longer
+go run ./proof/reliability -run 3,4             # measure rows 3 and 4 again, and write this page
 ` + "```" + `
 
-"Wrong" counts what must never happen:
+"Wrong" counts violations:
 
-- two holds valid at once where no fault excuses it
+- two holds valid at once without a fault that explains it
 - a token that is not larger than an earlier holder's token
 - a hold that was treated as valid after ` + "`Until`" + `
-- a lock that was gone before its lease expired
+- a lock that disappeared before its lease expired
 - a fair lock that was granted out of order
-- a latch that was released before its parts were counted
-- a wait group that was done before its workers were, or a worker that was reported lost and was not
+- a latch that was released before its count reached zero
+- a wait group that was done before its workers, or a worker that was wrongly reported as lost
 
-"Two owners" counts what no lock on Redis can prevent. After a failover that lost the last writes, a restart without data, a clock that moved
-forward, or a lock that was deleted or force-unlocked, the earlier owner holds its lock until it is notified, for at most one lease.
+"Two owners" counts overlaps that no lock on Redis can prevent. They occur after a failover that lost the last writes, a restart without data, a
+clock that moved forward, or the deletion or force-unlock of a lock. The earlier owner holds its lock until it is notified, for at most one lease.
 Package ` + "`integration/chaos`" + ` describes a round and what it checks.
 `
 
 const busyHead = `
 ## The tests on a busy machine
 
-A test that fails by chance hides one that fails for a reason. The whole suite, with Redisson's tests, is therefore run repeatedly on an overloaded
-machine with two processors: several packages at once, next to other work (` + "`sh scripts/flaky.sh all`" + `). The load is the number of
-processes that wait for a processor. Every failing test is investigated and fixed. One failure was a bug of the library (TestRollout), and one a bug
-of the tool (TestTerminal_jobControl). The others were bugs of the tests.
+Flaky tests hide real failures. The whole suite, including the Redisson tests, is therefore run repeatedly on an overloaded machine with two
+processors: several packages at once, alongside other work (` + "`sh scripts/flaky.sh all`" + `). *Load* is the number of processes that wait for a
+processor. Every failing test is investigated and fixed. One failure was a bug in the library (TestRollout), and one a bug in the tool
+(TestTerminal_jobControl). The others were bugs in the tests.
 
-` + "`make test`" + ` also ran ten times on 2026-11-28 (79ccf35, 54 packages), two at a time next to four processes that only compute, at a load of 13 to
+` + "`make test`" + ` also ran ten times on 2026-11-28 (79ccf35, 54 packages), two at a time alongside four CPU-bound processes, at a load of 13 to
 27. No test failed. A run took 524 to 764 s.
 
 `
@@ -57,14 +57,14 @@ func page(r results) string {
 	for _, m := range r.Rows {
 		acquisitions += m.Acquisitions
 	}
-	fmt.Fprintf(&b, "\n**%s acquisitions** in all, %s of them in chaos.\n", thousands(acquisitions), thousands(all.Checked))
+	fmt.Fprintf(&b, "\n**%s acquisitions** in total, %s of them in chaos.\n", thousands(acquisitions), thousands(all.Checked))
 
-	b.WriteString("\n## The table\n\n| # | fault | guarantee | measurement |\n|---|---|---|---|\n")
+	b.WriteString("\n## Results\n\n| # | fault | guarantee | measurement |\n|---|---|---|---|\n")
 	for _, row := range table {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", row.number, row.what, row.promise, escape(strings.Join(row.cell(r), ". ")))
 	}
 
-	b.WriteString("\n## How to measure it again\n\n| # | command | commit | server | when | took |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n## Commands\n\n| # | command | commit | server | date | duration |\n|---|---|---|---|---|---|\n")
 	for _, row := range table {
 		var commands []string
 		for _, c := range row.commands {
@@ -81,7 +81,7 @@ func page(r results) string {
 		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s |\n", row.number, strings.Join(commands, "<br>"), commit, server, when, took)
 	}
 
-	b.WriteString("\n## Chaos\n\nAll rounds since the results were last cleared. A calm round has only faults that delay no heartbeat. A rough round also has faults that a lock on Redis cannot survive. Acquisitions of a latch are its waits, and acquisitions of a wait group are its workers.\n")
+	b.WriteString("\n## Chaos\n\nThe table has all rounds since the results were last cleared. No fault of a calm round delays a heartbeat. A safe round also has faults that do. A rough round also has faults that a lock on Redis cannot survive. Each wait for a latch and each worker of a wait group counts as an acquisition.\n")
 	b.WriteString("\n| rounds | number | time | acquisitions | wrong | two owners | longest | holds lost | killed | also checked by Porcupine |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, key := range slices.Sorted(maps.Keys(r.Chaos)) {
 		c := r.Chaos[key]
@@ -95,7 +95,7 @@ func page(r results) string {
 	for _, one := range r.busy {
 		rounds += one.Rounds
 	}
-	fmt.Fprintf(&b, "**%d rounds** so far.\n\n| when | commit | rounds | histories | load | failures |\n|---|---|---|---|---|---|\n", rounds)
+	fmt.Fprintf(&b, "**%d rounds** so far.\n\n| date | commit | rounds | histories | load | failures |\n|---|---|---|---|---|---|\n", rounds)
 	for _, one := range r.busy {
 		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %d |\n", one.When, one.Commit, one.Rounds, one.Histories, one.Load, len(one.Red))
 	}
@@ -108,7 +108,7 @@ func page(r results) string {
 	return b.String()
 }
 
-// cell returns the lines of the row's result cell.
+// cell returns the measurements of the row.
 func (r row) cell(all results) (text []string) {
 	text = append(text, all.Rows[r.number].Figures...)
 	if r.chaos != nil {
@@ -122,7 +122,7 @@ func (r row) cell(all results) (text []string) {
 // escape escapes text for a table cell.
 func escape(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// list formats a map, the largest values first.
+// list formats a map, largest values first.
 func list(m map[string]int) string {
 	var all []string
 	for _, k := range slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) }) {

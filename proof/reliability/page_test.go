@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// The page matches the results, every row has a result, and the commit of every result is in the
-// history of HEAD.
+// The page matches the results, every row was measured, and every result can be measured again.
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	r, err := load()
@@ -20,32 +19,31 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(text) != page(r) {
-		t.Errorf("%s is not what the results say; go run ./proof/reliability writes it", pageFile)
+		t.Errorf("%s does not match the results; run: go run ./proof/reliability", pageFile)
 	}
 	if len(table) != 27 {
-		t.Errorf("%d rows", len(table))
+		t.Errorf("got %d rows, want 27", len(table))
 	}
 	for i, row := range table {
 		if row.number != i+1 {
-			t.Errorf("row %d is in place %d", row.number, i+1)
+			t.Errorf("row %d is at position %d", row.number, i+1)
 		}
 		if len(row.cell(r)) == 0 {
 			t.Errorf("row %d was not measured", row.number)
 		}
 	}
 	if gone := r.gone(); len(gone) > 0 {
-		t.Errorf("results of %s, which are not in the history of HEAD: nobody can measure them again", strings.Join(gone, ", "))
+		t.Errorf("results of commits that are not in the history of HEAD, so they cannot be repeated: %s", strings.Join(gone, ", "))
 	}
 	if c := r.sum(""); c.Wrong > 0 {
-		t.Errorf("%d findings of chaos are in the results", c.Wrong)
+		t.Errorf("the results contain %d violations in chaos rounds", c.Wrong)
 	}
 }
 
-// Results of a commit that is not in the history are rejected, unless they are about to be
-// replaced.
+// Results of a commit that is not in the history are rejected, unless they are about to be replaced.
 func TestCheck(t *testing.T) {
 	if output("git", "rev-parse", "--is-shallow-repository") != "false" {
-		t.Skip("a shallow clone does not know its history")
+		t.Skip("a shallow clone lacks the history")
 	}
 	head := output("git", "rev-parse", "--short=12", "HEAD")
 	r := results{Rows: map[int]measured{3: {Commit: head}}, Chaos: map[string]*chaos{"quorum safe": {Commits: []string{head}}}}
@@ -62,7 +60,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The figures are extracted from the output of a command.
+// figures, fuzzed and modelled extract measurements from the output of a command.
 func TestFigures(t *testing.T) {
 	out := "=== RUN   TestX\n=== RUN   TestX/plain\n    x_test.go:3: LEASEHOLD_SEED=1\n    x_test.go:12: figure: 7 calls, 0 wrong\n=== NAME  TestX\n    x_test.go:13: 8 in all\n--- PASS: TestX\n"
 	got := command{take: `\d+ (?:calls|in all).*`}.figures(out)
@@ -76,7 +74,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := modelled("run wanted found states seconds bounds\none-process holds holds 1200 2 -DNC\nno-number two two 33 1 -DN\nbroken two holds 3 1 -D\nsteps of fair: FOLLOWED 3 of 3 steps\nhistories: LEASEHOLD_SEED=1\nhistories of rw: FOLLOWED 9 of 9 histories\n"); len(got) != 1 ||
-		got[0] != "1 worlds with 1,200 states in all: everything holds; 1 mutants, all caught; steps of fair: FOLLOWED 3 of 3 steps; histories of rw: FOLLOWED 9 of 9 histories" {
+		got[0] != "1 searches with 1,200 states in total: all properties hold; 1 mutants, all detected; steps of fair: 3 of 3 followed; histories of rw: 9 of 9 followed" {
 		t.Errorf("%q", got)
 	}
 }

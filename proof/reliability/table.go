@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// row is a row of the page.
+// row is a row of the first table of the page.
 type row struct {
 	number   int
-	what     string // the fault that the row is about
-	promise  string
+	what     string // the fault
+	promise  string // the guarantee
 	commands []command
-	chaos    func(r results) string // the results of make chaos; "" if there are none yet
+	chaos    func(r results) string // returns what make chaos adds; "" if nothing yet
 }
 
-// figures returns the command that runs a test in figures_test.go.
+// figures returns the command for a test in figures_test.go.
 func figures(name string) command {
 	return command{text: "cd integration && LEASEHOLD_FIGURES=1 go test -count=1 -v -run '^TestFigures_" + name + "$' .", take: `.*`}
 }
@@ -39,10 +39,10 @@ func tests(dir, env, run, take, count string) command {
 // rounded rounds d for the page.
 func rounded(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }
 
-// everywhere lists all topologies.
+// everywhere has all topologies.
 var everywhere = []string{"standalone", "sentinel", "cluster", "quorum"}
 
-// chaosOf summarizes the rounds of some topologies.
+// chaosOf returns a function that summarizes the rounds on some topologies.
 func chaosOf(faults []string, prefixes ...string) func(results) string {
 	return func(r results) string {
 		c := r.sum(prefixes...)
@@ -60,9 +60,9 @@ func chaosOf(faults []string, prefixes ...string) func(results) string {
 		}
 		where := strings.Join(prefixes, ", ")
 		if len(prefixes) == len(everywhere) {
-			where = "everywhere"
+			where = "all topologies"
 		}
-		text := fmt.Sprintf("Chaos, %s: %s; in these rounds %s acquisitions, **%d** wrong", where, strings.Join(done, ", "), thousands(c.Checked), c.Wrong)
+		text := fmt.Sprintf("Chaos, %s: %s; %s acquisitions in these rounds, **%d** wrong", where, strings.Join(done, ", "), thousands(c.Checked), c.Wrong)
 		if c.Overlaps > 0 && len(prefixes) < len(everywhere) {
 			text += fmt.Sprintf("; two owners %s times, for at most %v", thousands(c.Overlaps), rounded(c.Longest))
 		}
@@ -79,29 +79,29 @@ var table = []row{
 			if c.Rounds == 0 {
 				return ""
 			}
-			return fmt.Sprintf("Chaos, calm rounds: %s acquisitions, **%d** wrong, %s of them also by Porcupine", thousands(c.Checked), c.Wrong, thousands(c.Porcupine))
+			return fmt.Sprintf("Chaos, calm rounds: %s acquisitions, **%d** wrong; Porcupine also checked %s of them", thousands(c.Checked), c.Wrong, thousands(c.Porcupine))
 		}},
 	{2, "a client is paused (SIGSTOP) past its lease", "no check finds a hold valid after `Until`; no two owners",
-		[]command{tests("integration", "LEASEHOLD_FIGURES=1", "^TestPause$", `\d+ pauses, \d+ looks; \d+ found a lock held after the end of its promise|\d+ rounds of \d+ locks, \d+ looks`, `(\d+) pauses`)},
+		[]command{tests("integration", "LEASEHOLD_FIGURES=1", "^TestPause$", `\d+ pauses, \d+ checks; \d+ found a lock held after Until|\d+ rounds of \d+ locks, \d+ checks`, `(\d+) pauses`)},
 		chaosOf([]string{"stop", "slow, then half-open"}, everywhere...)},
 	{3, "the reply to an acquisition is lost", "the hold count is 1; no wrong result",
 		[]command{tests("integration", "", "^TestLostReply$", `(\d+ acquisitions).*?(\d+ of \d+ replies were lost)`, `(\d+) acquisitions \(`)},
 		chaosOf([]string{"drop replies", "drop requests"}, everywhere...)},
 	{4, "the context is canceled at any moment of an acquisition", "two operation timeouts and a round trip later, nothing of the call is left",
-		[]command{tests("integration", "", "^TestCancel$", `\d+ calls ended by their context.*`, `(\d+) calls ended by`)}, nil},
+		[]command{tests("integration", "", "^TestCancel$", `\d+ calls were canceled.*`, `(\d+) calls were canceled`)}, nil},
 	{5, "the reply to an Unlock is lost", "Unlock returns nil; no key is left",
 		[]command{tests("integration", "", "^TestLostReply$", `(\d+ unlocks).*?(\d+ of \d+ replies were lost)`, `and (\d+) unlocks`)}, chaosOf([]string{"drop replies"}, everywhere...)},
-	{6, "a Sentinel failover loses the last writes", "no stale write is accepted where tokens are checked; each owner is notified within a renewal interval and an operation timeout. Two owners until then are not prevented",
+	{6, "a Sentinel failover loses the last writes", "no stale write is accepted where tokens are checked; each owner is notified within a renewal interval and an operation timeout. Until then, two owners are possible",
 		[]command{
-			tests("integration", "LEASEHOLD_FAILOVERS=100", "^TestFailover_underLoad$", `\d+ failovers: .*|the last owner was told.*|load: .*`, ""),
+			tests("integration", "LEASEHOLD_FAILOVERS=100", "^TestFailover_underLoad$", `\d+ failovers: .*|owners were notified.*|load: .*`, ""),
 			tests("integration", "LEASEHOLD_FAILOVERS=100", "^TestFailover_tokensGuard$", `\d+ failovers that.*`, ""),
 		},
 		chaosOf([]string{"failover"}, "sentinel rough")},
 	{7, "the same, with `WithReplicas(1)`", "a lock that a replica confirmed survives the failover; an unconfirmed lock is rejected. This makes two owners less likely, but does not exclude them", []command{tests("integration", "LEASEHOLD_FAILOVERS=100", "^TestFigures_replicas$", `.*`, "")}, nil},
-	{8, "a cluster's primaries fail, its slots are migrated", "during a slot migration no lock is lost or held twice, and `Unlock` of a plain lock is confirmed; `Unlock` of a fair or read/write lock can time out, and then continues in the background. A failover is as in row 6",
-		[]command{tests("integration", "LEASEHOLD_FAILOVERS=50", "^TestCluster_(failovers|migrations)$", `.* locked \d+ plain.*|of \d+ locks.*`, "")},
+	{8, "a cluster's primaries fail, and its slots are migrated", "during a slot migration no lock is lost or held twice, and `Unlock` of a plain lock is confirmed; `Unlock` of a fair or read/write lock can time out, and then continues in the background. A failover is as in row 6",
+		[]command{tests("integration", "LEASEHOLD_FAILOVERS=50", "^TestCluster_(failovers|migrations)$", `.* acquired \d+ plain.*|of \d+ locks.*`, "")},
 		chaosOf([]string{"move slot", "failover", "take over"}, "cluster")},
-	{9, "the server is killed (kill -9), and restarts with or without its data", "with `appendfsync always` no two owners; without data: tokens grow, and two owners for at most one lease", nil,
+	{9, "the server is killed (kill -9), and restarts with or without its data", "with `appendfsync always`: no two owners; without data: tokens grow, and there are two owners for at most one lease", nil,
 		func(r results) string {
 			durable, empty := chaosOf([]string{"crash"}, "standalone safe")(r), chaosOf([]string{"restart empty"}, "standalone rough")(r)
 			if durable == "" || empty == "" {
@@ -115,9 +115,9 @@ var table = []row{
 		chaosOf([]string{"partition", "half-open", "cut", "slow, then half-open"}, everywhere...)},
 	{12, "the key is deleted, overwritten or force-unlocked", "the holder is notified at its next renewal; a key that is not a lock is never changed", []command{figures("deleted")},
 		chaosOf([]string{"delete", "force"}, "standalone rough", "sentinel rough", "cluster rough")},
-	{13, "the notification of a release is lost", "the waiter retries when it is subscribed again, or within a second", []command{figures("lostMessage")},
+	{13, "the notification of a release is lost", "the waiter retries as soon as it is subscribed again, and at the latest after a second", []command{figures("lostMessage")},
 		chaosOf([]string{"kill subscribers", "drop messages"}, everywhere...)},
-	{14, "none: a lock is handed off between processes", "one command of the releasing process, one message, one request", []command{figures("handOver")}, nil},
+	{14, "none: a lock is handed off between processes", "a hand-off takes one command of the releasing process, one message and one request", []command{figures("handOver")}, nil},
 	{15, "a subscription receives nothing, and is not closed", "the waiter polls within a second", []command{figures("halfOpenSubscription")}, nil},
 	{16, "the server's memory is full (`noeviction`)", "held locks are renewed and released; `TryLock` of a new lock fails immediately, and `Lock` waits", []command{figures("memoryFull")},
 		chaosOf([]string{"memory full"}, everywhere...)},
@@ -126,9 +126,9 @@ var table = []row{
 	{18, "the server's clock is changed by up to a minute", "with a token counter tokens never decrease; forward: leases expire early, and owners are notified; backward: nothing is granted twice", nil,
 		chaosOf([]string{"clock"}, "standalone rough")},
 	{19, "a minority of a quorum's servers is down; servers restart without data", "at least 99 of 100 attempts succeed; no two owners",
-		[]command{tests("integration", "LEASEHOLD_ROUNDS=2000", "^TestQuorum_(minorityFails|restarts)$", `\d+ attempts, .*|taken .*`, `taken (\d+) times`)},
+		[]command{tests("integration", "LEASEHOLD_ROUNDS=2000", "^TestQuorum_(minorityFails|restarts)$", `\d+ attempts, .*|acquired .*`, `acquired (\d+) times`)},
 		chaosOf([]string{"restart empty", "freeze", "clock"}, "quorum")},
-	{20, "a third of a thousand fair waiters die or give up", "no waiter is overtaken; all deaths together cost one waiter timeout",
+	{20, "a third of 1,000 fair waiters die or give up", "no waiter is overtaken; all deaths together cost one waiter timeout",
 		[]command{tests("integration", "", "^TestFairOrder(_deathsDoNotAddUp)?$", `\d+ waiters, .*|\d+ dead .*`, "")},
 		func(r results) string {
 			c := r.sum("standalone calm", "sentinel calm", "cluster calm")
@@ -147,24 +147,24 @@ var table = []row{
 			if c.Granted["rw"] == 0 {
 				return ""
 			}
-			return fmt.Sprintf("Chaos, everywhere: %s read/write locks granted, %d processes killed, **%d** wrong", thousands(c.Granted["rw"]), c.Killed, c.Wrong)
+			return fmt.Sprintf("Chaos, all topologies: %s read/write locks granted, %d processes killed, **%d** wrong", thousands(c.Granted["rw"]), c.Killed, c.Wrong)
 		}},
 	{22, "holds are released just when they are due for renewal", "no renewal of a lock after its `Unlock`; no key is left", []command{
 		tests("integration", "LEASEHOLD_ACQUISITIONS=1000000", "^TestFigures_unlockAndRenewal$", `.*`, ""),
 		{text: "cd integration && LEASEHOLD_ACQUISITIONS=30000 go test -race -count=1 -timeout 30m -v -run '^TestFigures_unlockAndRenewal$' .", take: `(.*)`, note: "under the race detector"},
 	}, nil},
-	{23, "waits are canceled at the moment of their reply, and the client is closed", "no goroutine, subscription or key is left; goleak checks after each test",
-		[]command{tests("integration", "LEASEHOLD_ACQUISITIONS=100000", "^TestCancel_(withTheAnswer|reentryWithTheAnswer)$", `\d+ calls ended as.*|\d+ of \d+ reentries.*`, "")}, nil},
+	{23, "waits are canceled just as their reply arrives, and the client is closed", "no goroutine, subscription or key is left; goleak checks after each test",
+		[]command{tests("integration", "LEASEHOLD_ACQUISITIONS=100000", "^TestCancel_(withTheAnswer|reentryWithTheAnswer)$", `\d+ calls were canceled as.*|\d+ of \d+ reentries.*`, "")}, nil},
 	{24, "thirty days of renewals on virtual time, with failures and clocks that drift by 1 %", "no false loss, and no missed loss",
-		[]command{tests("watchdog", "", "^TestWatchdog_thirtyDays$", `\d+ looks, .*`, "")}, nil},
+		[]command{tests("watchdog", "", "^TestWatchdog_thirtyDays$", `\d+ checks, .*`, "")}, nil},
 	{25, "arbitrary input to every parser: names, replies, messages, URLs, headers", "no crash", []command{
 		{text: "make fuzz FUZZTIME=100000x", digest: fuzzed},
 	}, nil},
 	{26, "every order of events in a small model", "the properties of proof/model/README.md hold in every state, each mutant is detected, and the scripts follow each step of the models' servers", []command{{text: "make model", digest: modelled}}, nil},
-	{27, "a thousand goroutines wait for a minute", "one request per second for each process, not for each waiter", []command{figures("waiters")}, nil},
+	{27, "a thousand goroutines wait for a minute", "one request per second per process, not per waiter", []command{figures("waiters")}, nil},
 }
 
-// fuzzed counts the work of the fuzz tests.
+// fuzzed counts the fuzz tests and their inputs.
 func fuzzed(out string) []string {
 	runs := regexp.MustCompile(`(?m)^== .*? (Fuzz\w+)`).FindAllString(out, -1)
 	if len(runs) == 0 {
@@ -209,9 +209,9 @@ func modelled(out string) []string {
 	if held == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("%d worlds with %s states in all: everything holds; %d mutants, all caught", held, thousands(states), mutants)
-	for _, m := range regexp.MustCompile(`(?m)^(steps|histories) of \w+: .*`).FindAllString(out, -1) {
-		text += "; " + m
+	text := fmt.Sprintf("%d searches with %s states in total: all properties hold; %d mutants, all detected", held, thousands(states), mutants)
+	for _, m := range regexp.MustCompile(`(?m)^((?:steps|histories) of \w+): FOLLOWED (\d+ of \d+)`).FindAllStringSubmatch(out, -1) {
+		text += "; " + m[1] + ": " + m[2] + " followed"
 	}
 	return []string{text}
 }
