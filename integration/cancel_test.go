@@ -40,8 +40,8 @@ func TestCancel(t *testing.T) {
 		end   time.Duration // maximum, of the context
 		n     int
 	}{
-		{"slow wire", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},
-		{"at the moment of the answer", 0, 5 * time.Millisecond, amount(50_000)},
+		{"slow network", 20 * time.Millisecond, 60 * time.Millisecond, amount(10_000)},
+		{"as the reply arrives", 0, 5 * time.Millisecond, amount(50_000)},
 	} {
 		t.Run(wire.name, func(t *testing.T) {
 			t.Run("plain", func(t *testing.T) { testCancel(t, wire.delay, wire.end, wire.n, plain) })
@@ -165,7 +165,7 @@ func testCancel(t *testing.T, delay, end time.Duration, n int, kinds ...kind) {
 	if len(late) > 0 {
 		t.Errorf("%d keys outlived the end of their call by more than %v, such as %q", len(late), bound, late[:min(3, len(late))])
 	}
-	t.Logf("%d calls ended by their context and %d held, in %v; the longest that a key of its own outlived its call was %v, the bound is %v",
+	t.Logf("%d calls were canceled and %d acquired the lock, in %v; a key outlived its call by at most %v, the limit is %v",
 		cancelled.Load(), held.Load(), took.Round(time.Millisecond), worst.Round(time.Millisecond), bound.Round(time.Millisecond))
 	if cancelled.Load() < int64(n)/4 {
 		t.Error("too few calls were canceled, so the test shows nothing")
@@ -234,8 +234,8 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d calls ended as their answer came, %d got the lock all the same", refused.Load(), held.Load())
-	if err := c.Close(t.Context()); err != nil { // waits for the replies to the releases
+	t.Logf("%d calls were canceled as their reply arrived, %d acquired the lock anyway", refused.Load(), held.Load())
+	if err := c.Close(t.Context()); err != nil { // the releases have their replies then
 		t.Error(err)
 	}
 	if keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(keys) > 0 {
@@ -297,7 +297,7 @@ func testCancelReentryWithTheAnswer(t *testing.T, k kind) {
 	if wrong.Load() > 0 {
 		t.Errorf("%d of %d unlocks returned a wrong result", wrong.Load(), callers*n)
 	}
-	t.Logf("%d of %d reentries ended as their answer came", refused.Load(), callers*n)
+	t.Logf("%d of %d reentries were canceled as their reply arrived", refused.Load(), callers*n)
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -204,7 +204,7 @@ func (l *clusterLoad) end(fault string) {
 	for _, k := range []kind{plain, fair, read, write} {
 		unconfirmed = append(unconfirmed, fmt.Sprintf("%d of %d %s", l.unconfirmed[k], l.gave[k], k))
 	}
-	l.t.Logf("%s: locked %s; %d overlaps, %d holders were told of a loss; Unlocks that went on in the background: %s; the longest wait was %v",
+	l.t.Logf("%s: acquired %s; %d overlaps, %d holders were notified of a loss; Unlocks that continued in the background: %s; the longest wait was %v",
 		fault, counts(l.grants), l.overlaps, l.lost, strings.Join(unconfirmed, ", "), l.slowest.Round(time.Millisecond))
 	left := l.stalls.unexplained(l.unexcused)
 	for _, one := range left {
@@ -307,8 +307,8 @@ func TestCluster_failovers(t *testing.T) {
 			l.failover(random, func(dies *redistest.Server) func() { return l.forgets(dies, &overlaps) })
 		}
 		l.goesOn()
-		l.end(fmt.Sprintf("%d masters died", failovers(t)))
-		t.Logf("of %d locks that the replica had never heard of, %d had two owners for a while", 4*failovers(t), overlaps)
+		l.end(fmt.Sprintf("%d primaries were killed", failovers(t)))
+		t.Logf("of %d locks that the replica never received, %d had two owners for a time", 4*failovers(t), overlaps)
 		if overlaps == 0 {
 			t.Error("no lock had two owners: the test shows nothing")
 		}
@@ -330,9 +330,9 @@ func TestCluster_migrations(t *testing.T) {
 			l.migrate(random)
 		}
 		l.goesOn()
-		l.end(fmt.Sprintf("%d slots moved", 2*failovers(t)))
+		l.end(fmt.Sprintf("%d slots were migrated", 2*failovers(t)))
 		if l.overlaps > 0 || l.lost > 0 {
-			t.Error("slots moved, and with them locks were lost")
+			t.Error("locks were lost in a slot migration")
 		}
 	})
 }
@@ -359,7 +359,7 @@ func TestCluster_soak(t *testing.T) {
 			migrations++
 		}
 	}
-	l.end(fmt.Sprintf("%d masters died, %d slots moved", failovers, migrations))
+	l.end(fmt.Sprintf("%d primaries were killed, %d slots were migrated", failovers, migrations))
 }
 
 // While a slot is migrated, each master has some of the keys of a lock, and could treat the others as missing: a reader

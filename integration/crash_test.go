@@ -281,7 +281,7 @@ func TestCrash_reader(t *testing.T) {
 			if took := time.Duration(g.Op.Return - released); test.late && took > max(standing-poll, poll) {
 				t.Errorf("the writer entered %v after the last living reader left, as if it waited for its lease", took)
 			}
-			t.Logf("the writer got in %v after the death, and %v after the other one had left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
+			t.Logf("the writer entered %v after the death, and %v after the other reader left", took.Round(time.Millisecond), time.Duration(g.Op.Return-released).Round(time.Millisecond))
 			workers[2].do(t, request{Do: "unlock", Hold: g.Hold})
 			for _, w := range workers[1:] {
 				w.do(t, request{Do: "close"})
@@ -327,7 +327,7 @@ func TestCrash_waitingWriter(t *testing.T) {
 	if took > stay+2*poll {
 		t.Errorf("the reader entered %v after the death of a writer with a waiter timeout of %v", took, stay)
 	}
-	t.Logf("the reader got in %v after the death", took.Round(time.Millisecond))
+	t.Logf("the reader entered %v after the death", took.Round(time.Millisecond))
 	reader.do(t, request{Do: "unlock", Hold: g.Hold})
 	reader.do(t, request{Do: "close"})
 	if err := h.Unlock(t.Context()); err != nil {

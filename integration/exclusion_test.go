@@ -130,7 +130,7 @@ func contest(t *testing.T, total int, p plan, check func(name string, history []
 		w.do(t, request{Do: "close"})
 	}
 	noKeys(t, server)
-	t.Logf("%d acquisitions in %v (%.0f a second), of it %v for checking: %+v",
+	t.Logf("%d acquisitions in %v (%.0f per second), including %v of checks: %+v",
 		sum.Grants, took.Round(time.Millisecond), float64(sum.Grants)/(took-checking).Seconds(), checking.Round(time.Millisecond), sum)
 	return sum
 }

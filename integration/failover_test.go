@@ -124,7 +124,7 @@ func TestFailover_tokensGuard(t *testing.T) {
 		}
 		s.Rejoin(t, primary, next)
 	}
-	t.Logf("%d failovers that forgot the lock: %d times two owners believed in it at once; %d stale writes were refused, none accepted",
+	t.Logf("%d failovers that lost the lock: two owners at once %d times; %d stale writes were rejected, none accepted",
 		failovers(t), overlaps, refused)
 	if overlaps == 0 || refused == 0 {
 		t.Error("no write had a stale token: the test shows nothing")

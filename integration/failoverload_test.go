@@ -105,11 +105,11 @@ func TestFailover_underLoad(t *testing.T) {
 		s.Rejoin(t, primary, next)
 	}
 	load.stop()
-	t.Logf("%d failovers: %d locks that the new primary knew of were kept and %d lost; of %d that it did not know of, %d had two owners for a while",
+	t.Logf("%d failovers: of the locks known to the new primary, %d were kept and %d lost; of %d unknown to it, %d had two owners for a time",
 		failovers(t), kept, told, failovers(t)*len(kinds), overlaps)
-	t.Logf("the last owner was told %v after the promotion (renewal %v + timeout %v), the last waiter let in after %v",
+	t.Logf("owners were notified at most %v after the promotion (renewal interval %v + timeout %v); waiters acquired the lock at most %v after it",
 		latest.Round(time.Millisecond), renewal, opTimeout, slowest.Round(time.Millisecond))
-	t.Logf("load: locked %s times, %d lost, %d releases unconfirmed, %d times with two owners",
+	t.Logf("load: acquired %s; %d lost, %d releases unconfirmed, %d times two owners",
 		counts(load.locked), load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
 	if kept == 0 || overlaps == 0 {
 		t.Error("no lock was kept, or none had two owners: the test shows nothing")

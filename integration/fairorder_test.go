@@ -155,7 +155,7 @@ func testFairOrder(t *testing.T, waiters int) {
 		t.Error(err)
 	}
 	noKeys(t, server)
-	t.Logf("%d waiters, %d of them in the queue at the unlock; %d of processes that were killed, %d gave up, %d were served, all of them %v after the unlock, with %d pauses; of %d pairs it is known who came first, and %d of them were served the other way round",
+	t.Logf("%d waiters, %d of them in the queue at the unlock; %d in killed processes, %d gave up, %d were served within %v of the unlock, with %d pauses; of %d pairs whose order is known, %d were served out of order",
 		each*processes, first, 2*each, quit, len(served), took.Round(time.Millisecond), pauses, pairs, len(wrong))
 }
 
@@ -290,7 +290,7 @@ func TestFairOrder_deathsDoNotAddUp(t *testing.T) {
 		t.Error(err)
 	}
 	noKeys(t, server)
-	t.Logf("%d dead with a patience of %v each: those behind them got the lock %v after the death, by %d commands", dead, stay, after, calls)
+	t.Logf("%d dead waiters with a waiter timeout of %v each: the waiters behind them acquired the lock %v after the death, with %d commands", dead, stay, after, calls)
 }
 
 // Waiters of several processes are served in the order of their arrival. They come one by one, so only one order is

@@ -22,8 +22,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The tests below measure what docs/evidence/reliability.md reports and no other test measures. They fail if a
-// guarantee is violated, not if something took long.
+// The tests below take the measurements of docs/evidence/reliability.md that no other test takes. A violated guarantee
+// fails them; a long duration does not.
 
 // figure returns how often a figure is measured: n times, or a tenth of it in a normal test run.
 func figure(n int) int {
@@ -80,7 +80,7 @@ func TestFigures_replicas(t *testing.T) {
 	if overlaps > 0 {
 		t.Errorf("%d overlaps", overlaps)
 	}
-	t.Logf("figure: %d failovers: of %d locks that a replica had confirmed, %d had two owners; of %d that none had confirmed, %d were refused", n, locks, overlaps, 10*n, refused)
+	t.Logf("figure: %d failovers: of %d locks confirmed by a replica, %d had two owners; of %d unconfirmed ones, %d were rejected", n, locks, overlaps, 10*n, refused)
 }
 
 // Measures how late calls return while the server is paused, and when holders are notified of a loss.
@@ -109,7 +109,7 @@ func TestFigures_frozen(t *testing.T) {
 					ask = l.TryLock
 				}
 				if _, err := ask(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotAcquired) {
-					t.Errorf("on a frozen server: %v", err)
+					t.Errorf("on an unresponsive server: %v", err)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -121,12 +121,12 @@ func TestFigures_frozen(t *testing.T) {
 		wg.Wait()
 		told = append(told, after)
 		if h.Err() == nil || after < 0 {
-			t.Errorf("it was told %v after its end: %v", after, h.Err())
+			t.Errorf("the holder was notified %v after Until: %v", after, h.Err())
 		}
 		server.Thaw(t)
 		until(t, func() bool { return len(server.LockKeys(t)) == 0 })
 	}
-	t.Logf("figure: %d calls with a deadline of %v on a frozen server returned after the deadline by: %s; %d holders were told after the end of their promise by: %s",
+	t.Logf("figure: %d calls with a deadline of %v on an unresponsive server returned after the deadline by: %s; %d holders were notified after Until by: %s",
 		len(late), deadline, spread(late), len(told), spread(told))
 }
 
@@ -176,9 +176,9 @@ func TestFigures_partition(t *testing.T) {
 	}
 	wg.Wait()
 	if late.Load() > 0 {
-		t.Errorf("%d looks found a hold after the end of its promise", late.Load())
+		t.Errorf("%d checks found a hold valid after Until", late.Load())
 	}
-	t.Logf("figure: %d holders were cut off, and all were told; %d looks, %d found a hold after the end of its promise; they were told after that end by: %s", len(told), checks.Load(), late.Load(), spread(told))
+	t.Logf("figure: %d holders were partitioned, and all were notified; %d checks, %d found a hold valid after Until; notified after Until by: %s", len(told), checks.Load(), late.Load(), spread(told))
 }
 
 // Measures when a holder whose key was deleted is notified. A key that is not a lock stays unchanged.
@@ -232,7 +232,7 @@ func TestFigures_deleted(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("figure: %d keys of held locks were deleted or overwritten; all holders were told, after: %s (renewed every %v); of %d foreign keys all are as they were", len(told), spread(told), dog/3, foreign.Load())
+	t.Logf("figure: the keys of %d held locks were deleted or overwritten; all holders were notified, after: %s (renewal interval %v); all %d keys that were overwritten stayed unchanged", len(told), spread(told), dog/3, foreign.Load())
 }
 
 // Measures how long a waiter waits if its message is lost.
@@ -273,7 +273,7 @@ func TestFigures_lostMessage(t *testing.T) {
 		took = append(took, (<-at).Sub(start))
 		<-at
 	}
-	t.Logf("figure: %d times the subscriptions were killed right before the Unlock; the waiter had the lock after: %s", len(took), spread(took))
+	t.Logf("figure: the subscriptions were killed just before the Unlock, %d times; the waiter acquired the lock after: %s", len(took), spread(took))
 }
 
 // Measures the time from the Unlock of one process to the grant of another.
@@ -298,7 +298,7 @@ func TestFigures_handOver(t *testing.T) {
 		holder = value[granted](t, must(t, receive(t, waiting)))
 		took = append(took, time.Duration(holder.Op.Return-start))
 	}
-	t.Logf("figure: %d hand-overs between two processes, from the command to unlock, given to one process, to the return of Lock in the other: %s", len(took), spread(took))
+	t.Logf("figure: %d hand-offs between two processes, from the request to unlock in one process to the return of Lock in the other: %s", len(took), spread(took))
 }
 
 // Measures how long a waiter waits if its subscription is confirmed but delivers nothing.
@@ -347,7 +347,7 @@ func TestFigures_halfOpenSubscription(t *testing.T) {
 		took = append(took, (<-at).Sub(start))
 		wg.Wait()
 	}
-	t.Logf("figure: %d waiters heard no message, and had the lock after: %s", len(took), spread(took))
+	t.Logf("figure: %d waiters received no notification, and acquired the lock after: %s", len(took), spread(took))
 }
 
 // grantedTooLate reports whether a Lock failed because each of its three requests took longer than the lease, as on a
@@ -383,7 +383,7 @@ func TestFigures_memoryFull(t *testing.T) {
 		time.Sleep(2 * dog)
 		for _, h := range held {
 			if err := h.Err(); err != nil {
-				t.Errorf("with a full memory: %v", err)
+				t.Errorf("with the memory full: %v", err)
 			}
 			unlock(t, h)
 			unlocks++
@@ -391,7 +391,7 @@ func TestFigures_memoryFull(t *testing.T) {
 		until(t, func() bool { return len(server.LockKeys(t)) == 0 })
 		server.Do(t, "CONFIG", "SET", "maxmemory", "0")
 	}
-	t.Logf("figure: with a full memory %d of %d held locks lasted, were renewed for two leases (%d renewals of groups) and given back; %d of %d new ones were refused", unlocks, 100*rounds, renewals.Load(), refused, rounds)
+	t.Logf("figure: with the memory full, %d of %d held locks were renewed for two leases (%d renewals) and released; %d of %d new ones were rejected", unlocks, 100*rounds, renewals.Load(), refused, rounds)
 }
 
 // Callers are unaffected while the scripts are flushed continuously.
@@ -517,9 +517,9 @@ func TestFigures_unlockAndRenewal(t *testing.T) {
 	wg.Wait()
 	until(t, func() bool { return len(server.LockKeys(t)) == 0 })
 	if after.Load() > 0 || seen.Load() < renewals.Load() {
-		t.Errorf("%d renewals were sent of locks that had been given back; %d were seen, and %d told of", after.Load(), seen.Load(), renewals.Load())
+		t.Errorf("%d renewals were sent after the lock was released; %d were seen, and %d reported to the observer", after.Load(), seen.Load(), renewals.Load())
 	}
-	t.Logf("figure: %d holds were given back just when they were to be renewed (%d renewals, %d holds lost, %d releases to be repeated); %d renewals were sent afterwards, 0 keys are left", n/goroutines*goroutines-int(late.Load()), renewals.Load(), lost.Load(), unconfirmed.Load(), after.Load())
+	t.Logf("figure: %d holds were released just when they were due for renewal (%d renewals, %d holds lost, %d releases to be repeated); %d renewals were sent afterwards, 0 keys were left", n/goroutines*goroutines-int(late.Load()), renewals.Load(), lost.Load(), unconfirmed.Load(), after.Load())
 }
 
 // Measures the cost of a thousand waiters.
@@ -558,5 +558,5 @@ func TestFigures_waiters(t *testing.T) {
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Error(err)
 	}
-	t.Logf("figure: %d goroutines of one process waited for %v: %.2f %% of a processor, %.2f commands a second", waiters, took, 100*cpu.Seconds()/took.Seconds(), float64(commands)/took.Seconds())
+	t.Logf("figure: %d goroutines of one process waited for %v: %.2f %% of a processor, %.2f commands per second", waiters, took, 100*cpu.Seconds()/took.Seconds(), float64(commands)/took.Seconds())
 }

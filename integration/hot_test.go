@@ -34,7 +34,7 @@ func TestFigures_hotLock(t *testing.T) {
 	if sum.Wrong > 0 || sum.Counted != uint64(sum.Grants) {
 		t.Errorf("%d findings, and %d of %d acquisitions were counted", sum.Wrong, sum.Counted, sum.Grants)
 	}
-	t.Logf("figure: %d acquisitions of one lock by %d goroutines in %d processes in %v, %.0f a second; in shared memory each looked for another owner, for the token before its own, and for lost updates: %d found",
+	t.Logf("figure: %d acquisitions of one lock by %d goroutines in %d processes in %v, %.0f per second; each checked shared memory for another owner, a token that did not grow, and lost updates: %d found",
 		sum.Grants, hotProcesses*hotGoroutines, hotProcesses, took.Round(100*time.Millisecond), float64(sum.Grants)/took.Seconds(), sum.Wrong)
 }
 

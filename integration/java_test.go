@@ -459,7 +459,7 @@ func spread(d []time.Duration) string {
 	}
 	d = slices.Clone(d)
 	slices.Sort(d)
-	return fmt.Sprintf("p50 %v, p99 %v, most %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
+	return fmt.Sprintf("p50 %v, p99 %v, max %v", d[len(d)/2].Round(10*time.Microsecond), d[len(d)*99/100].Round(10*time.Microsecond), d[len(d)-1].Round(10*time.Microsecond))
 }
 
 // Both watchdogs renew their own locks at the same time, even where both sides read one lock. The holds last for three

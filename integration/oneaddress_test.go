@@ -62,7 +62,7 @@ func TestOneAddress_load(t *testing.T) {
 				promoteInCluster(t, c, c.Replica(t, masters[round]))
 			}
 			l.goesOn()
-			l.end(fmt.Sprintf("%d slots moved, %d replicas took over as planned", rounds, rounds))
+			l.end(fmt.Sprintf("%d slots were migrated, with %d planned failovers", rounds, rounds))
 			if l.overlaps > 0 || l.lost > 0 {
 				t.Error("two owners at once, or a lock that was lost")
 			}

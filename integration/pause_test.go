@@ -89,7 +89,7 @@ func testPause(t *testing.T, k kind) {
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d pauses, %d looks; %d found a lock held after the end of its promise (worst %v), %d a standard context live after its deadline (worst %v); the server's lease outlived the promise by %v at the least, %v in the middle",
+	t.Logf("%d pauses, %d checks; %d found a lock held after Until (worst %v), %d a standard context not canceled after its deadline (worst %v); the server's lease outlived Until by at least %v, median %v",
 		sum.pauses, sum.looks, sum.late, sum.worst, sum.control, sum.controlWorst, slices.Min(sum.slack), median(sum.slack))
 	if sum.late > 0 {
 		t.Errorf("%d checks found a lock held after Until", sum.late)
@@ -172,7 +172,7 @@ func TestPause_manyAtOnce(t *testing.T) {
 	if late.Load() > 0 {
 		t.Errorf("%d of %d checks found a lock held after Until, by at most %v", late.Load(), checks.Load(), time.Duration(worst.Load()))
 	}
-	t.Logf("%d rounds of %d locks, %d looks", measured, holds, checks.Load())
+	t.Logf("%d rounds of %d locks, %d checks", measured, holds, checks.Load())
 	if err := c.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

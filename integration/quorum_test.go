@@ -96,7 +96,7 @@ func (q *quorums) full(h lock.Hold) {
 func TestQuorum_minorityFails(t *testing.T) {
 	for name, fail := range map[string]func(*redistest.Server, testing.TB){
 		"dead":   (*redistest.Server).Kill,
-		"frozen": (*redistest.Server).Freeze,
+		"paused": (*redistest.Server).Freeze,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,7 +122,7 @@ func TestQuorum_minorityFails(t *testing.T) {
 				}
 			}
 			slices.Sort(took)
-			t.Logf("%d attempts, %d failed; they took %v in the middle, %v at the 99th percentile, %v at the most", n, failed, median(took), took[n*99/100], took[n-1])
+			t.Logf("%d attempts, %d failed; duration p50 %v, p99 %v, max %v", n, failed, median(took), took[n*99/100], took[n-1])
 			if failed*100 > n { // 1
 				t.Errorf("%d of %d attempts failed", failed, n)
 			}
@@ -278,7 +278,7 @@ func TestQuorum_restarts(t *testing.T) {
 	wg.Wait()
 	mu.Lock()
 	defer mu.Unlock()
-	t.Logf("taken %d times in %v, %d times lost, while servers were restarted %d times", taken, time.Since(start).Round(time.Second), lost, restarts)
+	t.Logf("acquired %d times in %v, lost %d times, with %d server restarts", taken, time.Since(start).Round(time.Second), lost, restarts)
 	if twice > 0 {
 		t.Errorf("%d checks found two holders", twice)
 	}

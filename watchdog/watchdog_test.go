@@ -1128,7 +1128,7 @@ func TestWatchdog_thirtyDays(t *testing.T) {
 				if at, cause := sub.lost(); !errors.Is(cause, down) || at.After(until.Add(lease/3)) {
 					t.Errorf("the outage ended it by %v at %v, trusted until %v", cause, at, until)
 				}
-				t.Logf("%d looks, %d renewals, seed %d", checks, s.renewals(), seed)
+				t.Logf("%d checks, %d renewals, seed %d", checks, s.renewals(), seed)
 			})
 		})
 	}
