@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the files and tables that tests compare with")
 
-// The tables of reference/errors.md are those that the library goes by.
+// The tables of reference/errors.md match the tables that the library uses.
 func TestErrorReplies(t *testing.T) {
 	const file = "reference/errors.md"
 	page, err := os.ReadFile(file)
@@ -47,9 +47,9 @@ func cells(f retry.Fault) string {
 	wait, single := "ends", "the reply itself"
 	switch {
 	case f.Lasts:
-		wait, single = "goes on", "at once: "
+		wait, single = "continues", "immediately: "
 	case f.Temporary:
-		wait, single = "goes on", "retries, then: "
+		wait, single = "continues", "retries, then: "
 	case f.Denied:
 		single = "the reply itself, with advice"
 	case f.Is != nil:

@@ -72,24 +72,24 @@ var (
 // deleted a key of a slot that is being migrated.
 var Replies = []Row{
 	// The server cannot serve now.
-	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server starts, or a replica loads the data of its primary", temporary},
-	{"BUSY", "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "another script, function or module command runs for too long", temporary},
-	{"NOREPLICAS", "NOREPLICAS Not enough good replicas to write.", "fewer replicas than `min-replicas-to-write` are connected, as for a moment after each failover", temporary},
+	{"LOADING", "LOADING Redis is loading the dataset in memory", "the server is starting, or a replica is loading the data of its primary", temporary},
+	{"BUSY", "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", "another script, function or module command has run for too long", temporary},
+	{"NOREPLICAS", "NOREPLICAS Not enough good replicas to write.", "fewer replicas than `min-replicas-to-write` are connected, as happens briefly after every failover", temporary},
 	{"READONLY", "READONLY You can't write against a read only replica.", "the server has become a replica", temporary},
 	{"MASTERDOWN", "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "the server is a replica that has lost its primary", temporary},
 	{"stale replica", "ERR Can not execute the command on a stale replica script: 1b936e, on @user_script:1.", "the same, from a script", temporary},
 	{"REDIRECT", "REDIRECT 127.0.0.1:6379", "Valkey: the server has become a replica", temporary},
 	{"UNBLOCKED", "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", "the server became a replica while WAIT counted replicas", temporary},
 	{"WAIT cannot be used with replica", "ERR WAIT cannot be used with replica instances.", "the server became a replica before WAIT", temporary},
-	{"NOSCRIPT", "NOSCRIPT No matching script. Please use EVAL.", "the script cache was emptied; the script is sent again by its text", temporary},
-	{"Script killed by user", "ERR Error running script: Script killed by user with SCRIPT KILL...", "an operator ended a script that had not written", temporary},
-	{"max number of clients", "ERR max number of clients reached", "`maxclients`: the server closes the new connection", temporary},
-	{"OOM", "OOM command not allowed when used memory > 'maxmemory'.", "the memory is full, and no key may be evicted", lasting},
+	{"NOSCRIPT", "NOSCRIPT No matching script. Please use EVAL.", "the script cache was flushed; the script is sent again with EVAL", temporary},
+	{"Script killed by user", "ERR Error running script: Script killed by user with SCRIPT KILL...", "an operator killed a script that had not written anything", temporary},
+	{"max number of clients", "ERR max number of clients reached", "the limit `maxclients` is reached; the server closes the new connection", temporary},
+	{"OOM", "OOM command not allowed when used memory > 'maxmemory'.", "the memory limit is reached, and no key can be evicted", lasting},
 	{"MISCONF", "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", "the server cannot write to its disk", lasting},
 
 	// The cluster cannot serve now.
-	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a client of the cluster follows", temporary},
-	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a client of the cluster follows", temporary},
+	{"MOVED", "MOVED 3999 127.0.0.1:6381", "another node has the slot; a cluster client follows the redirection", temporary},
+	{"ASK", "ASK 3999 127.0.0.1:6381", "the slot is being migrated; a cluster client follows the redirection", temporary},
 	{"TRYAGAIN", "TRYAGAIN Multiple keys request during rehashing of slot", "the slot is being migrated, and the node lacks some of the keys", temporary},
 	{"CLUSTERDOWN", "CLUSTERDOWN The cluster is down", "no node serves the slot, or the cluster has no majority", temporary},
 	{"while the cluster is down", "ERR Script attempted to execute a write command while the cluster is down and readonly", "the same, from a script", temporary},
@@ -105,11 +105,11 @@ var Replies = []Row{
 	{"The user executing the script", "ERR The user executing the script can't run this command or subcommand", "the same, from a script of Redis 6 or 7.0", denied},
 	{"ACL failure in script", "ERR ACL failure in script: User app has no permissions to run the 'publish' command", "the same, from a script of Redis 7.2 or Valkey", denied},
 	{"DENIED", "DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.", "protected mode: the server closes the new connection", final},
-	{"NOPROTO", "NOPROTO unsupported protocol version", "the server does not know the version of the protocol", final},
+	{"NOPROTO", "NOPROTO unsupported protocol version", "the server does not support the protocol version", final},
 	{"WRONGTYPE", "WRONGTYPE Operation against a key holding the wrong kind of value", "the key has another type", foreign},
 	{"CROSSSLOT", "CROSSSLOT Keys in request don't hash to the same slot", "the keys are in different slots of a cluster", final},
 	{"unknown command", "ERR unknown command 'EVALSHA'", "the command was renamed or disabled, or a proxy does not forward it", final},
-	{"command called from", "ERR Unknown Redis command called from script", "the same, for a command of a script", final},
+	{"command called from", "ERR Unknown Redis command called from script", "the same, for a command called by a script", final},
 
 	// Replies to commands or arguments that this module does not send.
 	{"BUSYGROUP", "BUSYGROUP Consumer Group name already exists", "streams", final},
@@ -124,7 +124,7 @@ var Replies = []Row{
 	{"NOQUORUM", "NOQUORUM 1 usable Sentinels. Not enough available Sentinels to reach the majority and authorize a failover", "SENTINEL CKQUORUM", final},
 	{"NOSUB", "NOSUB 'unsubscribe' command executed not in subscribed mode", "Valkey: UNSUBSCRIBE", final},
 	{"NOTBUSY", "NOTBUSY No scripts in execution right now.", "SCRIPT KILL", final},
-	{"NOTREADY", "NOTREADY Cluster is not ready to migrate slots", "migration of slots", final},
+	{"NOTREADY", "NOTREADY Cluster is not ready to migrate slots", "slot migration", final},
 	{"UNKILLABLE", "UNKILLABLE Sorry the script already executed write commands against the dataset.", "SCRIPT KILL", final},
 	{"ERR", "ERR syntax error", "any other error", finalUnsure},
 }
@@ -201,12 +201,12 @@ func as[E error](err error) bool { return errors.As(err, new(E)) }
 // Kinds are the errors that are not error replies. The first match applies; the last row matches any
 // error.
 var Kinds = []Kind{
-	{"the client of this module is closed", Fault{Executed: No, Is: lock.ErrClosed}, func(err error) bool { return errors.Is(err, lock.ErrClosed) }},
+	{"the leasehold client is closed", Fault{Executed: No, Is: lock.ErrClosed}, func(err error) bool { return errors.Is(err, lock.ErrClosed) }},
 	{"the application closed the rueidis client", Fault{Is: lock.ErrClosed}, as[Closed]},
-	{"the server or a proxy does not know EVALSHA or EVAL", final, as[*luascripts.UnknownError]},
-	{"a reply that is none of the script's", Fault{Executed: Yes}, as[*luascripts.ReplyError]},
-	{"an error of this module's own", final, func(err error) bool { var own interface{ Final() }; return errors.As(err, &own) }},
-	{"no connection could be made, so nothing was sent", temporary, as[Undialled]},
+	{"the server or a proxy does not support EVALSHA or EVAL", final, as[*luascripts.UnknownError]},
+	{"the script returned an unexpected reply", Fault{Executed: Yes}, as[*luascripts.ReplyError]},
+	{"an error of leasehold itself, which a retry would not fix", final, func(err error) bool { var own interface{ Final() }; return errors.As(err, &own) }},
+	{"no connection could be opened, so nothing was sent", temporary, as[Undialled]},
 	{"no node of the cluster has the slot, so nothing was sent", temporary, func(err error) bool { return errors.Is(err, rueidis.ErrNoSlot) }},
 	{"the connection broke, or no reply came within the operation timeout", temporaryUnsure, func(error) bool { return true }},
 }
