@@ -106,7 +106,7 @@ var semaphoreCells = []*cell{
 		columns: append([]column{throughput[0], {"× leasehold", "locks/s", true, 2}}, throughput[2:]...),
 		aims: []aim{
 			{what: "permits/s, × locks/s", of: "permits", metric: "locks/s", over: "leasehold", atLeast: 0.9},
-			{what: "allocations a pair", of: "permits", metric: "allocs", atMost: 10},
+			{what: "allocations per pair", of: "permits", metric: "allocs", atMost: 10},
 		},
 	},
 	{
@@ -140,12 +140,12 @@ var lockCells = []*cell{
 	keysOfTheirOwn("keys-64-far", 64, false, time.Millisecond, 1.0),
 	keysOfTheirOwn("keys-512-far", 512, false, time.Millisecond, 1.0),
 	asyncFar("async-keys-far", 100, "100 locks in turn", 0.91),
-	asyncFar("async-key-far", 1, "one lock again and again", 0.91),
+	asyncFar("async-key-far", 1, "one lock repeatedly", 0.91),
 	away(0.25), away(0.5), away(1), away(2), away(5), away(10),
 	kept("kept", 1, 50),
 	kept("kept-64", 64, 20),
 	{
-		name: "kept-2", title: "One lock, two processes in turn: locks that linger, compared with locks that do not",
+		name: "kept-2", title: "One lock, two processes in turn: locks that linger, compared with locks that do not linger",
 		contenders: []string{"leasehold", "lingering"}, reference: "leasehold", processes: 2, settings: polling,
 		slice: handover(1, 3*time.Millisecond, 2*time.Second),
 		columns: []column{
@@ -156,46 +156,46 @@ var lockCells = []*cell{
 	{
 		name: "hot", title: "One contended lock, 100 goroutines of a process",
 		contenders: allHot, reference: "f3", processes: 1, settings: polling,
-		headlines: []headline{{text: "one contended lock, 100 goroutines: changes of holder a second", metric: "switches/s"}},
+		headlines: []headline{{text: "one contended lock, 100 goroutines: changes of holder per second", metric: "switches/s"}},
 		slice:     loop(job{Do: "loop", Goroutines: 100}, time.Second),
 		columns:   contention,
 		aims: []aim{
 			{what: "changes of holder/s, × the best alternative", metric: "switches/s", over: best, atLeast: 20},
-			{what: "commands a lock", metric: "sent/lock", atMost: 0.05},
+			{what: "commands per lock", metric: "sent/lock", atMost: 0.05},
 			{what: "Jain's index", metric: "jain", atLeast: 0.99},
 		},
 	},
 	{
 		name: "hot-4", title: "One contended lock, four processes of 25 goroutines",
 		contenders: allHot, reference: "f3", processes: 4, settings: polling,
-		headlines: []headline{{text: "the same, in four processes", metric: "switches/s"}, {text: "commands for each of these locks", metric: "sent/lock", less: true, digits: 2}},
+		headlines: []headline{{text: "the same, in four processes", metric: "switches/s"}, {text: "the same: commands per lock", metric: "sent/lock", less: true, digits: 2}},
 		slice:     loop(job{Do: "loop", Goroutines: 25}, time.Second),
 		columns:   cat(contention, processes),
 		aims: []aim{
 			{what: "changes of holder/s, × the best alternative", metric: "switches/s", over: best, atLeast: 20},
-			{what: "commands a change of process", metric: "sent/move", atMost: 2.1},
+			{what: "commands per change of process", metric: "sent/move", atMost: 2.1},
 			{what: "Jain's index", metric: "jain", atLeast: 0.99},
 		},
 	},
 	working1ms("work", 1, 100),
 	working1ms("work-4", 4, 25),
 	{
-		name: "far", title: "One contended lock, 100 goroutines of a process, 1 ms of round trip",
+		name: "far", title: "One contended lock, 100 goroutines of a process, round trip 1 ms",
 		contenders: hotFive, reference: "f3", processes: 1, settings: polling, roundTrip: time.Millisecond,
-		headlines: []headline{{text: "one contended lock, 1 ms from Redis: changes of holder a second", metric: "switches/s"}},
+		headlines: []headline{{text: "one contended lock, 1 ms from Redis: changes of holder per second", metric: "switches/s"}},
 		slice:     loop(job{Do: "loop", Goroutines: 100}, 2*time.Second),
 		columns:   cat(contention, tripwise[:1]),
-		aims:      []aim{{what: "locks a round trip (inside a process there is none)", metric: "locks/rtt", atLeast: 10}},
+		aims:      []aim{{what: "locks per round trip (a hand-off inside a process needs none)", metric: "locks/rtt", atLeast: 10}},
 	},
 	{
-		name: "far-4", title: "One contended lock, four processes of 25 goroutines, 1 ms of round trip",
+		name: "far-4", title: "One contended lock, four processes of 25 goroutines, round trip 1 ms",
 		contenders: hotFive, reference: "f3", processes: 4, settings: polling, roundTrip: time.Millisecond,
 		slice:   loop(job{Do: "loop", Goroutines: 25}, 2*time.Second),
 		columns: cat(contention, processes, tripwise),
-		aims:    []aim{{what: "changes of process a round trip", metric: "moves/rtt", atLeast: 0.95}},
+		aims:    []aim{{what: "changes of process per round trip", metric: "moves/rtt", atLeast: 0.95}},
 	},
 	{
-		name: "handover", title: "Two processes, one of them waits: from the call of Unlock until the other holds it",
+		name: "handover", title: "Two processes, one of them waits: from the call of Unlock until the other holds the lock",
 		contenders: allHot, reference: "f3", processes: 2, settings: polling,
 		headlines: []headline{{text: "from Unlock in a process to Lock in another, in µs", metric: "p50 us", less: true}},
 		slice:     handover(1, 3*time.Millisecond, 2*time.Second),
@@ -205,7 +205,7 @@ var lockCells = []*cell{
 		aims: []aim{{what: "p50, × the best alternative", metric: "p50 us", over: best, atMost: 1}},
 	},
 	{
-		name: "handover-far", title: "The same, 1 ms of round trip",
+		name: "handover-far", title: "The same, round trip 1 ms",
 		contenders: hotFive, reference: "f3", processes: 2, settings: polling, roundTrip: time.Millisecond,
 		slice: handover(1, 10*time.Millisecond, 2*time.Second),
 		columns: []column{
@@ -221,27 +221,27 @@ var lockCells = []*cell{
 	fairly("fair-4x25", 4, 25),
 	fairly("fair-1000", 1, 1000),
 	{
-		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair a reader, on separate keys",
+		name: "readers", title: "Read lock, 100 readers of a process, no writer; f1 is one pair per reader, on separate keys",
 		contenders: []string{"f1", "leasehold"}, reference: "f1", processes: 1,
 		slice:   readers(100, time.Second),
 		columns: throughput[:6],
 		aims: []aim{
-			{what: "pairs/s, × one pair a reader", metric: "locks/s", over: "f1", atLeast: 20},
-			{what: "commands a pair", metric: "sent/lock", atMost: 0.05},
+			{what: "pairs/s, × one pair per reader", metric: "locks/s", over: "f1", atLeast: 20},
+			{what: "commands per pair", metric: "sent/lock", atMost: 0.05},
 		},
 	},
 	{
 		name: "waiters", title: "1,000 goroutines wait 10 s for a lock that another process holds, and are then served",
 		contenders: []string{"f2", "f3", "leasehold", "rueidislock", "redsync-rueidis", "redislock"}, reference: "f3", processes: 2,
-		headlines: []headline{{text: "1,000 waiters: commands a second, while they wait", metric: "sent/s", less: true, digits: 1}, {text: "and ms until all were served", metric: "drain ms", less: true}},
+		headlines: []headline{{text: "1,000 waiters: commands per second while they wait", metric: "sent/s", less: true, digits: 1}, {text: "the same: ms until all are served", metric: "drain ms", less: true}},
 		slice:     waiters(1000, 10*time.Second),
 		columns: []column{
 			{"commands/s", "sent/s", false, 1}, {"CPU ms/s", "cpu/s", false, 1}, {"KB/waiter", "KB", false, 1}, {"drain ms", "drain ms", false, 0},
 			{"× f3", "drain ms", true, 2}, {"commands to drain", "sent/drain", false, 0},
 		},
 		aims: []aim{
-			{what: "commands/s in all, waiting", metric: "sent/s", atMost: 10},
-			{what: "KB a waiter", metric: "KB", atMost: 5},
+			{what: "total commands/s while waiting", metric: "sent/s", atMost: 10},
+			{what: "KB per waiter", metric: "KB", atMost: 5},
 			{what: "time to serve all, × f3", metric: "drain ms", over: "f3", atMost: 1.5},
 		},
 	},
@@ -256,23 +256,23 @@ var lockCells = []*cell{
 		columns: []column{
 			{"did not return", "hung", false, 0}, {"failed", "failed", false, 0}, {"longest ms", "longest ms", false, 0}, {"pairs/s", "locks/s", false, 0},
 		},
-		aims: []aim{{what: "goroutines that never come back", metric: "hung", atMost: 0}},
+		aims: []aim{{what: "goroutines that never return", metric: "hung", atMost: 0}},
 	},
-	telemetry("telemetry-free", "What telemetry costs: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
-	telemetry("telemetry-hot", "What telemetry costs: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
+	telemetry("telemetry-free", "Cost of telemetry: a free lock, one goroutine", job{Do: "loop", Goroutines: 1, Each: true}, 4),
+	telemetry("telemetry-hot", "Cost of telemetry: one contended lock, 100 goroutines of a process", job{Do: "loop", Goroutines: 100}, 1),
 }
 
 // asyncFar compares an Unlock that waits for the reply with one that does not, at a distance.
 func asyncFar(name string, names int, what string, least float64) *cell {
 	return &cell{
-		name: name, title: "Unlock with and without a wait for the reply: one goroutine locks " + what + ", 1 ms of round trip",
+		name: name, title: "Unlock with and without a wait for the reply: one goroutine locks " + what + ", round trip 1 ms",
 		contenders: []string{"f1", "leasehold", "async"}, reference: "leasehold", processes: 1, more: 2, roundTrip: time.Millisecond,
 		slice: loop(job{Do: "loop", Goroutines: 1, Each: true, Names: names}, 500*time.Millisecond),
 		columns: []column{
 			{"pairs/s", "locks/s", false, 0}, {"× leasehold", "locks/s", true, 2}, tripwise[0], {"p50 µs", "p50 us", false, 1}, {"p99 ms", "p99 ms", false, 2},
 			{"commands", "sent/lock", false, 2}, {"allocs", "allocs", false, 0},
 		},
-		aims: []aim{{what: "locks a round trip", of: "async", metric: "locks/rtt", atLeast: least}},
+		aims: []aim{{what: "locks per round trip", of: "async", metric: "locks/rtt", atLeast: least}},
 	}
 }
 
@@ -286,7 +286,7 @@ var (
 func away(ms float64) *cell {
 	distance := strconv.FormatFloat(ms, 'g', -1, 64)
 	return &cell{
-		name: "free-" + distance + "ms", title: "A free lock, one goroutine, " + distance + " ms of round trip",
+		name: "free-" + distance + "ms", title: "A free lock, one goroutine, round trip " + distance + " ms",
 		contenders: []string{"f1", "leasehold", "async", "rueidislock-loop", "redsync-rueidis", "redislock"}, reference: "f1", processes: 1, roundTrip: time.Duration(ms * float64(time.Millisecond)),
 		slice:   loop(job{Do: "loop", Goroutines: 1, Each: true}, 500*time.Millisecond),
 		columns: throughput[:4],
@@ -321,7 +321,7 @@ func telemetry(name, title string, j job, more int) *cell {
 func free(name, title string, endless bool, least float64) *cell {
 	var headlines []headline
 	if !endless {
-		headlines = []headline{{text: "a free lock: pairs of Lock and Unlock a second, one goroutine", metric: "locks/s"}}
+		headlines = []headline{{text: "a free lock, one goroutine: pairs of Lock and Unlock per second", metric: "locks/s"}}
 	}
 	return &cell{
 		name: name, title: title,
@@ -330,8 +330,8 @@ func free(name, title string, endless bool, least float64) *cell {
 		columns: throughput, headlines: headlines,
 		aims: []aim{
 			{what: "pairs/s, × f1", metric: "locks/s", over: "f1", atLeast: least},
-			{what: "allocations a pair", metric: "allocs", atMost: 10},
-			{what: "bytes a pair", metric: "bytes", atMost: 600},
+			{what: "allocations per pair", metric: "allocs", atMost: 10},
+			{what: "bytes per pair", metric: "bytes", atMost: 600},
 		},
 	}
 }
@@ -340,7 +340,7 @@ func free(name, title string, endless bool, least float64) *cell {
 func kept(name string, around int, least float64) *cell {
 	title := "A lock that lingers, one goroutine"
 	if around > 1 {
-		title = number(float64(around), 0) + " locks that linger, one goroutine takes them in turn"
+		title = number(float64(around), 0) + " locks that linger, one goroutine acquires them in turn"
 	}
 	return &cell{
 		name: name, title: title,
@@ -357,13 +357,13 @@ func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Du
 		title += ", with contexts that are never canceled"
 	}
 	if roundTrip > 0 {
-		title += ", 1 ms of round trip"
+		title += ", round trip 1 ms"
 	}
 	all := append([]string{"f1", "f2", "leasehold", "leasehold-open"}, peers...)
 	var headlines []headline
 	if !endless && roundTrip == 0 {
 		all = append(all, "redisson")
-		headlines = []headline{{text: "free locks, " + number(float64(goroutines), 0) + " goroutines: pairs a second", metric: "locks/s"}}
+		headlines = []headline{{text: "free locks, " + number(float64(goroutines), 0) + " goroutines: pairs per second", metric: "locks/s"}}
 	}
 	return &cell{
 		name: name, title: title,
@@ -372,8 +372,8 @@ func keysOfTheirOwn(name string, goroutines int, endless bool, roundTrip time.Du
 		columns: throughput, headlines: headlines,
 		aims: []aim{
 			{what: "pairs/s, × f1", metric: "locks/s", over: "f1", atLeast: least},
-			{what: "client CPU a pair, × f1", metric: "cpu/lock", over: "f1", atMost: 0.6},
-			{what: "pairs/s by client.Open, × the best alternative", of: "leasehold-open", metric: "locks/s", over: best, atLeast: 1.5},
+			{what: "client CPU per pair, × f1", metric: "cpu/lock", over: "f1", atMost: 0.6},
+			{what: "pairs/s with client.Open, × the best alternative", of: "leasehold-open", metric: "locks/s", over: best, atLeast: 1.5},
 		},
 	}
 }
@@ -385,7 +385,7 @@ func onACluster(name string, goroutines int) *cell {
 		contenders: append([]string{"f1", "leasehold", "leasehold-open"}, peers...), reference: "f1", processes: 1, more: 2, masters: 3,
 		slice:     loop(job{Do: "loop", Goroutines: goroutines, Each: true}, 500*time.Millisecond),
 		columns:   throughput,
-		headlines: []headline{{text: "free locks on a cluster of three, " + number(float64(goroutines), 0) + " goroutines: pairs a second", metric: "locks/s"}},
+		headlines: []headline{{text: "free locks on a cluster of three, " + number(float64(goroutines), 0) + " goroutines: pairs per second", metric: "locks/s"}},
 		aims:      []aim{{what: "pairs/s, × the best alternative", metric: "locks/s", over: best, atLeast: 1}},
 	}
 }
@@ -411,7 +411,7 @@ func working1ms(name string, processes, goroutines int) *cell {
 // without a command.
 func inTurn(name string, processes int, who string) *cell {
 	return &cell{
-		name: name, title: who + ", one of them waits, with 20 ms of work inside: from the call of Unlock until the other holds it",
+		name: name, title: who + ", one of them waits, with 20 ms of work inside: from the call of Unlock until the other holds the lock",
 		contenders: []string{"f2", "f3", "leasehold", "rueidislock-loop", "redislock"}, reference: "f3", processes: processes, settings: polling,
 		slice: handover(2/processes, 20*time.Millisecond, 8*time.Second),
 		columns: []column{
@@ -439,10 +439,10 @@ func fairly(name string, processes, goroutines int) *cell {
 			{"commands/lock", "sent/lock", false, 2}, {"server µs/lock", "busy/lock", false, 1}, {"client CPU µs/lock", "cpu/lock", false, 1},
 			{"Jain", "jain", false, 2}, {"p99 wait ms", "p99 ms", false, 1}, {"starved", "starved", false, 0},
 		}),
-		headlines: []headline{{text: strings.ToLower(title[:1]) + title[1:] + ": changes of holder a second", metric: "switches/s"}},
+		headlines: []headline{{text: strings.ToLower(title[:1]) + title[1:] + ": changes of holder per second", metric: "switches/s"}},
 		aims: []aim{
 			{what: "changes of holder/s, × f3", metric: "switches/s", over: "f3", atLeast: 0.5},
-			{what: "commands a change of holder", metric: "sent/lock", atMost: 3},
+			{what: "commands per change of holder", metric: "sent/lock", atMost: 3},
 			{what: "goroutines never served", metric: "starved", atMost: 0},
 		},
 	}
@@ -460,14 +460,14 @@ func holdingLocks(name string, n int, title string) *cell {
 			{"p99 ms of other commands during renewals", "others ms", false, 2},
 		},
 		headlines: []headline{
-			{text: number(float64(n), 0) + " locks held: commands a second to renew them", metric: "sent/s", less: true},
-			{text: "and the client's CPU, ms a second", metric: "cpu/s", less: true, digits: 1},
+			{text: number(float64(n), 0) + " locks held: commands per second to renew them", metric: "sent/s", less: true},
+			{text: "the same: client CPU, ms per second", metric: "cpu/s", less: true, digits: 1},
 		},
 		aims: []aim{
 			{what: "commands/s, × f2", metric: "sent/s", over: "f2", atMost: 1.5},
 			{what: "client CPU, × f2", metric: "cpu/s", over: "f2", atMost: 1.5},
 			{what: "goroutines", metric: "goroutines", atMost: 20},
-			{what: "KB a lock", metric: "KB", atMost: 2},
+			{what: "KB per lock", metric: "KB", atMost: 2},
 			{what: "locks lost", metric: "lost", atMost: 0},
 			{what: "p99 of other commands during renewals, ms", metric: "others ms", atMost: 2},
 		},

@@ -17,7 +17,7 @@ import (
 // charts are the charts that a run draws, by file name. Each needs the outcomes of all cells that it names.
 var charts = map[string]chart{
 	"performance.svg": bars{
-		about: "Bar chart of locks per second, leasehold beside other libraries, under contention, with 64 locks and with one free lock",
+		about: "Bar chart of locks per second, leasehold compared with other libraries, under contention, with 64 locks and with one free lock",
 		panels: []panel{
 			{"hot-4", "switches/s", "One contended lock, four processes of 25 goroutines: changes of holder per second"},
 			{"keys-64", "locks/s", "One lock for each of 64 goroutines: Lock and Unlock pairs per second"},
@@ -25,7 +25,7 @@ var charts = map[string]chart{
 		},
 	},
 	"performance-distance.svg": lines{
-		about:  "Line chart: how long a pair of Lock and Unlock takes, over the round trip to Redis",
+		about:  "Line chart of the duration of a pair of Lock and Unlock, by round trip to Redis",
 		title:  "One free lock, one goroutine: time for a pair of Lock and Unlock, p50",
 		x:      "round trip to Redis, in ms",
 		y:      "µs",
@@ -33,7 +33,7 @@ var charts = map[string]chart{
 		cells:  distances,
 	},
 	"performance-waiters.svg": lines{
-		about:  "Line chart: commands per second that waiting goroutines cost, over their number",
+		about:  "Line chart of commands per second, by number of waiting goroutines",
 		title:  "Goroutines of one process wait for a held lock: commands per second",
 		x:      "waiting goroutines",
 		y:      "commands per second; the lowest line is 0.1 or less",

@@ -273,24 +273,24 @@ func absent(s *stage, n int, got sample) error {
 // fleetCells are the cells of clients at rest.
 var fleetCells = []*cell{
 	atRest("rest-open", "500 clients at rest: connected, no lock", fleetOpen, nil, nil, []aim{
-		{what: "commands/s a client", of: "leasehold-open", metric: "sent/s", atMost: 0.5},
+		{what: "commands/s per client", of: "leasehold-open", metric: "sent/s", atMost: 0.5},
 	}),
 	atRest("rest-held", "500 clients at rest, each with one lock", fleetHeld, nil, nil, []aim{
-		{what: "connections a client", of: "leasehold-open", metric: "connections", atMost: 2},
-		{what: "commands/s a client", of: "leasehold-open", metric: "sent/s", atMost: 0.5},
-		{what: "MB of heap a client", of: "leasehold-open", metric: "heap MB", atMost: 1.5},
+		{what: "connections per client", of: "leasehold-open", metric: "connections", atMost: 2},
+		{what: "commands/s per client", of: "leasehold-open", metric: "sent/s", atMost: 0.5},
+		{what: "MB of heap per client", of: "leasehold-open", metric: "heap MB", atMost: 1.5},
 	}),
 	atRest("rest-waiting", "500 clients at rest, each waiting for one of ten locks", fleetWaiting, nil, nil, []aim{
-		{what: "connections a client", of: "leasehold-open", metric: "connections", atMost: 2},
-		{what: "commands/s a client, with those in scripts", of: "leasehold-open", metric: "commands/s", atMost: 3},
+		{what: "connections per client", of: "leasehold-open", metric: "connections", atMost: 2},
+		{what: "commands/s per client, including those in scripts", of: "leasehold-open", metric: "commands/s", atMost: 3},
 	}),
 	atRest("rest-replaced", "The same as rest-held, after a rolling restart of the clients in 25 s", fleetHeld, replacing,
-		[]column{{"connects a restart", "connects", false, 2}}, []aim{
-			{what: "connections a client", of: "leasehold-open", metric: "connections", atMost: 2},
+		[]column{{"connects per restart", "connects", false, 2}}, []aim{
+			{what: "connections per client", of: "leasehold-open", metric: "connections", atMost: 2},
 		}),
-	atRest("rest-away", "The same as rest-held, after the server was away for 10 s", fleetHeld, absent,
-		[]column{{"all are back s", "back s", false, 1}, {"peak connects/s", "peak connects/s", false, 2}, {"peak commands/s", "peak commands/s", false, 2}}, []aim{
-			{what: "peak connects/s a client", of: "leasehold-open", metric: "peak connects/s", atMost: 4},
+	atRest("rest-away", "The same as rest-held, after the server was unavailable for 10 s", fleetHeld, absent,
+		[]column{{"all recovered s", "back s", false, 1}, {"peak connects/s", "peak connects/s", false, 2}, {"peak commands/s", "peak commands/s", false, 2}}, []aim{
+			{what: "peak connects/s per client", of: "leasehold-open", metric: "peak connects/s", atMost: 4},
 			{what: "locks lost", of: "leasehold-open", metric: "lost", atMost: 0},
 		}),
 }
@@ -302,11 +302,11 @@ func atRest(name, title, state string, before func(s *stage, n int, got sample) 
 		who = append(who, "leasehold") // with the defaults of rueidis
 	}
 	return &cell{
-		name: name, title: title + "; figures for each client",
+		name: name, title: title + "; per client",
 		contenders: who, reference: who[0], processes: 2,
 		slice: rest(500, state, 20*time.Second, before),
 		columns: append([]column{
-			{"connections", "connections", false, 2}, {"commands/s", "sent/s", false, 2}, {"of these PING", "pings/s", false, 2}, {"with those in scripts", "commands/s", false, 2},
+			{"connections", "connections", false, 2}, {"commands/s", "sent/s", false, 2}, {"of which PING", "pings/s", false, 2}, {"including those in scripts", "commands/s", false, 2},
 			{"heap MB", "heap MB", false, 2}, {"goroutines", "goroutines", false, 1}, {"server KB", "server KB", false, 1},
 			{"server CPU ms/s for 1,000 clients", "server/s", false, 1}, {"lost", "lost", false, 0},
 		}, more...),

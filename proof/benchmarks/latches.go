@@ -168,7 +168,7 @@ func latches(goroutines, each int, d time.Duration) func(*stage) (sample, error)
 
 var latchCells = []*cell{
 	{
-		name: "latch", title: "A latch, counted down 100 times by each of 64 goroutines of a process, for which one waits, round after round",
+		name: "latch", title: "Rounds of a latch: one goroutine waits, and 64 goroutines of a process count down 100 times each",
 		contenders: []string{"decr", "leasehold", "redisson"}, reference: "decr", processes: 1,
 		slice: latches(64, 100, time.Second),
 		columns: []column{
@@ -177,8 +177,8 @@ var latchCells = []*cell{
 		},
 		aims: []aim{
 			{what: "counts/s, × a script that only counts", metric: "calls/s", over: "decr", atLeast: 1},
-			{what: "commands a count", metric: "sent/call", atMost: 0.1},
-			{what: "server µs a count", metric: "server us", atMost: 8},
+			{what: "commands per count", metric: "sent/call", atMost: 0.1},
+			{what: "server µs per count", metric: "server us", atMost: 8},
 		},
 	},
 }

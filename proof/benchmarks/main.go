@@ -49,21 +49,21 @@ func run() error {
 	b := bench{progress: os.Stderr}
 	var doc, pictures, cells, contenders string
 	flag.IntVar(&b.reps, "reps", 5, "`repetitions`; the tables show medians")
-	flag.BoolVar(&b.short, "short", false, "everything for a moment only: says whether it works, not how fast")
-	flag.BoolVar(&b.large, "large", false, "also the cells that take much memory")
-	flag.StringVar(&b.set, "set", "", "only `locks`, or only kinds: the cells of what is no lock, and of docs/evidence/performance-kinds.md")
-	flag.StringVar(&cells, "cells", "", "only cells whose name matches the `regexp`")
-	flag.StringVar(&contenders, "contenders", "", "only contenders whose name matches the `regexp`")
+	flag.BoolVar(&b.short, "short", false, "run each cell only briefly, to check that it works")
+	flag.BoolVar(&b.large, "large", false, "include the cells that need much memory")
+	flag.StringVar(&b.set, "set", "", "run only one `set` of cells: locks, or kinds (docs/evidence/performance-kinds.md)")
+	flag.StringVar(&cells, "cells", "", "run only cells whose names match the `regexp`")
+	flag.StringVar(&contenders, "contenders", "", "run only contenders whose names match the `regexp`")
 	flag.StringVar(&b.cpuprofile, "cpuprofile", "", "write a CPU profile of each worker process to the `directory`")
 	flag.StringVar(&b.memprofile, "memprofile", "", "write a profile of all allocations of each worker process to the `directory`; slows them down")
-	flag.StringVar(&b.redisson, "redisson", "", "also Redisson, from the `jar` that Maven makes of integration/redisson; make bench does so where there is Maven")
-	flag.StringVar(&b.module, "module", "", "also RedisBloom, from the `file` redisbloom.so; make bench does so where scripts/servers.sh gets it")
-	flag.StringVar(&doc, "doc", "", "put the tables into the Markdown `file` too, between its marks")
+	flag.StringVar(&b.redisson, "redisson", "", "include Redisson, from the `jar` that Maven builds of integration/redisson; make bench sets it if Maven is installed")
+	flag.StringVar(&b.module, "module", "", "include RedisBloom, from the `file` redisbloom.so; make bench sets it if scripts/servers.sh can fetch the module")
+	flag.StringVar(&doc, "doc", "", "also write the tables into the Markdown `file`, between its marks")
 	flag.StringVar(&pictures, "pictures", "", "draw the charts whose cells are part of the run into the `directory`")
 	flag.Parse()
 
 	if b.set != "" && b.set != "locks" && b.set != "kinds" {
-		return fmt.Errorf("-set %s: it must be locks or kinds", b.set)
+		return fmt.Errorf("-set %s: must be locks or kinds", b.set)
 	}
 	var err error
 	if b.cells, err = regexp.Compile(cells); err != nil {
@@ -116,7 +116,7 @@ func wrong(outcomes []outcome) error {
 	for _, o := range outcomes {
 		for _, name := range o.cell.contenders {
 			if n := o.worst(name, "violations"); n > 0 {
-				return fmt.Errorf("%s, %s: %v times two were inside at once", o.cell.name, name, n)
+				return fmt.Errorf("%s, %s: two holders at once, %v times", o.cell.name, name, n)
 			}
 		}
 	}

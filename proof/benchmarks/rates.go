@@ -282,7 +282,7 @@ var rateCells = []*cell{
 	{
 		name: "rate-keys", title: "Rate limits of 100,000 keys, 64 goroutines, all admitted",
 		contenders: raters, reference: "gcra", processes: 1, more: 2,
-		headlines: []headline{{text: "rate limits of 100,000 keys, 64 goroutines: calls a second", metric: "calls/s"}},
+		headlines: []headline{{text: "rate limits of 100,000 keys, 64 goroutines: calls per second", metric: "calls/s"}},
 		slice:     rates(100_000, 64, 1_000_000, 500*time.Millisecond),
 		columns:   append([]column{rateColumns[0], {"× gcra", "calls/s", true, 2}}, rateColumns[2:]...),
 		aims:      []aim{{what: "calls/s, × the minimal script", metric: "calls/s", over: "gcra", atLeast: 0.9}},
@@ -290,25 +290,25 @@ var rateCells = []*cell{
 	{
 		name: "rate-hot", title: "One key, 512 goroutines, all admitted",
 		contenders: raters, reference: "redis_rate", processes: 1, more: 2,
-		headlines: []headline{{text: "one rate limit, 512 goroutines: calls a second", metric: "calls/s"}},
+		headlines: []headline{{text: "one rate limit, 512 goroutines: calls per second", metric: "calls/s"}},
 		slice:     rates(1, 512, 100_000_000, 500*time.Millisecond),
 		columns:   rateColumns,
 		aims:      []aim{{what: "calls/s, × redis_rate", metric: "calls/s", over: "redis_rate", atLeast: 20}},
 	},
 	{
-		name: "rate-hot-far", title: "The same, 1 ms of round trip",
+		name: "rate-hot-far", title: "The same, round trip 1 ms",
 		contenders: raters, reference: "redis_rate", processes: 1, roundTrip: time.Millisecond,
 		slice:   rates(1, 512, 100_000_000, time.Second),
 		columns: rateColumns,
 		aims:    []aim{{what: "calls/s, × redis_rate", metric: "calls/s", over: "redis_rate", atLeast: 20}},
 	},
 	{
-		name: "rate-refused", title: "One key of 1,000 a second, 64 goroutines, nearly all refused",
+		name: "rate-refused", title: "One key with a limit of 1,000 per second, 64 goroutines, nearly all rejected",
 		contenders: raters, reference: "redis_rate", processes: 1,
 		slice:   rates(1, 64, 1000, 2*time.Second),
 		columns: rateColumns,
 		aims: []aim{
-			{what: "commands a call", metric: "sent/call", atMost: 0.01},
+			{what: "commands per call", metric: "sent/call", atMost: 0.01},
 			{what: "admitted ÷ allowed", metric: "admitted", atMost: 1},
 		},
 	},

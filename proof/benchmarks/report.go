@@ -126,7 +126,7 @@ func report(about string, all []outcome) sections {
 	var short, cells, aims strings.Builder
 	fmt.Fprintf(&short, "| | leasehold | best alternative | | leasehold ÷ alternative |\n|---|---:|---:|---|---:|\n")
 	fmt.Fprintf(&cells, "%s\n", about)
-	fmt.Fprintf(&aims, "| cell | what | aim | measured | |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(&aims, "| cell | metric | target | measured | result |\n|---|---|---|---|---|\n")
 	for _, o := range all {
 		o.short(&short)
 		o.write(&cells)
@@ -135,7 +135,7 @@ func report(about string, all []outcome) sections {
 			said := "missed"
 			switch {
 			case ok:
-				said = "reached"
+				said = "met"
 			case math.IsNaN(v) && o.errs["leasehold"] == nil:
 				continue // not part of this run
 			}
@@ -145,8 +145,8 @@ func report(about string, all []outcome) sections {
 	return sections{"in short": short.String(), "cells": cells.String(), "aims": aims.String()}
 }
 
-// short writes the cell's rows of the summary table: leasehold next to the alternative with the best
-// median.
+// short writes the rows that stand for the cell in the summary table: leasehold next to
+// the peer whose median is best.
 func (o outcome) short(w io.Writer) {
 	for _, h := range o.cell.headlines {
 		rival := ""
@@ -187,10 +187,10 @@ func (o outcome) write(w io.Writer) {
 		}
 		fmt.Fprintln(w, " |")
 		for metric, says := range map[string]string{
-			"violations": "times two were inside at once", "failed": "calls failed", "hung": "goroutines did not return",
+			"violations": "overlaps of two holders", "failed": "calls failed", "hung": "goroutines did not return",
 		} {
 			if n := o.worst(name, metric); n > 0 {
-				notes = append(notes, fmt.Sprintf("%s: %s %s, in the worst repetition.", name, number(n, 0), says))
+				notes = append(notes, fmt.Sprintf("%s: %s %s in the worst repetition.", name, number(n, 0), says))
 			}
 		}
 		if errs := o.errs[name]; errs != nil {

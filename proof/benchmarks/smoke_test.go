@@ -284,18 +284,18 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// The summary table names the alternative with the best median, and the median of the ratios.
+// The summary table names the peer whose median is best, and the ratio of one repetition.
 func TestShort(t *testing.T) {
 	c := &cell{
 		name: "c", contenders: []string{"f1", "leasehold", "redislock", "redsync-rueidis"},
-		headlines: []headline{{text: "locks a second", metric: "locks/s"}, {text: "µs", metric: "p50 us", less: true, digits: 1}},
+		headlines: []headline{{text: "locks per second", metric: "locks/s"}, {text: "µs", metric: "p50 us", less: true, digits: 1}},
 	}
 	o := outcome{cell: c, reps: []map[string]sample{
 		{"f1": {"locks/s": 99, "p50 us": 0.1}, "leasehold": {"locks/s": 40, "p50 us": 3}, "redislock": {"locks/s": 10, "p50 us": 2}, "redsync-rueidis": {"locks/s": 20, "p50 us": 4}},
 	}}
 	var b strings.Builder
 	o.short(&b)
-	want := "| locks a second (`c`) | 40 | 20 | redsync-rueidis | 2.00 |\n| µs (`c`) | 3.0 | 2.0 | redislock | 1.50 |\n"
+	want := "| locks per second (`c`) | 40 | 20 | redsync-rueidis | 2.00 |\n| µs (`c`) | 3.0 | 2.0 | redislock | 1.50 |\n"
 	if b.String() != want {
 		t.Errorf("%s, want\n%s", &b, want)
 	}
@@ -339,7 +339,7 @@ func TestTables(t *testing.T) {
 		}
 		for _, a := range c.aims {
 			if a.over != "" && a.over != best && !slices.Contains(c.contenders, a.over) {
-				t.Errorf("%s: an aim over %s", c.name, a.over)
+				t.Errorf("%s: a target relative to the unknown contender %s", c.name, a.over)
 			}
 		}
 	}
