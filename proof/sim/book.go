@@ -121,26 +121,27 @@ func (b *book) alone(i int, r *record, e *holder) {
 	}
 }
 
-// grows checks that the token is larger than all earlier ones.
+// grows checks that the token is larger than earlier ones.
 func (b *book) grows(i int, r *record, e *holder) {
 	kind, token := b.w.plan.Locks[i].Kind, e.hold.Token()
 	switch {
 	case kind == "semaphore", token == 0:
 	case kind == "rw" && e.reads:
 		if token <= r.token {
-			b.w.wrong("%s: token %d to read, after %d to write", e.who, token, r.token)
+			b.w.wrong("%s: read token %d after write token %d", e.who, token, r.token)
 		}
 		r.read = max(r.read, token)
 	default:
 		if last := max(r.token, r.read); token <= last {
-			b.w.wrong("%s: token %d, after %d", e.who, token, last)
+			b.w.wrong("%s: token %d after token %d", e.who, token, last)
 		}
 		r.token = max(r.token, token)
 	}
 }
 
-// soon checks that the lock was not free for too long while a call waited. A call for several locks
-// already holds some of them while it waits for the others, and the book does not know which.
+// soon checks that the lock was not free for too long while a call waited.
+// A call for several locks has some of them while it waits for the others, and the book does not
+// record that.
 func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
 	most, known := b.w.plan.mostFree()
 	if !known || len(r.inside) > 0 || r.grants == 0 || b.w.plan.takesAll() {

@@ -58,7 +58,7 @@ func (p *Plan) keepsOrder() bool {
 	return late <= lease/4 // plus the heartbeat interval, 5 s, which is a third of the waiter timeout
 }
 
-// inOrder reports callers of a fair lock that were served too early.
+// inOrder checks that no caller of a fair lock was served too early.
 func (b *book) inOrder() {
 	if !b.w.plan.keepsOrder() {
 		return
@@ -70,7 +70,7 @@ func (b *book) inOrder() {
 			continue // a caller of the client that keeps the lock may be served before a notification reaches that client
 		}
 		for _, pair := range outOfOrder(r.turns) {
-			b.w.wrong("out of order: %s, which asked at %v, had %s before %s, which waited since %v",
+			b.w.wrong("out of order: %s, which sent its request at %v, acquired %s before %s, which had waited since %v",
 				pair[0].who, pair[0].asked.Sub(b.w.began), b.w.name(i), pair[1].who, pair[1].queued.Sub(b.w.began))
 		}
 	}

@@ -235,7 +235,7 @@ func (w *world) actors() {
 	select {
 	case <-done:
 	case <-time.After(w.longest()):
-		w.wrong("after %v these still wait: %s", w.longest(), w.book.waiting())
+		w.wrong("after %v, these callers still wait: %s", w.longest(), w.book.waiting())
 		for _, over := range w.over {
 			over()
 		}
@@ -413,7 +413,7 @@ func (w *world) act(actor, n, c int, o Op) {
 	w.trace("%s: unlock: %v", who, err)
 	w.book.left(locks)
 	if err != nil && !lost && len(w.plan.Faults) == 0 {
-		w.wrong("%s: Unlock of what was not lost, where nothing goes wrong: %v", who, err)
+		w.wrong("%s: Unlock of a hold that was not lost, in a plan without faults: %v", who, err)
 	}
 	if err != nil && !errors.Is(err, lock.ErrNotHeld) && !errors.Is(err, lock.ErrUnavailable) && w.alive[c].Err() == nil {
 		w.trace("%s: strange: %v", who, err)
@@ -432,7 +432,7 @@ func (w *world) again(who string, l lock.Locker, h lock.Hold) {
 	w.trace("%s: once more", who)
 	time.Sleep(37 * time.Microsecond)
 	if inner.Err() == nil && h.Err() == nil && inner.Token() != h.Token() {
-		w.wrong("%s: token %d for a reentry, %d before", who, inner.Token(), h.Token())
+		w.wrong("%s: a reentry has token %d, its acquisition has %d", who, inner.Token(), h.Token())
 	}
 	_ = inner.Unlock(context.Background())
 }

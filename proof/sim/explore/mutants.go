@@ -20,26 +20,26 @@ type mutant struct {
 	edits []edit
 }
 
-// edit replaces a text in a source file.
+// edit replaces a text of a source file.
 type edit struct{ file, old, new string }
 
 var mutants = []mutant{
-	{"writers do not see readers with little left of their leases", "rw", []edit{{
+	{"writers ignore readers whose leases expire soon", "rw", []edit{{
 		"luascripts/rw_write_acquire.lua",
 		"  if left == 0 then\n", "  if left < 3000 then\n",
 	}}},
-	{"several at once: a call waits with what it has", "multi", []edit{{
+	{"a multi-lock call keeps its locks while it waits for others", "multi", []edit{{
 		"multilock/multilock.go",
 		"\t\t_ = releaseHolds(ctx, t.m.locks, t.holds)\n", "",
 	}}},
-	{"a lock is kept beside a reader of the process", "linger", []edit{{
+	{"a lock is kept idle although a reader of the process holds it", "linger", []edit{{
 		"internal/lockstate/linger.go",
 		"t.reads || p.inFlight > 0 || p.readersHere()):", "p.inFlight > 0):",
 	}, {
 		"internal/lockstate/linger.go",
 		"!c.canTake(t) || p.readersHere() {", "!c.canTake(t) {",
 	}}},
-	{"a release of what is gone goes on", "plain", []edit{{
+	{"a release continues although the lock is gone", "plain", []edit{{
 		"luascripts/include_release.lua",
 		"HSET', lock, 'leasehold_line', rest) end\n    end\n    return -2\n", "HSET', lock, 'leasehold_line', rest) end\n    end\n    count = '1'\n",
 	}}},
@@ -51,19 +51,19 @@ var mutants = []mutant{
 		"internal/session/reconcile.go",
 		"\ts.reconcilers.of(s, t).add(t, broken)\n", "",
 	}}},
-	{"an unknown outcome is reconciled once", "plain", []edit{{
+	{"an unknown outcome is reconciled only once", "plain", []edit{{
 		"internal/session/reconcile.go",
 		"case err == nil && (!d.broken || d.again > lives):", "case err == nil:",
 	}}},
-	{"a lease counts from the answer to the question", "plain", []edit{{
+	{"a lease counts from the reply to the request", "plain", []edit{{
 		"internal/session/ask.go",
 		"s.dog.WatchIn(&t.own, t, q.sent, lease,", "s.dog.WatchIn(&t.own, t, a.now, lease,",
 	}}},
-	{"a lease counts from the answer to a renewal", "plain", []edit{{
+	{"a lease counts from the reply to the renewal", "plain", []edit{{
 		"watchdog/lane.go",
 		"l.extendLocked(b.sent, w.lease)", "l.extendLocked(n, w.lease)",
 	}}},
-	{"the message of a release is a grant, and the process does not ask", "plain", []edit{{
+	{"a process takes the notification of a release as a grant, without a request", "plain", []edit{{
 		"luascripts/include_release.lua", // the message has the token
 		"client(chosen), '0')", "client(chosen), string.format('%.0f', time_reply[1] * 1000000 + time_reply[2]))",
 	}, {
@@ -95,22 +95,22 @@ var mutants = []mutant{
 
 // OnHandOff `,
 	}}},
-	{"a grant is the client's, whatever the number of the question", "plain", []edit{{
+	{"a grant counts for the client, not for the owner string of the request", "plain", []edit{{
 		"luascripts/include_acquire.lua",
 		"  if holder == owner then\n", "  if client(holder) == client(owner) then\n",
 	}}},
-	{"a fair lock goes to the caller that asks", "fair", []edit{{
+	{"a fair lock goes to whoever requests it", "fair", []edit{{
 		"luascripts/fair_acquire.lua",
 		"if not holder and (not first or first == owner) then", "if not holder then",
 	}}},
-	{"a fair lock goes to a waiter of the same client, if there is one", "fair", []edit{{
+	{"a fair lock goes to a waiter of the releasing client, if there is one", "fair", []edit{{
 		"luascripts/fair_release.lua",
 		"if count and first == next_owner then", "if count and next_owner ~= '' then",
 	}}},
 }
 
-// overlay writes the changed versions of the files that m edits to dir, and returns the name of the
-// file for go build -overlay. root is the directory of the library.
+// overlay writes the files that m changes to dir, and returns the name of the file for go build
+// -overlay. root is the directory of the library.
 func (m mutant) overlay(dir, root string) (string, error) {
 	texts := make(map[string]string)
 	for _, e := range m.edits {
@@ -122,7 +122,7 @@ func (m mutant) overlay(dir, root string) (string, error) {
 			texts[e.file] = string(text)
 		}
 		if n := strings.Count(texts[e.file], e.old); n != 1 {
-			return "", fmt.Errorf("%s: %q stands in %s %d times, want once", m.name, e.old, e.file, n)
+			return "", fmt.Errorf("%s: %q occurs %[4]d times in %[3]s, want once", m.name, e.old, e.file, n)
 		}
 		texts[e.file] = strings.Replace(texts[e.file], e.old, e.new, 1)
 	}
@@ -148,10 +148,10 @@ func library(ctx context.Context) (string, error) {
 	return string(bytes.TrimSpace(out)), err
 }
 
-// tableHead is the head of the table that catch prints.
+// tableHead is the header of the table that catch prints.
 const tableHead = "| Mutant | Kind | Seed | Violation |\n|---|---|---|---|\n"
 
-// catch plays each mutant whose name matches, from seed 1 until a plan fails, and prints a table.
+// catch plays each mutant whose name matches, from seed 1 until a rule is violated, and prints a table.
 func (o options) catch(ctx context.Context, out io.Writer) (code int, err error) {
 	names, err := regexp.Compile(o.mutants)
 	if err != nil {
@@ -178,7 +178,7 @@ func (o options) catch(ctx context.Context, out io.Writer) (code int, err error)
 	return code, nil
 }
 
-// take builds the library with m applied, and plays it.
+// take builds the library with the edits of m, and plays it.
 func (o options) take(ctx context.Context, m mutant, root string) (row string, caught bool, err error) {
 	dir, err := os.MkdirTemp("", "leasehold-sim-")
 	if err != nil {
@@ -196,7 +196,7 @@ func (o options) take(ctx context.Context, m mutant, root string) (row string, c
 	return o.row(ctx, m, p)
 }
 
-// row plays m until a plan fails, and returns its row of the table.
+// row plays m until a rule is violated, and returns its row of the table.
 func (o options) row(ctx context.Context, m mutant, p player) (row string, caught bool, err error) {
 	o.from, o.twice, o.kinds = 1, 0, m.kind
 	var said bytes.Buffer
