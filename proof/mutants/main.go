@@ -1,30 +1,29 @@
-// Command mutants is a mutation testing tool: it changes the code in one place at a time and reports the changes that
-// no test detects.
+// Command mutants changes the code in one place at a time and reports which changes no test detects.
 //
 //	go run ./proof/mutants                            all scripts, and the engine
-//	go run ./proof/mutants -since main                only lines that differ from main
-//	go run ./proof/mutants luascripts internal/lockstate  some directories or files
-//	go run ./proof/mutants -list luascripts           list the mutations without running tests
+//	go run ./proof/mutants -since main                lines that differ from main
+//	go run ./proof/mutants luascripts internal/lockstate  these directories or files
+//	go run ./proof/mutants -list luascripts           list the mutations; run no test
 //
 // The mutations come from the syntax tree. The operators are:
 //
 //	never    a condition is false
-//	always   a condition is true; loops are left alone
+//	always   a condition is true; loops are not mutated
 //	operand  one side of "and" or "or", or one argument of min or max, is removed
 //	border   a comparison has the opposite result when both sides are equal
-//	removed  a statement is not executed: a call or an assignment; in Go, not an assignment to a variable
+//	removed  a call or an assignment is not executed; in Go, assignments to variables are not mutated
 //
-// No file is changed. A test binary contains all mutations of the Go code, and reads mutated scripts from files, so it is
-// built only once. The tests of the mutated package run first, then those of the internal packages that import it, and
-// with -all those of other packages. Only tests in which the mutation makes a difference run, until one fails. A failure
-// counts only if it repeats when the test runs alone, because a busy machine can make tests fail, too.
+// No file is changed. A test binary contains all mutations of the Go code, and reads a mutated script from a file, so
+// it is built once. The tests of the mutated package run first, then the tests of the internal packages that import it,
+// and with -all the tests of all packages that import it. Only tests in which the mutation makes a difference run, until
+// one fails. A failed test counts only if it fails again when it runs alone, because a busy machine can fail a test too.
 //
-// If no test can detect a mutation, a note on its line, or on a line of its own above, says why:
+// If no test can detect a mutation, a note on its line, or on a separate line before it, gives the reason:
 //
 //	if wake { // mutant: always, operand 2: another wake-up does no harm
 //
-// Mutations that change only speed, or the text of an error or a log message, need no test either: "speed" or "text"
-// is reason enough.
+// Mutations that change only speed, or the text of an error or a log message, need no test either: their reason is
+// "speed" or "text".
 package main
 
 import (
@@ -54,15 +53,15 @@ var engine = []string{
 func main() {
 	var o options
 	flag.StringVar(&o.since, "since", "", "only lines that differ from this `commit`")
-	flag.StringVar(&o.match, "match", "", "only mutations whose place and operator match this `expression`, as in 'rw_.*never'")
-	flag.BoolVar(&o.list, "list", false, "run nothing; print the mutations")
-	flag.BoolVar(&o.equivalent, "equivalent", false, "also run those with a reason; a test that notices one refutes the reason")
-	flag.BoolVar(&o.own, "own", false, "only the tests of the mutated package, and not those of packages that import it")
-	flag.BoolVar(&o.all, "all", false, "the tests of all packages that import the mutated one, not only of those below internal")
-	flag.DurationVar(&o.budget, "budget", 0, "how `long` the run may take; it reports what is left (default no limit)")
-	flag.IntVar(&o.workers, "workers", 2, "how `many` tests run at a time")
-	flag.StringVar(&o.strict, "strict", ".", "the exit code is 1 if a mutation survives whose file matches this `expression`")
-	flag.StringVar(&o.cache, "cache", defaultCache(), "the `directory` that remembers which test reaches what")
+	flag.StringVar(&o.match, "match", "", "only mutations whose position and operator match this `expression`, such as 'rw_.*never'")
+	flag.BoolVar(&o.list, "list", false, "list the mutations and run no test")
+	flag.BoolVar(&o.equivalent, "equivalent", false, "also run mutations with a reason; a test that detects one refutes the reason")
+	flag.BoolVar(&o.own, "own", false, "only run the tests of the mutated package, not of packages that import it")
+	flag.BoolVar(&o.all, "all", false, "also run the tests of packages outside internal that import the mutated one")
+	flag.DurationVar(&o.budget, "budget", 0, "maximum `duration` of the run; it reports the mutations that were not run (default no limit)")
+	flag.IntVar(&o.workers, "workers", 2, "`number` of tests that run at a time")
+	flag.StringVar(&o.strict, "strict", ".", "exit with code 1 if a mutation survives in a file that matches this `expression`")
+	flag.StringVar(&o.cache, "cache", defaultCache(), "the `directory` that stores which test reaches which mutation")
 	flag.Parse()
 	o.args = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -207,7 +206,7 @@ func report(sites []site, results map[int]result, strict *regexp.Regexp) (failed
 			continue
 		}
 		if s.reason != "" && r.what == "killed" {
-			fmt.Printf("refuted: %s: %s notices it, but the note says: %s\n", s, r.test, s.reason)
+			fmt.Printf("refuted: %s: %s detects it, but the note says: %s\n", s, r.test, s.reason)
 			failed = true
 		} else if s.reason != "" && r.what == "survived" {
 			r.what = "equivalent"
@@ -258,7 +257,7 @@ func load(args []string) (*program, error) {
 		arg = filepath.Clean(arg)
 		info, err := os.Stat(arg)
 		if err != nil {
-			return nil, fmt.Errorf("%w; run it at the root of the repository", err)
+			return nil, fmt.Errorf("%w; run it in the root of the repository", err)
 		}
 		files := []string{arg}
 		if info.IsDir() {

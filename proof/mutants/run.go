@@ -224,7 +224,7 @@ func (r *runner) lay() error {
 				return err
 			}
 			if text := texts["luascripts/script.go"]; !strings.Contains(text, "mutantRead(") || strings.Count(text, "mutantCalled(") != 2 {
-				return errors.New("luascripts/script.go no longer reads or calls scripts in the way that is known here")
+				return errors.New("luascripts/script.go reads or calls scripts in an unexpected way")
 			}
 		}
 	}
@@ -365,7 +365,7 @@ func (r *runner) measure(ctx context.Context, b *binary, name string) *test {
 	}
 	readSeen(seen, t.Seen)
 	if t.Fails {
-		fmt.Fprintf(os.Stderr, "%s: %s fails without a mutation, and is left out\n", b.pkg, name)
+		fmt.Fprintf(os.Stderr, "%s: %s fails without a mutation and is skipped\n", b.pkg, name)
 	}
 	return t
 }
