@@ -1,6 +1,6 @@
-// Package sim simulates histories of the whole client library against an in-memory server, in virtual time,
-// over a network with injected faults. A plan describes a history; a seed determines a plan.
+// Package sim simulates the whole client library with an in-memory server, virtual time and a network
+// with faults. A plan describes a history; a seed determines a plan.
 //
-// Command explore runs many seeds, and shrinks failing plans. README.md says what is checked, and what is left
-// out.
+// Command explore plays many seeds, and shrinks plans that violate a rule. README.md lists the rules, and what is
+// not simulated.
 package sim

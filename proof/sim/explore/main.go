@@ -1,14 +1,14 @@
-// Command explore simulates histories of the client library, one per seed, and shrinks failing ones.
+// Command explore plays histories of the client library, one per seed, and shrinks those that violate a rule.
 //
 //	go run ./explore -seeds 10000
 //	go run ./explore -kind plain -seed 4711 -history
 //	go run ./explore -mutants .
 //
-// The library, the in-memory server and the network are one program. Seeds first run in that program as it is, which is
-// fast, but a failure may not repeat: goroutines that become runnable at the same instant run in any order. Therefore
-// the program is also built as WebAssembly, which has no threads, and gets its clocks and random numbers from here.
-// There, a plan always replays exactly, down to the last instruction. Failing plans are replayed there, in several
-// orders until they fail again, and then shrunk.
+// The library, the in-memory server and the network are one program. Seeds are first played by the native
+// program, which is fast but not deterministic: goroutines that are runnable at the same instant run in any order.
+// The program is therefore also built as WebAssembly, which has no threads, and gets its clocks and its random
+// numbers from this command. There a plan always plays the same history, to the last instruction. A plan that
+// violated a rule is played there in several orders until it violates a rule again, and is then shrunk.
 package main
 
 import (
@@ -37,19 +37,19 @@ import (
 
 func main() {
 	var o options
-	flag.Uint64Var(&o.seeds, "seeds", 2000, "how many `seeds` to play, of all kinds in turn")
-	flag.Uint64Var(&o.from, "from", uint64(time.Now().Unix())*1000, "the first `seed`; that of today if not given")
-	flag.StringVar(&o.kinds, "kind", strings.Join(sim.Kinds, ","), "`kinds` of locks; "+sim.Crowd+" is one more")
+	flag.Uint64Var(&o.seeds, "seeds", 2000, "`number` of seeds to play, of all kinds in turn")
+	flag.Uint64Var(&o.from, "from", uint64(time.Now().Unix())*1000, "the first `seed` (default derived from the time)")
+	flag.StringVar(&o.kinds, "kind", strings.Join(sim.Kinds, ","), "`kinds` of plans, separated by commas; "+sim.Crowd+" is another")
 	flag.Uint64Var(&o.one, "seed", 0, "play one `seed` of one kind")
 	flag.StringVar(&o.plan, "plan", "", "play the plan in this `file`")
-	flag.BoolVar(&o.history, "history", false, "print what happened")
-	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "how `many` at a time")
-	flag.Uint64Var(&o.twice, "twice", 20, "play one of `so many` batches twice, and compare; 0 is none")
-	flag.BoolVar(&o.exact, "exact", false, "play all seeds in the program that replays exactly, which takes ten times as long")
-	flag.Uint64Var(&o.batch, "batch", 20, "how `many` seeds one program plays: to start one takes as long as to play three")
-	flag.StringVar(&o.overlay, "overlay", "", "the `file` of go build -overlay: a mutant")
-	flag.StringVar(&o.mutants, "mutants", "", "play each mutant whose name matches this `expression`, from seed 1 on, until one goes wrong")
-	flag.BoolVar(&o.shrink, "shrink", true, "look for the smallest plan that goes wrong as well")
+	flag.BoolVar(&o.history, "history", false, "print the history")
+	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "`number` of programs that run at a time")
+	flag.Uint64Var(&o.twice, "twice", 20, "play one of `n` batches twice and compare; 0 for none")
+	flag.BoolVar(&o.exact, "exact", false, "play all seeds in WebAssembly, which replays exactly and takes ten times as long")
+	flag.Uint64Var(&o.batch, "batch", 20, "`number` of seeds per program; starting a program takes as long as playing three seeds")
+	flag.StringVar(&o.overlay, "overlay", "", "a `file` for go build -overlay, to play a mutant")
+	flag.StringVar(&o.mutants, "mutants", "", "play each mutant whose name matches this `expression`, from seed 1 until a rule is violated")
+	flag.BoolVar(&o.shrink, "shrink", true, "shrink a plan that violates a rule")
 	flag.Parse()
 	os.Exit(o.run(context.Background(), os.Stdout))
 }
@@ -61,7 +61,7 @@ type options struct {
 	workers                        int
 }
 
-// run runs the selected mode, and returns the exit code: 1 for a violation, 2 if there is no result.
+// run returns the exit code: 1 if a rule was violated, 2 if the program failed.
 func (o options) run(ctx context.Context, out io.Writer) int {
 	dir, err := os.MkdirTemp("", "leasehold-sim-")
 	if err != nil {
@@ -134,7 +134,7 @@ func (o options) tell(ctx context.Context, out io.Writer, p player, plan sim.Pla
 	for _, line := range r.History {
 		fmt.Fprintln(out, line)
 	}
-	fmt.Fprintf(out, "%v, %d of them passed on inside a client, %d holds lost, %d faults in %v; trace %s\n", r.Grants, r.Passed, r.Losses, r.Faults, r.Lasted, r.Trace)
+	fmt.Fprintf(out, "%v, %d of them handed off inside a client, %d holds lost, %d faults in %v; trace %s\n", r.Grants, r.Passed, r.Losses, r.Faults, r.Lasted, r.Trace)
 	for _, what := range r.Wrong {
 		fmt.Fprintln(out, "WRONG:", what)
 	}
@@ -198,7 +198,7 @@ func (o options) explore(ctx context.Context, out io.Writer, p player, kinds []s
 	}
 	workers.Wait()
 	took := time.Since(began)
-	fmt.Fprintf(out, "%d histories in %v (%.0f a minute): %v, %d of them passed on inside a client, %d holds lost, %d faults; %d plans were played twice, and %d of them went the same way\n",
+	fmt.Fprintf(out, "%d histories in %v (%.0f per minute): %v, %d of them handed off inside a client, %d holds lost, %d faults; %d plans were played twice, %d of them with the same trace\n",
 		played, took.Round(time.Second/10), float64(played)/took.Minutes(), all.Grants, all.Passed, all.Losses, all.Faults, again, again-differ)
 	switch {
 	case failed != nil, o.exact && differ > 0:
@@ -214,7 +214,7 @@ const orders = 50
 
 // say prints the violations.
 func (o options) say(out io.Writer, f found) {
-	fmt.Fprintf(out, "seed %d of %s went wrong, the %dth that was played:\n", f.plan.Seed, f.kind, f.n+1)
+	fmt.Fprintf(out, "seed %d of %s violates a rule (number %d of the run):\n", f.plan.Seed, f.kind, f.n+1)
 	for _, what := range f.result.Wrong {
 		fmt.Fprintln(out, "WRONG:", what)
 	}
@@ -232,11 +232,11 @@ func (o options) explain(ctx context.Context, out io.Writer, p player, f found) 
 		}
 	}
 	if !fails(plan) {
-		fmt.Fprintf(out, "it did not go wrong again in %d orders that replay exactly\n", orders)
+		fmt.Fprintf(out, "the violation did not recur in %d orders that replay exactly\n", orders)
 		return
 	}
 	plan, played := sim.Shrink(plan, fails)
-	fmt.Fprintf(out, "the smallest of %d plans that were tried:\n", played)
+	fmt.Fprintf(out, "the smallest of %d plans tried:\n", played)
 	r, err := p(ctx, true, plan)
 	if err != nil {
 		fmt.Fprintln(out, err)
@@ -253,7 +253,7 @@ func (o options) explain(ctx context.Context, out io.Writer, p player, f found) 
 	fmt.Fprintln(out, "to play it again, exactly: put the plan into a file, and go run ./explore -history -plan FILE")
 }
 
-// found is a failing plan.
+// found is a plan that violates a rule.
 type found struct {
 	plan   sim.Plan
 	kind   string
@@ -261,12 +261,12 @@ type found struct {
 	result sim.Result
 }
 
-// alike reports whether both results have the same type of violation.
+// alike reports whether a and b violate the same rule.
 func alike(a, b sim.Result) bool {
 	return len(b.Wrong) > 0 && mistake(a.Wrong[0]) == mistake(b.Wrong[0])
 }
 
-// mistake returns the type of a violation.
+// mistake returns the kind of a violation.
 func mistake(wrong string) string {
 	for _, kind := range []string{"left in Redis", "still wait", "token", "out of order", " hold ", "was free for", "the program ended"} {
 		if strings.Contains(wrong, kind) {
@@ -279,7 +279,7 @@ func mistake(wrong string) string {
 // player plays plans, one after the other, in a new process.
 type player func(ctx context.Context, history bool, plans ...sim.Plan) ([]sim.Result, error)
 
-// build builds the program, with some of its files replaced by the overlay.
+// build builds the program, with the files replaced by overlay.
 func build(ctx context.Context, file, overlay string, env ...string) error {
 	args := []string{"test", "-c", "-vet=off", "-o", file, "-ldflags=-s -w"}
 	if overlay != "" {
