@@ -126,7 +126,7 @@ var table = []row{
 	{18, "the server's clock is changed by up to a minute", "with a token counter tokens never decrease; forward: leases expire early, and owners are notified; backward: nothing is granted twice", nil,
 		chaosOf([]string{"clock"}, "standalone rough")},
 	{19, "a minority of a quorum's servers is down; servers restart without data", "at least 99 of 100 attempts succeed; no two owners",
-		[]command{tests("integration", "LEASEHOLD_ROUNDS=2000", "^TestQuorum_(minorityFails|restarts)$", `\d+ attempts, .*|acquired .*`, `acquired (\d+) times`)},
+		[]command{tests("integration", "LEASEHOLD_ROUNDS=2000", "^TestQuorum_(minorityFails|restarts)$", `\d+ attempts, .*|acquired \d+ times.*`, `acquired (\d+) times`)},
 		chaosOf([]string{"restart empty", "freeze", "clock"}, "quorum")},
 	{20, "a third of 1,000 fair waiters die or give up", "no waiter is overtaken; all deaths together cost one waiter timeout",
 		[]command{tests("integration", "", "^TestFairOrder(_deathsDoNotAddUp)?$", `\d+ waiters, .*|\d+ dead .*`, "")},
