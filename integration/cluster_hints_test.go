@@ -178,7 +178,7 @@ func TestCluster_notifications(t *testing.T) {
 			step.happens()
 			until(t, listening)
 			took := crowd.pass(t)
-			t.Logf("%s: %d waiters went on %v after the release, in the mean", step.when, len(oddNames), took/time.Duration(len(oddNames)))
+			t.Logf("%s: %d waiters acquired the lock %v after the release on average", step.when, len(oddNames), took/time.Duration(len(oddNames)))
 			received += took
 		}
 		until(t, func() bool { // no waiter, no subscription
@@ -189,8 +189,8 @@ func TestCluster_notifications(t *testing.T) {
 			}
 			return true
 		})
-		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps as above
-		t.Logf("%d waiters that cannot hear: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
+		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps
+		t.Logf("%d waiters without notifications: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
 		if received*2 > notReceived {
 			t.Errorf("waiters with messages waited for %v, and others for %v: the messages have no effect", received, notReceived)
 		}

@@ -96,7 +96,7 @@ func testCrashHolder(t *testing.T, k kind) {
 		t.Errorf("the waiters acquired it %v after the holder was killed; want at most %v", got, longest+poll)
 	}
 	noKeys(t, server)
-	t.Logf("%d holders killed: the next one had the lock %v later in the middle and %v at the most; counted from the end of the lease %v and %v",
+	t.Logf("%d holders killed: the next holder acquired the lock after: median %v, max %v; after the end of the lease: median %v, max %v",
 		len(after), median(after), slices.Max(after), median(late), slices.Max(late))
 }
 
@@ -198,7 +198,7 @@ func testCrashWaiter(t *testing.T, k kind) {
 	if len(behind) > 0 && median(behind) > dog+stay+poll {
 		t.Errorf("killed at the moment of the unlock: the other waiter acquired the lock after %v, want %v", median(behind), dog+stay+poll)
 	}
-	t.Logf("%d waiters killed: the other one had the lock %v after the unlock in the middle and %v at the most; %d times of those at the moment of the unlock it had to wait for the killed one",
+	t.Logf("%d waiters killed: the other waiter acquired the lock after the unlock: median %v, max %v; of those killed at the unlock, it had to wait for %d",
 		len(took), median(took), slices.Max(took), len(behind))
 }
 

@@ -325,7 +325,7 @@ func TestFairQueue_writesRejected(t *testing.T) {
 	cancel()
 	gaveUp(first, context.Canceled)
 	if canceled := time.Since(paused); canceled > pause {
-		t.Logf("the waiters gave up after %v, when the pause of %v was over: this run says nothing", canceled, pause)
+		t.Logf("the waiters gave up after %v, when the pause of %v had ended: this run shows nothing", canceled, pause)
 	}
 	s.unlock(h) // 4: it is a write as well, so it waits for the end of the pause
 	end := time.Now()

@@ -345,7 +345,7 @@ func TestHandover_forcedAtAnyTime(t *testing.T) {
 	}
 	history := visits(t, s.journal)
 	exclusive(t, history, forced...)
-	t.Logf("taken by force %d times, %d were told of a loss, %d were let in", len(forced), lost, len(history))
+	t.Logf("force-unlocked %d times, %d holders were notified of a loss, %d calls acquired the lock", len(forced), lost, len(history))
 	s.end(all...)
 }
 

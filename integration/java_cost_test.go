@@ -130,7 +130,7 @@ func TestJavaBloom_cost(t *testing.T) {
 		},
 	} {
 		theirs, ours := measure(both[0]), measure(both[1])
-		t.Logf("%s: Redisson's calls cost the server %v an element (%v of it in commands), ours %v (%v): %.1f × (%.1f ×)",
+		t.Logf("%s: server time per element: Redisson %v (%v of it in commands), leasehold %v (%v): %.1f × (%.1f ×)",
 			what, theirs.cpu, theirs.commands, ours.cpu, ours.commands, float64(theirs.cpu)/float64(ours.cpu), float64(theirs.commands)/float64(ours.commands))
 	}
 }

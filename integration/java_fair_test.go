@@ -215,7 +215,7 @@ func TestJavaFair_mixedQueue(t *testing.T) {
 		}
 		first.unlock()
 		s.empty()
-		t.Logf("%v were served in the order in which they came, and %d gave up; from unlock to lock: %s", served, quits, spread(waits))
+		t.Logf("%v were served in the order of arrival, and %d gave up; from unlock to lock: %s", served, quits, spread(waits))
 	})
 }
 
@@ -350,7 +350,7 @@ func TestJavaFair_deadWaiter(t *testing.T) {
 			if late < -5*time.Millisecond || late > poll+10*time.Second {
 				t.Errorf("%s behind a dead one acquired the lock %v after its deadline, want about zero", w.who, late)
 			}
-			t.Logf("%s behind a dead one, which counted as alive for %v: served %v after that, by %d scripts", w.who, state.Waiters[0].WaiterTimeout, late, calls)
+			t.Logf("%s behind a dead waiter with a remaining waiter timeout of %v: served %v after its deadline, with %d scripts", w.who, state.Waiters[0].WaiterTimeout, late, calls)
 		}
 		t.Run("of Java", func(t *testing.T) {
 			s := newJavaSceneWith(t, at, dog)

@@ -139,7 +139,7 @@ func TestJavaLatch(t *testing.T) {
 						if err := soon(t, ours); err != nil {
 							t.Error(err)
 						}
-						t.Logf("Go was woken after %v", time.Since(start))
+						t.Logf("Go was notified after %v", time.Since(start))
 						opened(t, theirs)
 						left(0)
 						opened(t, java.awaits(t))

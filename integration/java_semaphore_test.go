@@ -117,7 +117,7 @@ func TestJavaSemaphore(t *testing.T) {
 					t.Fatal("Java could not release its permit")
 				}
 				h := w(t)
-				t.Logf("woken by Java after %v", time.Since(start))
+				t.Logf("notified by Java after %v", time.Since(start))
 
 				// Java waits for us: neither the subscription nor our notification may break its wait.
 				answer := java.begins(t, time.Hour)
@@ -127,7 +127,7 @@ func TestJavaSemaphore(t *testing.T) {
 					t.Fatal(err)
 				}
 				got := ids(t, answer)
-				t.Logf("Java was woken after %v", time.Since(start))
+				t.Logf("Java was notified after %v", time.Since(start))
 				if len(got) != 1 || !java.releases(t, got[0]) {
 					t.Fatalf("Java has %q", got)
 				}

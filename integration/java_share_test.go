@@ -64,7 +64,7 @@ func TestJava_share(t *testing.T) {
 				if h.sections != total {
 					t.Errorf("%d were inside, want %d", h.sections, total)
 				}
-				t.Logf("%d sections, the first %d turns of each in %v; the longest turns were %v", total, least, took, h.longest)
+				t.Logf("%d sections, the first %d turns of each side in %v; the longest turns were %v", total, least, took, h.longest)
 				do(t, s.rdb, "DEL", shareHistory)
 				s.empty()
 			})

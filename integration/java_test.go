@@ -446,7 +446,7 @@ func TestJava_wakes(t *testing.T) {
 			toGo = append(toGo, slow...)
 		}
 		s.empty()
-		t.Logf("%d unlocks in Go: Java had the lock %s; %d unlocks in Java: Go had it %s", len(toJava), spread(toJava), len(toGo), spread(toGo))
+		t.Logf("%d unlocks in Go: Java acquired the lock after %s; %d unlocks in Java: Go acquired it after %s", len(toJava), spread(toJava), len(toGo), spread(toGo))
 	}
 	eachJavaSite(t, wakes)
 	t.Run("cluster, plain Pub/Sub", func(t *testing.T) { wakes(t, aCluster(t, client.PubSubPlain)) })
@@ -513,7 +513,7 @@ func TestJava_watchdogs(t *testing.T) {
 		}
 		s.unlock(holds...)
 		s.empty()
-		t.Logf("with a watchdog timeout of %v on both sides, no lease had less than %v left", dog, least)
+		t.Logf("with a watchdog timeout of %v on both sides, at least %v of each lease remained", dog, least)
 	})
 }
 
@@ -560,7 +560,7 @@ func TestJava_killed(t *testing.T) {
 			s.unlock(w.hold)
 		}
 		s.empty() // 4
-		t.Logf("Go had the locks of a dead Java process %v after the ends of their leases", after)
+		t.Logf("Go acquired the locks of a dead Java process %v after their leases expired", after)
 	})
 }
 
@@ -611,7 +611,7 @@ func TestJava_weAreKilled(t *testing.T) {
 			s.java.lock("waits for "+string(k), k.rival(), string(k)).unlock(t)
 		}
 		s.empty() // 4
-		t.Logf("Java had the locks of a dead Go process %v after the ends of their leases", after)
+		t.Logf("Java acquired the locks of a dead Go process %v after their leases expired", after)
 	})
 }
 

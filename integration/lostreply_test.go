@@ -243,8 +243,8 @@ func TestLostReply_queue(t *testing.T) {
 	if !slices.IsSorted(tokens) {
 		t.Errorf("the order of the tokens is %v", tokens)
 	}
-	t.Logf("%d waiters, %d of them gave up; %d replies were lost", 2*n, n, lost.Load())
-	// Their commands continue for a while, because their connections break repeatedly.
+	t.Logf("%d waiters, %d of which gave up; %d replies were lost", 2*n, n, lost.Load())
+	// Their commands continue for a while, because their connection breaks repeatedly.
 	until(t, func() bool { return dbsize(t, rdb) == 0 })
 }
 

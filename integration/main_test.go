@@ -66,7 +66,7 @@ func failures(t *testing.T) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("what it left behind: %s", dir)
+	t.Logf("left behind: %s", dir)
 	return dir
 }
 

@@ -116,7 +116,7 @@ func TestMany(t *testing.T) {
 		t.Error(err)
 	}
 	noKeys(t, server)
-	t.Logf("%d locks taken in %v; held for %v by %d goroutines at the most (%d with %d locks); renewed by %.0f EVALSHA a second, %.0f locks each; given back in %v",
+	t.Logf("%d locks acquired in %v; held for %v by at most %d goroutines (%d with %d locks); renewed by %.0f EVALSHA per second, %.0f locks each; released in %v",
 		n, taken.Round(time.Millisecond), took.Round(time.Millisecond), peak, base, few,
 		float64(commands)/took.Seconds(), float64(n)*took.Seconds()/(dog/3).Seconds()/float64(commands), time.Since(began).Round(time.Millisecond))
 }

@@ -144,7 +144,7 @@ func TestMultiLock(t *testing.T) {
 			for _, server := range servers {
 				noKeys(t, server) // 3
 			}
-			t.Logf("in %v taken %d times, %.1f locks each; %d refused, %d given up; the longest wait was %v",
+			t.Logf("in %v acquired %d times, %.1f locks each; %d attempts rejected, %d waits canceled; the longest wait was %v",
 				end, taken.Load(), float64(locks.Load())/float64(taken.Load()), refused.Load(), cancelled.Load(), time.Duration(worst.Load()))
 			if !mixed() {
 				t.Error("the mix lacks something that it should have")

@@ -69,7 +69,7 @@ func TestNeighbour(t *testing.T) {
 				default:
 				}
 			}
-			t.Logf("figure: %s: %d messages in %v to %d channels of a process that waits for %d locks: it used %.0f %% of a processor, asked %.0f times a second, and its memory went from %d to %d MB, %d MB at the most",
+			t.Logf("figure: %s: %d messages in %v to %d channels of a process that waits for %d locks: it used %.0f %% of a processor, sent %.0f requests per second, and its memory grew from %d to %d MB, with a maximum of %d MB",
 				flood.name, sent, took, len(channels), len(kinds), 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), float64(queries)/took.Seconds(), before.rss>>20, after.rss>>20, after.peak>>20)
 			if polls := int64(took.Seconds()+1) * 2 * int64(len(kinds)); queries > int64(sent)+polls {
 				t.Errorf("%d requests after %d messages, want at most one for each", queries, sent)

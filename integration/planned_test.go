@@ -96,7 +96,7 @@ func planned(t *testing.T, rounds int, forgets bool, connect func() rueidis.Clie
 		load.goesOn(t)
 	}
 	load.stop()
-	t.Logf("%d planned failovers: %d locks kept, %d lost; load: locked %s times, %d lost, %d releases unconfirmed, %d times with two owners",
+	t.Logf("%d planned failovers: %d locks kept, %d lost; load: acquired %s; %d lost, %d releases unconfirmed, %d times two owners",
 		rounds, kept, lost, counts(load.locked), load.lost.Load(), load.unconfirmed.Load(), load.overlaps.Load())
 	if kept == 0 {
 		t.Error("no lock was kept")

@@ -66,7 +66,7 @@ func TestPreference(t *testing.T) {
 			t.Errorf("%d readers left until the writer was in, and there were %d", most, chains)
 		}
 		s.stop(t)
-		t.Logf("%d times, %d readers left while the writer waited in the middle, and %d at the most; the readers were held back %d times", len(left), left[len(left)/2], left[len(left)-1], s.gaps)
+		t.Logf("%d waits of the writer; readers that left during a wait: median %d, max %d; readers were held back %d times", len(left), left[len(left)/2], left[len(left)-1], s.gaps)
 	})
 	for _, test := range []struct {
 		name            string

@@ -205,7 +205,7 @@ func TestQuorum_restarts(t *testing.T) {
 			if other != mine && mine.Err() == nil && other.Err() == nil && mine.Err() == nil {
 				twice++
 				if twice == 1 {
-					t.Logf("users %d and %d hold it at once", held[mine], by)
+					t.Logf("users %d and %d hold the lock at once", held[mine], by)
 				}
 			}
 		}
@@ -403,7 +403,7 @@ func TestQuorum_tokens(t *testing.T) {
 			t.Logf("unlock: %v", err)
 		}
 	}
-	t.Logf("%d tokens, each larger than the one before", grown)
+	t.Logf("%d tokens, each larger than the previous one", grown)
 }
 
 // The clock of one server is moved by a minute, forward and back, while a user holds the lock. When it moves forward,

@@ -73,7 +73,7 @@ func TestRateLimit_neverMore(t *testing.T) {
 		}
 	}
 	sum := unitsOf(log)
-	t.Logf("%d units in %v by %d processes, of which %d were killed: at most %.3f of what is allowed in any window, %.3f in all",
+	t.Logf("%d permits in %v by %d processes, of which %d were killed: at most %.3f of the limit in any window, %.3f in total",
 		sum, time.Duration(ended-began), processes+kills, kills, worst, float64(sum)/allowedIn(ended-began))
 	if worst < 0.5 {
 		t.Errorf("at most %.3f of the limit was admitted in a window: the test shows little", worst)

@@ -239,7 +239,7 @@ func TestRenewal_writtenAfterTheRelease(t *testing.T) {
 	if late == 0 {
 		t.Errorf("no renewal of %d locks was written after their Unlock", len(taken))
 	}
-	t.Logf("%d of %d locks were given back before the renewal that names %d of them was written", len(taken), locks, late)
+	t.Logf("%d of %d locks were released before the renewal that names %d of them was written", len(taken), locks, late)
 	for name, h := range taken {
 		if left, err := do(t, rdb, "PTTL", name).AsInt64(); err != nil || left < time.Minute.Milliseconds() {
 			t.Errorf("the next hold of %q has a lease of %d ms left, %v; want nearly an hour", name, left, err)

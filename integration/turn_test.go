@@ -96,6 +96,6 @@ func testReaderBatches(t *testing.T, one bool) {
 	if most := all[len(all)*9/10]; most > bound { // 3
 		t.Errorf("one time in ten, at least %d writers entered before a waiting reader; want at most %d", most, bound)
 	}
-	t.Logf("%d times a reader waited for %d writers in the middle, in nine of ten times at most %d, and always at most %d", len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)-1])
+	t.Logf("%d waits of readers; writers admitted before the reader: p50 %d, p90 %d, max %d", len(all), all[len(all)/2], all[len(all)*9/10], all[len(all)-1])
 	noKeys(t, server)
 }

@@ -160,7 +160,7 @@ func playWith(t *testing.T, p plan, run func(*scene)) (r result) {
 		if r.Redisson != "" {
 			redisson = ", Redisson " + r.Redisson
 		}
-		t.Logf("%s, %s, %s%s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; %d of %d holds also by Porcupine; %+v",
+		t.Logf("%s, %s, %s%s: %d grants (%v), faults %v; %d overlaps that faults explain, the longest %v; %d holds lost; Porcupine also checked %d of %d holds; %+v",
 			p.Topology, p.Temper, r.Server, redisson, r.Checked, r.Granted, r.Faults, r.Overlaps, time.Duration(r.Longest).Round(time.Millisecond), r.Lost, r.Porcupine, r.Checked, r.Report)
 		if t.Failed() && len(r.Wrong) == 0 {
 			r.Wrong = []string{"a call, a key or a process; the log says more"}

@@ -129,7 +129,7 @@ func TestMutants(t *testing.T) {
 			}
 			for _, says := range strings.Split(m.says, "|") {
 				if strings.Contains(string(said), says) {
-					t.Logf("caught in round %d: %s", rounds, says)
+					t.Logf("detected in round %d: %s", rounds, says)
 					return
 				}
 			}

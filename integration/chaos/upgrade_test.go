@@ -185,7 +185,7 @@ func deploy(t *testing.T, seed uint64, old *oldWorker) {
 			t.Errorf("%s went %d times from the old version to the new one, and %d times back", p.place.Name, there, back)
 		}
 	}
-	t.Logf("locks that went from the old version to the new one and back: %s", strings.Join(all, ", "))
+	t.Logf("locks handed off from the old version to the new one and back: %s", strings.Join(all, ", "))
 }
 
 // replace ends a process as a deploy does, or kills it, and starts another one in its slot.
