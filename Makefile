@@ -27,16 +27,16 @@ each = @set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd $$m; $(1)); don
 .DEFAULT_GOAL := help
 .PHONY: systems help demo install server redis model test test-all integration programs race interop versions containers fuzz bench fmt tidy lint licences vuln api links ci sim simmutants mutate flaky chaos chaosmutants upgrade picture
 
-help: ## list these targets
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## show the locks at work, in the terminal
+demo: ## show what the locks do, in the terminal
 	@cd cmd/leasehold && go run . demo
 
-install: ## install the tool, leasehold, with go install
+install: ## install the leasehold command with go install
 	cd cmd/leasehold && go install .
 
-server: redis ## install what the tests need, if missing: Redis, PostgreSQL, Prometheus, Chromium, ssh-keygen
+server: redis ## install what the tests need: Redis, PostgreSQL, Prometheus, Chromium, ssh-keygen
 	@sh scripts/postgres.sh
 	@sh scripts/prometheus.sh
 	@sh scripts/chromium.sh
@@ -45,20 +45,20 @@ server: redis ## install what the tests need, if missing: Redis, PostgreSQL, Pro
 redis:
 	@sh scripts/redis-server.sh
 
-model: redis ## check the models of the locks exhaustively, and that each mutant is detected (proof/model/README.md)
+model: redis ## check the models of the locks exhaustively, and catch each of their mutants (proof/model/README.md)
 	@sh scripts/spin.sh
 	@sh proof/model/check.sh $(RUNS)
 
-sim: ## play histories from SEEDS=2000 seeds in virtual time, with faults; failures replay exactly (proof/sim/README.md)
+sim: ## simulate histories from SEEDS=2000 seeds, in virtual time, with faults; failures replay exactly (proof/sim/README.md)
 	@cd proof/sim && go run ./explore $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
-simmutants: ## check that the simulation detects each mutant of the locks (proof/sim/README.md)
+simmutants: ## break the locks in several ways; the simulation must detect each of them (proof/sim/README.md)
 	@cd proof/sim && go run ./explore -mutants . $(if $(SEEDS),-seeds $(SEEDS)) $(SIM)
 
-mutate: redis ## change the code in one place at a time and report what no test detects: SINCE=main for changed lines, MUTATE='-h' for more (proof/mutants)
+mutate: redis ## mutation testing: SINCE=main for the changed lines only, MUTATE='-h' for more options (proof/mutants)
 	@go run ./proof/mutants $(if $(SINCE),-since $(SINCE)) $(MUTATE)
 
-flaky: server ## which tests fail on a busy machine, and how often: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
+flaky: server ## find flaky tests on a busy machine: ROUNDS=10 JOBS=1 LOAD=8 PACKAGES='watchdog internal/session', or all (scripts/flaky.sh)
 	@ROUNDS=$(ROUNDS) JOBS=$(JOBS) LOAD=$(LOAD) sh scripts/flaky.sh $(PACKAGES)
 
 # Cached results say nothing about the installed server, so these run with -count=1.
@@ -66,7 +66,7 @@ test race integration programs test-all: export LEASEHOLD_REQUIRE_REDIS = 1
 integration programs test-all: export LEASEHOLD_REQUIRE_POSTGRES = 1
 programs test-all: export LEASEHOLD_REQUIRE_CHROMIUM = 1
 programs test-all: export LEASEHOLD_REQUIRE_PROMETHEUS = 1
-test: redis ## the tests to run before each commit; installs redis-server if missing
+test: redis ## run the short tests, in minutes; installs redis-server if it is missing
 	@sh scripts/quick.sh $(QUICK)
 
 test-all: server ## run all tests: integration, the tool, Redisson, containers, and ten minutes of chaos
@@ -75,7 +75,7 @@ test-all: server ## run all tests: integration, the tool, Redisson, containers, 
 
 # The tests of the tool and of the benchmarks mostly wait, so the others run in parallel with them.
 programs: BESIDE := cmd/leasehold/ proof/benchmarks/
-programs: server ## the tests of the tool with its browser, of the simulation and benchmarks, and of the alert rules
+programs: server ## test the tool with its browser, the modules in proof/ and scripts/, and the alert rules
 	@below=; for m in $(BESIDE); do (cd $$m && go test -count=1 -timeout 25m ./...) & below="$$below $$!"; done; result=0; \
 	for m in $(filter-out integration/ $(BESIDE),$(LONG)) contrib/leaseholdprom/; do \
 		echo "== $$m: go test"; (cd $$m && go test -count=1 -timeout 25m ./...) || result=$$?; \
@@ -87,30 +87,30 @@ integration: redis ## test with several processes, clusters, Sentinels and long 
 	@(cd integration && go test -count=1 -timeout 25m $$(go list ./... | tail -n +2)) & below=$$!; result=0; \
 	sh scripts/parts.sh integration '8:^TestConformance' '^Test[A-G]' || result=$$?; wait $$below || result=$$?; exit $$result
 
-# The tests that are left out only compute, and take minutes under it.
-race: redis ## the engine and all types of locks under the race detector (needs a C compiler)
+# TestHistories is skipped: it is CPU-bound, and takes minutes under the race detector.
+race: redis ## run the engine and every type of lock under the race detector (needs a C compiler)
 	go test -race -short -count=1 -timeout 20m -skip '^TestHistories$$' $(RACE)
 
 interop: export LEASEHOLD_REQUIRE_JAVA = 1
-interop: redis ## locks shared with Redisson, which runs on a JVM
+interop: redis ## test locks shared with Redisson, on a JVM next to the tests
 	@sh scripts/java.sh
 	cd integration && go test -count=1 -timeout 25m -run '^TestJava' ./...
 
-versions: ## the tests that depend on the server, on other versions; writes docs/evidence/compatibility.md
+versions: ## run the server-dependent tests on other Redis and Valkey versions; writes docs/evidence/compatibility.md
 	@set -e; servers=$$(sh scripts/servers.sh $(SERVERS)); go run ./proof/versions -on "$$servers" -parts '$(PARTS)'
 
 containers: export LEASEHOLD_REQUIRE_CONTAINERS = 1
-containers: redis ## the conformance tests of all types of locks, on a server in a container
+containers: redis ## test the rules of every type of lock on a server in a container
 	cd integration && sh ../scripts/containers.sh go test -count=1 -timeout 25m -run '^TestContainer' .
 
 chaos: export LEASEHOLD_REQUIRE_REDIS = 1
 chaos: export LEASEHOLD_REQUIRE_JAVA = 1
-chaos: redis ## faults derived from a seed, with Redisson, for ten minutes: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
+chaos: redis ## inject random faults for ten minutes, with Redisson clients: SEED=42 DURATION=2h ROUND=7 (integration/chaos)
 	@sh scripts/java.sh
 	@cd integration && SEED=$(SEED) DURATION=$(or $(DURATION),10m) ROUND=$(ROUND) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./chaos
 
 chaosmutants: export LEASEHOLD_MUTANTS = 1
-chaosmutants: redis ## check that make chaos and make upgrade detect each mutant of the locks
+chaosmutants: redis ## break the locks in several ways; make chaos and make upgrade must detect each of them
 	cd integration && go test -count=1 -timeout 1h -v -run '^Test(Upgrade)?Mutants$$' ./chaos
 
 upgrade: export LEASEHOLD_REQUIRE_REDIS = 1
@@ -118,11 +118,11 @@ upgrade: export LEASEHOLD_UPGRADE = 1
 upgrade: redis ## run clients of this version and of the latest release, or of OLD=v0.1.0 or a commit, on the same keys
 	@cd integration && OLD=$(OLD) SEED=$(SEED) go test -count=1 -timeout 25m -v -run '^TestUpgrade$$' ./chaos
 
-fuzz: ## every fuzz test with FUZZTIME=20000x inputs, one per processor at a time
+fuzz: ## run every fuzz test with FUZZTIME=20000x inputs, as many in parallel as there are processors
 	@sh scripts/fuzz.sh $(FUZZTIME)
 
-# With BENCH it prints tables only. Without, it writes them into the pages.
-bench: redis ## benchmarks against other libraries, 80 minutes for the locks alone; writes docs/evidence/performance*.md; BENCH='-h' for less
+# With BENCH, it prints tables only. Without, it writes them into the pages.
+bench: redis ## run the benchmarks, into docs/evidence/performance*.md (80 minutes for the locks alone); BENCH='-h' for less
 	@if command -v mvn >/dev/null; then mvn -B -q -f integration/redisson package; peers="-redisson ../../integration/redisson/target/driver.jar"; fi; \
 	if module=$$(sh scripts/servers.sh redisbloom); then peers="$$peers -module $$module"; fi; \
 	cd proof/benchmarks && $(if $(BENCH),go run . $$peers $(BENCH),go run . $$peers -set locks -doc ../../docs/evidence/performance.md -pictures ../../docs/pictures && go run . $$peers -set kinds -doc ../../docs/evidence/performance-kinds.md)
@@ -130,7 +130,7 @@ bench: redis ## benchmarks against other libraries, 80 minutes for the locks alo
 picture: redis ## record a session of the tool in a terminal as docs/pictures/tool.svg
 	cd cmd/leasehold && LEASEHOLD_PICTURES='$(CURDIR)/docs/pictures' go test -count=1 -run '^TestPicture$$' .
 
-fmt: ## gofmt all files
+fmt: ## run gofmt on everything
 	gofmt -w .
 
 tidy: ## run go mod tidy in every module
@@ -146,21 +146,21 @@ systems: ## vet the library and the tool for macOS and Windows
 	@set -e; for os in darwin windows; do echo "== $$os"; \
 		GOOS=$$os go vet $$(go list ./... | grep -v '/docs/guides$$\|/proof/'); (cd cmd/leasehold && GOOS=$$os go vet ./...); done
 
-# What is for development alone is in no program of a user.
-licences: ## the license of each module that is built into the library, its modules and the tool
+# Modules used only in development are left out: no user's program contains them.
+licences: ## list the license of each module built into the library, its adapters and the tool
 	@cd scripts/sbom && go run . $(addprefix ../../,$(filter-out integration/ proof/% scripts/%,$(MODULES)))
 
-# go run would hide the exit code of govulncheck, which is 3 if it has found something.
-vuln: ## known vulnerabilities in code that any module calls, from vuln.go.dev or GOVULNDB
+# go run would hide the exit code of govulncheck, which is 3 if it found a vulnerability.
+vuln: ## find known vulnerabilities called by code of any module; queries vuln.go.dev, or GOVULNDB
 	@GOBIN='$(CURDIR)/.tools' go install $(GOVULNCHECK)
 	@set -e; for m in $(MODULES); do echo "== $$m: govulncheck"; \
 		(cd $$m; '$(CURDIR)/.tools/govulncheck' -db '$(GOVULNDB)' ./...) || { \
 			[ $$? -eq 3 ] || echo "make vuln: nothing is known of $$m. Is there a way to $(GOVULNDB)? GOVULNDB names another database." >&2; exit 1; }; done
 
-api: ## breaking changes of the API that .ci/api does not list; see scripts/api.sh
+api: ## fail on API changes that break users and are not listed in .ci/api (scripts/api.sh)
 	@sh scripts/api.sh
 
-links: ## dead links to other sites
+links: ## check the external links of the pages
 	@sh scripts/links.sh
 
 ci: ## run what CI runs

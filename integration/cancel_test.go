@@ -235,7 +235,7 @@ func testCancelWithTheAnswer(t *testing.T, k kind) {
 	}
 	wg.Wait()
 	t.Logf("%d calls were canceled as their reply arrived, %d acquired the lock anyway", refused.Load(), held.Load())
-	if err := c.Close(t.Context()); err != nil { // the releases have their replies then
+	if err := c.Close(t.Context()); err != nil { // waits for the replies to the releases
 		t.Error(err)
 	}
 	if keys, err := rdb.Do(t.Context(), rdb.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil || len(keys) > 0 {

@@ -189,7 +189,7 @@ func TestCluster_notifications(t *testing.T) {
 			}
 			return true
 		})
-		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps
+		notReceived = wait(t, holder, withoutMessages, oddNames).pass(t) * 5 // as many steps as above
 		t.Logf("%d waiters without notifications: %v", len(oddNames), notReceived/time.Duration(5*len(oddNames)))
 		if received*2 > notReceived {
 			t.Errorf("waiters with messages waited for %v, and others for %v: the messages have no effect", received, notReceived)

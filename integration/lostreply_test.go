@@ -244,7 +244,7 @@ func TestLostReply_queue(t *testing.T) {
 		t.Errorf("the order of the tokens is %v", tokens)
 	}
 	t.Logf("%d waiters, %d of which gave up; %d replies were lost", 2*n, n, lost.Load())
-	// Their commands continue for a while, because their connection breaks repeatedly.
+	// Their commands continue for a while, because their connections break repeatedly.
 	until(t, func() bool { return dbsize(t, rdb) == 0 })
 }
 

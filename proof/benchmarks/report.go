@@ -145,8 +145,8 @@ func report(about string, all []outcome) sections {
 	return sections{"in short": short.String(), "cells": cells.String(), "aims": aims.String()}
 }
 
-// short writes the rows that stand for the cell in the summary table: leasehold next to
-// the peer whose median is best.
+// short writes the cell's rows of the summary table: leasehold next to the alternative with the best
+// median.
 func (o outcome) short(w io.Writer) {
 	for _, h := range o.cell.headlines {
 		rival := ""

@@ -121,7 +121,7 @@ func (b *book) alone(i int, r *record, e *holder) {
 	}
 }
 
-// grows checks that the token is larger than earlier ones.
+// grows checks that the token is larger than all earlier ones.
 func (b *book) grows(i int, r *record, e *holder) {
 	kind, token := b.w.plan.Locks[i].Kind, e.hold.Token()
 	switch {
@@ -139,9 +139,8 @@ func (b *book) grows(i int, r *record, e *holder) {
 	}
 }
 
-// soon checks that the lock was not free for too long while a call waited.
-// A call for several locks has some of them while it waits for the others, and the book does not
-// record that.
+// soon checks that the lock was not free for too long while a call waited. A call for several locks
+// already holds some of them while it waits for the others, and the book does not know which.
 func (b *book) soon(i int, r *record, e *holder, o Op, since time.Time) {
 	most, known := b.w.plan.mostFree()
 	if !known || len(r.inside) > 0 || r.grants == 0 || b.w.plan.takesAll() {
