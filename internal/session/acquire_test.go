@@ -456,7 +456,7 @@ func TestTryLock_joinsLate(t *testing.T) {
 	})
 }
 
-// Permits are not reentrant: an owner that has one gets another one, or none if there is none.
+// Permits are not reentrant: an owner that has one must acquire another one, and fails if none is available.
 func TestTryLock_nonReentrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())

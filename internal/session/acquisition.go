@@ -128,7 +128,7 @@ func (t *acquisition) Lost(cause error) {
 	_ = t.at.s.tellEnded(ended, t.lostBy(cause)) // it is logged
 }
 
-// afterLoss wakes the waiters for the lock of t, which was lost by cause, and reconciles t if Redis may still have it.
+// afterLoss wakes the waiters for the lock of t, which was lost because of cause, and reconciles t if Redis may still have it.
 // counted is the result of end; itself is true if the lease expires in Redis without a command.
 func (t *acquisition) afterLoss(cause error, counted, itself bool) {
 	t.at.lock()
@@ -159,13 +159,13 @@ func (t *acquisition) Group() watchdog.Group {
 	return g
 }
 
-// lostBy returns the error of holds of t whose lease ended by cause. It does not match ErrUnavailable, even if cause does,
-// because ErrUnavailable means that it is unknown who has the lock.
+// lostBy returns the error of the holds of t, which were lost because of cause. It does not match ErrUnavailable, even if
+// cause does, because ErrUnavailable means that it is unknown who has the lock.
 func (t *acquisition) lostBy(cause error) error {
 	return t.wrap(loss{mask.Error(cause, lock.ErrUnavailable)})
 }
 
-// loss is that a lock was lost by cause.
+// loss is the error of a lock that was lost because of cause.
 type loss struct{ cause error }
 
 func (l loss) Error() string   { return lock.ErrLost.Error() + ": " + l.cause.Error() }

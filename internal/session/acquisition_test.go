@@ -20,8 +20,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Each Lock allocates an acquisition, of the size class of 512 bytes. The next one has 576 bytes, 8 of which the runtime
-// uses. What few locks use belongs in a record that is made at first need.
+// Each Lock allocates an acquisition, which fits the 512-byte size class. The next class has 576 bytes, 8 of which the
+// runtime uses. State that few locks need belongs in a record that is allocated on first use.
 func TestAcquisition_size(t *testing.T) {
 	const most = 512
 	if size := reflect.TypeFor[acquisition]().Size(); size > most {
@@ -45,8 +45,8 @@ func TestLost_whileUnavailable(t *testing.T) {
 	})
 }
 
-// A lease expires at the moment at which an Unlock has ended the acquisition. That is no loss: the next waiter waits for the
-// release, and Close for nothing else.
+// A lease expires just after an Unlock has ended the acquisition. That is not a loss: the next waiter still waits for the
+// release, and Close waits for nothing else.
 func TestLost_afterUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var requests atomic.Int32

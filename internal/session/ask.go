@@ -87,7 +87,7 @@ func (spec *Spec) encode(c *luascripts.Change, q luascripts.Request) {
 
 func acquiredBy(c *luascripts.Change) luascripts.Acquired { return c.Acquired }
 
-// Late handles the reply after the call has left. The acquisition may have got the lock or a queue position. If it
+// Late handles the reply after the call has left. The acquisition may have acquired the lock or a queue position. If it
 // lives, a later request finds that; if it has ended, Late reconciles it. A request that was not sent needs nothing.
 func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
 	// mutant: always, border, operand 3, operand 4: speed

@@ -194,7 +194,7 @@ func (a *attempt) sleep(due time.Time) {
 }
 
 // again reports whether a TryLock takes another step after err, and waits for d before it. last is the error of the
-// previous step. The error that again returns is the last of the next step or, without one, the error of the TryLock.
+// previous step. again also returns an error: last for the next step or, without a next step, the error of the TryLock.
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var kept keptElsewhere
 	switch {
@@ -240,7 +240,7 @@ func (a *attempt) overtook() bool {
 	}
 	for _, r := range a.releasing {
 		select {
-		case <-r.done: // an operation timeout after its Unlock at the latest
+		case <-r.done: // at most one operation timeout after its Unlock
 		case <-a.waiting.Done():
 			return false // the refusal is the latest reply
 		case <-a.s.sender.Closing():
@@ -294,7 +294,7 @@ func (a *attempt) wakeup() {
 }
 
 // ended returns the error of an attempt whose wait ended with err between two requests. It is err itself if no reply is
-// missing and the cause is unknown.
+// outstanding and it is not known what the attempt waited for.
 func (a *attempt) ended(err error) error {
 	s, at, spec := a.s, a.at, a.spec
 	if err == lock.ErrClosed {

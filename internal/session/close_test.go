@@ -21,7 +21,7 @@ import (
 // The server does not respond, and the context of Close is canceled while Close releases a lock. No watchdog,
 // subscription or reconciler of the session keeps running.
 func TestClose_canceled(t *testing.T) {
-	for range 20 { // a select with two ready channels decided at random
+	for range 20 { // a select with two ready channels chooses at random
 		inBubble(t, func(w *world) {
 			h := w.lock(w.a, w.Context())
 			w.wire.Refuse(true)
@@ -110,8 +110,8 @@ func TestClose_withACanceledContext(t *testing.T) {
 	}
 }
 
-// The context of Close is canceled before a server replies that is available. Neither the error of Close nor the observer
-// says that it is not.
+// The context of Close is canceled before an available server replies. Neither the error of Close nor the observer reports
+// the server as unavailable.
 func TestClose_canceledBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
@@ -300,8 +300,6 @@ func TestClose_duringARequest(t *testing.T) {
 	})
 }
 
-// The server does not respond, and the context of Close is never canceled. Close takes at most three operation
-// timeouts, however many locks are held. This includes a second Close, and a Close that has other work.
 // The reply to a waiter's request comes after Close has stopped waiting, so nothing removes the waiter from the queue in
 // Redis. It is a dead waiter from then on: it delays others until its waiter timeout, and the next caller removes it.
 func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
@@ -320,7 +318,7 @@ func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
 		if err := <-waited; !errors.Is(err, lock.ErrClosed) {
 			w.Errorf("Lock: %v, want %v", err, lock.ErrClosed)
 		}
-		time.Sleep(opTime + time.Second) // the reply comes
+		time.Sleep(opTime + time.Second) // the reply arrives
 		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 1 {
 			w.Errorf("in the queue: %q, want one waiter", queue)
 		}
@@ -329,6 +327,8 @@ func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
 	})
 }
 
+// The server does not respond, and the context of Close is never canceled. Close takes at most three operation
+// timeouts, however many locks are held. This includes a second Close, and a Close that has other work.
 func TestClose_unavailableServer(t *testing.T) {
 	for _, locks := range []int{0, 3, 1000} {
 		for name, fail := range map[string]func(w *world){

@@ -256,7 +256,7 @@ func TestDowngrade_canceled(t *testing.T) {
 	})
 }
 
-// Another goroutine of the writer's owner waits to read since before the write hold.
+// Another goroutine of the writer's owner has been waiting to read since before the write hold.
 func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
@@ -464,8 +464,8 @@ func TestDowngrade_livesForHours(t *testing.T) {
 	})
 }
 
-// The caller's context is canceled under a read hold that lasts until Unlock, as the write hold before it. That its work is
-// still running is reported.
+// A read hold lasts until Unlock, like the write hold before it. Its caller's context is canceled: the session reports that
+// the work is still running.
 func TestDowngrade_lastsUntilUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()

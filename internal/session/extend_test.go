@@ -298,7 +298,7 @@ func TestExtend_lateReply(t *testing.T) {
 // command follows.
 func TestExtend_confirmed(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for _, commands := range []int64{4, 2} { // the first time they are repeated with the scripts
+		for _, commands := range []int64{4, 2} { // the first time, each command is resent with its script
 			h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 			n := w.scripts()
 			if err := h.Extend(w.Context(), time.Minute); err != nil {
@@ -465,9 +465,9 @@ func TestFixedLease_afterAHandOff(t *testing.T) {
 // lock is free then, and not a lease after the reentry.
 func TestFixedLease_afterAReentry(t *testing.T) {
 	for name, test := range map[string]struct {
-		after       time.Duration // the grant
-		callTimeout time.Duration // the caller's
-		reply       time.Duration // is late by so much
+		after       time.Duration // when the owner re-enters, after the grant
+		callTimeout time.Duration // of the reentry
+		reply       time.Duration // the delay of the reply
 		err         error
 	}{
 		"abandoned": {2 * time.Second, 100 * time.Millisecond, 200 * time.Millisecond, context.DeadlineExceeded},

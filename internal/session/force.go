@@ -129,8 +129,8 @@ type hearing struct {
 	begun sync.Once   // subscribes
 }
 
-// hearAfter is the age of a hold at which its client subscribes to force-unlock messages. Shorter holds, which are the
-// most, need no subscription.
+// hearAfter is the age of a hold at which its client subscribes to force-unlock messages. Most holds are shorter, and need
+// no subscription.
 const hearAfter = time.Second
 
 // hearSoon schedules hearOfHolds for a session that has just acquired a lock.

@@ -306,8 +306,8 @@ func TestForceMessages_missed(t *testing.T) {
 	}
 }
 
-// A lock is force-unlocked by a client that may not write the audit record. The cause of the loss names the operator of the
-// message.
+// A lock is force-unlocked by a client that is not allowed to write the audit record. The cause of the loss names the
+// operator of the message.
 func TestForceMessages_withoutRecord(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.withForceUnlocks()

@@ -23,8 +23,8 @@ type watched struct {
 	mu     sync.Mutex
 	inside lock.Hold
 	token  uint64
-	freed  time.Time // when it was released last
-	forced time.Time // earlier holds may be lost without having detected it
+	freed  time.Time // when it was last released
+	forced time.Time // when it was last force-unlocked: earlier holds may not have detected the loss yet
 }
 
 // stress runs many waiters of several processes for two locks. They wait in every supported way, and come and go at

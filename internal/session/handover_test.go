@@ -234,7 +234,7 @@ func TestHandover_othersFirst(t *testing.T) {
 func TestHandover_noBackoffWithoutOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for name, second := range map[string]*Session{"in a process": w.a, "between processes": w.b} {
-			// No release comes at the instant at which a subscription of the other case ends, in one channel after the other.
+			// With this odd duration, no release coincides with the end of the other case's subscriptions, which end one by one.
 			const each, work = 150, 20*time.Millisecond + 7*time.Microsecond
 			start := time.Now()
 			var wg sync.WaitGroup
@@ -2137,7 +2137,7 @@ func TestGuard_lateGrantByARelease(t *testing.T) {
 	})
 }
 
-// A process is told to retry slightly later, and then that it has the lock. It sends its request immediately.
+// A message makes a process retry slightly later, and the next one says that it has the lock. It sends its request immediately.
 func TestGuard_grantAfterYield(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())

@@ -90,8 +90,8 @@ func TestHeartbeat_denied(t *testing.T) {
 	})
 }
 
-// enters returns a fair kind. If waiters enter the queue together, which excludes the first one, its Keep calls enter.
-// enter gets the command as send.
+// enters returns a fair kind whose Keep calls enter when it enters waiters in the queue, which never include the first
+// one. send sends the command.
 func enters(enter func(send func() (luascripts.Kept, error)) (luascripts.Kept, error)) *Kind {
 	k := *fair
 	k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {

@@ -223,7 +223,7 @@ func TestContext_calledWithoutTheMutex(t *testing.T) {
 	})
 }
 
-// The context of a hold carries that hold, and not the one of the work in which its lock was acquired: a token from the context is its own.
+// The context of a hold carries that hold, and not the hold under which it was acquired: a token from the context is its own.
 func TestContext_carriesItsHold(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, context.Background())
@@ -250,8 +250,8 @@ func TestContext_carriesItsHold(t *testing.T) {
 	})
 }
 
-// The context of a hold is looked at for the first time after the hold has ended, and its parent was canceled. Its cause is the end of
-// the hold, which came first.
+// The context of a hold is first checked after the hold has ended and its parent was canceled. Its cause is the end of the
+// hold, which came first.
 func TestContext_firstLookAfterTheEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
 		gone := errors.New("the caller has gone")

@@ -117,7 +117,7 @@ type Spec struct {
 	Err     error           // set if the name or an option is invalid; the fields below are then zero
 	slot    uint16          // on a cluster
 	id      lockID
-	channel string          // the channel on which waiters are notified; of a kind with a heartbeat, those of this client
+	channel string          // the channel on which waiters are notified; for a kind with a heartbeat, only the waiters of this client
 	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
 	terms   lockstate.Terms // for package lockstate
 
@@ -208,7 +208,7 @@ const (
 	queueTTLPolls = 10 // how many poll intervals a process that does not retry keeps its queue position, if the server cannot count subscribers
 
 	// asideTime is how long waiters of this client do not request a lock that was released for Redisson's waiters.
-	// Redisson wakes a thread before it sends a request, which takes a few times as long as a request of ours.
+	// Redisson wakes a thread before it sends a request, which takes a few times as long as one of our requests.
 	asideTime = 5 * time.Millisecond
 )
 

@@ -20,8 +20,8 @@ import (
 // Cancellation does not limit a hold of lock.Do, or of any other call that knows when the work ends. Due then reports
 // that the work is still running.
 
-// limits says how a hold ends without an Unlock, other than with its lease. Most holds have none: they are made for a
-// hold that lasts until Unlock, for the options that limit it, and when the caller's context is found canceled.
+// limits describes how a hold ends without an Unlock, other than with its lease. Most holds have none. They are created for
+// a hold that lasts until Unlock, for options that limit the hold, and when the caller's context is found canceled.
 type limits struct {
 	caller   context.Context       // set once, only if the hold lasts until Unlock: canceled when its work should stop
 	grace    time.Duration         // set once, by lock.WithGrace; 0 means one lease
@@ -32,7 +32,7 @@ type limits struct {
 	report   time.Time // when to report that the work is still running; zero if not needed
 }
 
-// limit is when a hold ends at the latest, and why. It is immutable.
+// limit is the latest time at which a hold ends, and why it ends then. It is immutable.
 type limit struct {
 	end   time.Time
 	cause error
@@ -61,7 +61,7 @@ func (h *hold) isCanceled() bool {
 	return l != nil && l.canceled
 }
 
-// ownLimits returns the limits of h, and makes them if necessary. The caller holds the mutex of the state.
+// ownLimits returns the limits of h, and creates them if necessary. The caller holds the mutex of the state.
 func (h *hold) ownLimits() *limits {
 	if h.limits.Load() == nil {
 		h.limits.Store(new(limits))

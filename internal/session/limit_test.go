@@ -14,14 +14,14 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// losses records which lost and abandoned holds the observer of a session is notified of.
+// losses records the Lost, Abandoned, Draining and StillRunning events of a session's observer, and counts the releases.
 type losses struct {
 	mu                                 sync.Mutex
 	lost, abandoned, draining, running []lock.Event
 	released                           int
 }
 
-// listen makes session a notify it.
+// listen makes the observer of session a record its events.
 func (w *world) listen() *losses {
 	var n losses
 	add := func(to *[]lock.Event) func(context.Context, lock.Event) {
@@ -599,7 +599,7 @@ func TestMaxHold_duringClose(t *testing.T) {
 }
 
 // A check finds that a limit has passed, and Close comes before the watchdog. The observer and the log report the loss that
-// the holder was told of.
+// the check found.
 func TestMaxHold_checkedBeforeClose(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		n := w.listen()
@@ -632,7 +632,7 @@ func (l locker) Lock(ctx context.Context) (lock.Hold, error)    { return l.s.Loc
 func (l locker) TryLock(ctx context.Context) (lock.Hold, error) { return l.s.TryLock(ctx, l.spec) }
 
 // The context of a function that runs under a lock is canceled, and the function continues for an hour. The lock is
-// held until it returns. That it is still running is reported once.
+// held until it returns. The session reports once that it is still running.
 func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	for name, kind := range limited {
 		for _, grace := range []time.Duration{0, time.Second} {
@@ -700,7 +700,8 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	}
 }
 
-// UntilUnlock twice is UntilUnlock: that the work drains, and that it is still running, is reported.
+// Do applies UntilUnlock itself. With a locker that UntilUnlock has already wrapped, it still reports that the work drains and
+// that it is still running.
 func TestDo_underUntilUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
@@ -717,7 +718,7 @@ func TestDo_underUntilUnlock(t *testing.T) {
 }
 
 // A function continues after the cancellation, and locks that it acquired reach their limits before and after it is reported
-// as still running. That is reported once, and not before its grace has passed.
+// as still running. It is reported once, and not before its grace has passed.
 func TestDo_reportedOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()

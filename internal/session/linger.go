@@ -27,7 +27,7 @@ type keeper struct {
 // time does not linger after the next Unlock.
 const keeperTime = time.Minute
 
-// lingerTerms fills in what the option WithLinger of spec means for its side of the lock.
+// lingerTerms applies the option WithLinger of spec to its side of the lock.
 func (spec *Spec) lingerTerms() {
 	if spec.Config.Linger == 0 || spec.reads() || spec.terms.Sided && spec.Config.Fencing {
 		return // a grant of a write lock reserves no tokens
@@ -88,7 +88,7 @@ func (at *entry) dropKeeper() {
 		return
 	}
 	if at.kept != nil && at.kept.Stop() { // mutant: never, always, operand 2: memory
-		at.state.LingerOver(time.Now()) // it would keep a lock in memory that is not used any more
+		at.state.LingerOver(time.Now()) // otherwise the timer would keep an unused lock in memory
 	}
 	k.sub.CloseAfter(k.after)
 	at.keeper = nil

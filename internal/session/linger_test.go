@@ -202,7 +202,7 @@ func TestLinger_tryLockWhileInUse(t *testing.T) {
 	})
 }
 
-// A caller times out while its process lets other processes come first. Redis is available, and its error says so.
+// A caller times out while its process lets other processes come first. Its error does not report Redis as unavailable.
 func TestLinger_timesOutWhileItYields(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		w.keepLock(k, lingers)

@@ -204,7 +204,7 @@ func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
 }
 
 // Share calls f with the connection of the subscriptions, for a command about key. It reports false, and does not call f,
-// if that connection is at another node.
+// if that connection is to a different node.
 func (s *Session) Share(ctx context.Context, key string, f func(rueidis.DedicatedClient) error) (bool, error) {
 	return s.hub.Share(ctx, key, f)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 )
 
-// token counter is the key of the token counter of the tests' lock. It is kept by design.
+// tokenCounter is the key of the token counter of the tests' lock. It is kept by design.
 const tokenCounter = "redisson_lock_token:{orders}"
 
 // A holder raises the tokens of all later holders, even as a writer. Package reentrant tests hand-offs.

@@ -74,7 +74,7 @@ type pending struct {
 	t      *acquisition // set once
 	due    time.Time
 	began  time.Time     // the lease has expired once mayLive has passed since then
-	last   bool          // a command sent after that has failed; after another failure the reconciler gives up
+	last   bool          // a command sent after the lease expired has failed; after another failure the reconciler gives up
 	broken bool          // repeat the command after a confirmation
 	again  time.Duration // how long after the confirmation
 	pause  retry.Backoff // between failed commands

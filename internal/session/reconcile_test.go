@@ -79,7 +79,7 @@ func TestReconcile_aThousandAbandonedCalls(t *testing.T) {
 			}
 			back := time.Now()
 			for more := calls; more > few || keys() > 0; more = runtime.NumGoroutine() - before {
-				if time.Since(back) > leaseTime/2 { // a busy machine has that time; by themselves the keys live for longer
+				if time.Since(back) > leaseTime/2 { // enough for a busy machine, and less than the keys live if nothing releases them
 					t.Fatalf("after %v there are %d goroutines more than before, and %d keys", time.Since(back), more, keys())
 				}
 				time.Sleep(time.Millisecond)
@@ -720,7 +720,7 @@ func TestReconcile_restartsItsIntervals(t *testing.T) {
 	})
 }
 
-// disconnected is for a session that cannot reach its server for that long.
+// disconnected makes the server unreachable for session a, for this long.
 func (w *world) disconnected(d time.Duration) {
 	w.wire.Refuse(true)
 	w.wire.CutAll()

@@ -103,7 +103,7 @@ func (r *renewal) choose(batch []watchdog.Subject) (errs []error) {
 		r.order[i] = i
 	}
 	// mutant: always: speed
-	if r.s.sliced() { // locks in the same slot share a script
+	if r.s.sliced() { // locks in the same slot are renewed by one call of the script
 		slices.SortFunc(r.order, func(i, j int) int {
 			return int(batch[i].(*acquisition).spec.slot) - int(batch[j].(*acquisition).spec.slot)
 		})

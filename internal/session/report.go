@@ -56,8 +56,8 @@ func (r *reporter) warn(message, about string, args ...any) {
 	r.say(slog.LevelWarn, message, about, args)
 }
 
-// lost logs that the lock of spec was lost by cause, which may be the error of a hold. The level is error, because another
-// client may have done the same work.
+// lost logs that the lock of spec was lost because of cause, which may be the error of a hold. The level is error, because
+// another client may have done the same work.
 func (r *reporter) lost(spec *Spec, cause error) {
 	var l loss
 	if errors.As(cause, &l) { // mutant: always: text

@@ -336,7 +336,8 @@ func TestReport_debug(t *testing.T) {
 	})
 }
 
-// A renewal warns once if the server evicts keys. Before Redis 7, a script cannot tell whether it may ask for that, and does not.
+// A renewal warns once if the server evicts keys. Before Redis 7, a script cannot tell whether it is allowed to read the
+// policy, so it does not.
 func TestReport_evictions(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory", "100mb")
 	asks := server.Do(t, "EVAL", "return redis.acl_check_cmd and 1 or 0", "0")

@@ -45,8 +45,8 @@ type Session struct {
 	hearing     hearing            // see WatchForced
 }
 
-// lookPolls is how many poll intervals pass before the hub queries a role without a reason. A script that counts no
-// listener of this client is a reason. The interval therefore serves the kinds whose scripts do not count listeners.
+// lookPolls is how many poll intervals pass between the hub's periodic queries of a server's role. A script that counts no
+// listener of this client triggers a query at once, so the period matters only for kinds whose scripts do not count them.
 const lookPolls = 10
 
 // New returns a session that uses rdb. It does not close rdb.

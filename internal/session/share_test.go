@@ -1029,7 +1029,8 @@ func (w *world) lingering(k *Kind) {
 	time.Sleep(time.Second)
 }
 
-// The same for a reader that shares the request of a TryLock.
+// A reader shares the request of a TryLock, which is refused. The lock is released before that reply. The reader retries
+// immediately, because its session was subscribed.
 func TestShare_releasedBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, reading, w.Context())) // loads the script

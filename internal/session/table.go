@@ -32,7 +32,7 @@ type lockTable struct {
 
 	mu         sync.Mutex
 	closed     bool              // set by Close: begin fails
-	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed above most
+	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed while there are more than most
 	most       int               // tidying starts when known has more entries
 	remembered []*entry          // known entries without users that are not Idle yet, because the lock was released for others
 }

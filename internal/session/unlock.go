@@ -74,7 +74,7 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 	return s.unlocked(ctx, h, now, err)
 }
 
-// sendUnlock sends the command for h, after which remains has the lock. It calls done. r is nil if Unlock waits.
+// sendUnlock sends the command for h; remains says who then has the lock. It calls done. r is nil if Unlock waits.
 func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time, r *releasing) error {
 	defer s.done(at)
 	if remains == lockstate.NobodyHolds {

@@ -277,8 +277,8 @@ func TestReduce_lossDetectedMeanwhile(t *testing.T) {
 	})
 }
 
-// Both holds of an owner are released. The first release waits for the turn, which another call of the owner gets before it,
-// and keeps while it waits for the lock. Both calls of Unlock return immediately.
+// Both holds of an owner are released. The first release waits for the turn, but another call of the owner has it next, and
+// keeps it while it waits for the lock. Both calls of Unlock return immediately.
 func TestReduce_releasedMeanwhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner := lock.ContextWithNewOwner(w.Context())
@@ -721,7 +721,7 @@ func TestAsyncUnlock_refusedThenNoReply(t *testing.T) {
 	})
 }
 
-// The observer and the log report once what Unlock does not return, and the release is repeated.
+// The observer and the log each report once the error that Unlock does not return, and the release is repeated.
 func TestAsyncUnlock_reportsFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails func(w *world)
@@ -898,7 +898,8 @@ func TestAsyncUnlock_downgrade(t *testing.T) {
 	})
 }
 
-// An Unlock gives up before its command is sent, because another command of the owner is in flight. Redis is told later.
+// An Unlock gives up before its command is sent, because another command of the owner is in flight. The count in Redis is
+// reconciled later.
 func TestReduce_givesUpItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner := lock.ContextWithNewOwner(w.Context())
