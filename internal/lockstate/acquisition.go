@@ -56,7 +56,7 @@ type grant struct {
 	lingering *lingering // nil if the lock does not linger
 }
 
-// ledger records what Redis may have of an acquisition, and for how long.
+// ledger records what Redis may store for an acquisition, and for how long.
 type ledger struct {
 	longest       time.Duration // the longest lease that was ever requested
 	traceTTL      time.Duration // the longest time that a queue entry or writer intent lives in Redis if no waiter retries
@@ -76,13 +76,13 @@ type ledger struct {
 // holds, and raises of the token counter. The mutex of the [Lock] guards it.
 type changes struct {
 	unconfirmed int       // the number of reentries and extensions that Redis may have executed without confirming
-	counting    time.Time // when the first command was due that changes the number of holds and has no reply; zero if there is none
+	counting    time.Time // since when a command that changes the number of holds has had no reply; zero if there is none
 	raised      uint64    // the largest value that the token counter was raised to; local tokens are too small then; 0 if it was not raised
 
 	ended chan struct{} // closed when the acquisition ends; nil before Ended is called
 }
 
-// change returns the record of the changes of t, and makes it if necessary.
+// change returns the record of the changes of t, and creates it if necessary.
 func (t *Acquisition) change() *changes {
 	if t.changes == nil {
 		t.changes = new(changes)
@@ -161,15 +161,15 @@ func (t *Acquisition) MayTake(d time.Duration) {
 	t.change().unconfirmed++
 }
 
-// Took ends a MayTake. A confirmed lease must have been extended before: if it expired in the meantime,
-// the lock must be released in Redis.
+// Took ends a MayTake. After a confirmation, the caller extends the local lease before it calls Took: if
+// the lease expires in between, the lock must be released in Redis.
 func (t *Acquisition) Took() { t.changes.unconfirmed-- }
 
 // Unconfirmed reports whether there was a MayTake without a Took: the command may still be executed.
 func (t *Acquisition) Unconfirmed() bool { return t.changes != nil && t.changes.unconfirmed > 0 }
 
-// MayLast reports whether Redis may have a lease of t that is longer than d, or newer than the one that
-// this process knows.
+// MayLast reports whether the lease of t in Redis may be longer than d, or newer than the one that this
+// process knows.
 func (t *Acquisition) MayLast(d time.Duration) bool { return t.longest > d || t.Unconfirmed() }
 
 // HoldsInRedis returns how many holds of t Redis should have: one for all owners together, and one
@@ -340,14 +340,14 @@ func (p *Lock) end(t *Acquisition, how Phase) {
 	}
 }
 
-// Fail ends t, which no owner holds, and reconciles what Redis may have of it.
+// Fail ends t, which no owner holds, and reconciles what Redis may store for it.
 func (p *Lock) Fail(t *Acquisition) {
 	if t.Lives() {
 		p.end(t, Released)
 	}
 	p.NoLongerHeld(t)
 	if !t.grant.since.IsZero() || t.traced || t.uncertain {
-		p.release(t) // otherwise Redis has nothing of it, or LateReply will reconcile it
+		p.release(t) // otherwise Redis stores nothing for it, or LateReply will reconcile it
 	}
 }
 

@@ -137,7 +137,7 @@ func (w *world) mayStart(i int) bool {
 	return !c.p.closed
 }
 
-// like is r with the owner of other, if neither owner is one that several calls share.
+// like returns r with the owner of other, unless one of the two owners is shared by several calls.
 func (w *world) like(other *call, r role) role {
 	if other.owner < 100 && r.owner < 100 {
 		r.owner = other.owner
@@ -548,7 +548,7 @@ func (w *world) calm() (event, bool) {
 	return best, found
 }
 
-// story returns a history in the words of a failure message.
+// story formats a history for a failure message.
 func (c *cast) story(path []event) string {
 	s := fmt.Sprintf("processes %d, faults %d, close %t, pause %t, fine %t, aside %t, noPubSub %t, keeps %t\n", c.procs, c.faults, c.close, c.pause, c.fine, c.aside, c.noPubSub, c.keeps)
 	for i, r := range c.calls {

@@ -68,7 +68,7 @@ func TestHistories(t *testing.T) {
 // thatLinger returns terms of a lock that lingers for a short time.
 func thatLinger(c Terms) *Terms { return with(c, func(c *Terms) { c.Linger = 20 * time.Millisecond }) }
 
-// explore follows all histories that begin with before and go on for depth events.
+// explore follows all histories that begin with before and continue for depth events.
 func explore(t *testing.T, c *cast, before []event, depth int) {
 	f := new(finger)
 	seen := map[uint64]bool{}

@@ -54,7 +54,7 @@ func (p *Lock) mayHandOff(t *Acquisition, now time.Time) bool {
 	return l.nextWaiter(t) != nil
 }
 
-// inherits reports whether another acquisition may have the lock of t without a command.
+// inherits reports whether another acquisition may take over the lock of t without a command.
 func (p *Lock) inherits(t *Acquisition) bool {
 	if t.uncertain || t.pending > 0 || t.counted != 1 || t.Raised() > 0 {
 		return false
@@ -84,7 +84,7 @@ type handOffs struct {
 	servedAt time.Time    // since when the first of them is no longer waiting
 }
 
-// handOffs returns the record of the local hand-offs under the grant of t, and makes it if necessary.
+// handOffs returns the record of the local hand-offs under the grant of t, and creates it if necessary.
 func (t *Acquisition) handOffs() *handOffs {
 	if t.grant.handOffs == nil {
 		t.grant.handOffs = &handOffs{last: t}
@@ -102,7 +102,7 @@ func (t *Acquisition) HandOffCount() int {
 }
 
 // Latest returns the acquisition that the lock of t was handed off to last, which is t if there was no
-// local hand-off. All of them have the same owner string, so what is known of it concerns the last one.
+// local hand-off. All of them have the same owner string, so what a command with it does concerns the last one.
 func (t *Acquisition) Latest() *Acquisition {
 	if t.grant.handOffs == nil {
 		return t

@@ -5,9 +5,9 @@ import "time"
 // How a process keeps a lock for its next caller (lock.WithLinger). A lock without the option does not
 // use this file.
 //
-// When the last hold ends, the acquisition after it is Kept instead of released. It has the owner
-// string and the lease, as after a local hand-off, and Redis is not notified. The next caller takes it.
-// It is released when it was kept for the time of the option, when the process has had the lock for
+// When the last hold ends, the lock is not released: the next acquisition is Kept. It takes over the owner
+// string and the lease, as after a local hand-off, and no command is sent. The next caller takes it. It is
+// released when it has been kept for the time of the option, when the process has had the lock for
 // MinKeepTime or that time, whichever is longer, or when another client was refused.
 //
 // A refused request of another client notifies this process. The process must not miss that, so an
@@ -26,19 +26,19 @@ import "time"
 // notified it, unless the time of the option is longer.
 const MinKeepTime = time.Second
 
-// tokenTime is the minimum time that a process has a lock for each token that it gives out itself. Its
-// tokens then stay behind the server's clock, which makes the token of the next holder.
+// tokenTime is the minimum time that a process has a lock for each token that it assigns itself. Its tokens
+// then stay behind the server's clock, from which the next holder's token is made.
 const tokenTime = 1100 * time.Nanosecond
 
 // lingering says whether and how long a lock lingers under one grant. The acquisitions that have the lock
-// under that grant share it. It is made for a request after which this process misses no notification.
+// under that grant share it. It is created for a request after which this process misses no notification.
 // The mutex of the [Lock] guards it.
 type lingering struct {
 	linger  time.Duration // the time of the option; 0 if the owner does not use it, or before the grant
 	noticed uint64        // keeping.noticed when the request was sent
 }
 
-// keeping is the state of a lock that lingers. It is made by the first request for such a lock.
+// keeping is the state of a lock that lingers. The first request for such a lock creates it.
 type keeping struct {
 	kept      *Acquisition // nil if there is none
 	keptUntil time.Time    // when it is released
@@ -50,10 +50,10 @@ type keeping struct {
 // keepTime returns how long the process may have the lock.
 func (g *lingering) keepTime() time.Duration { return max(g.linger, MinKeepTime) }
 
-// Lingers reports whether t may be kept after its last hold, as far as its grant decides.
+// Lingers reports whether the grant of t allows keeping it after its last hold.
 func (t *Acquisition) Lingers() bool { return t.grant.lingering != nil && t.grant.lingering.linger > 0 }
 
-// WillLinger records that the request for t that WillSend was called for asks for a lock that lingers.
+// WillLinger records that the request for t, which WillSend has just recorded, is for a lock that lingers.
 // subscribed says that the process is notified of each refusal from now on.
 func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
 	t.grant.lingering = nil
@@ -62,7 +62,7 @@ func (p *Lock) WillLinger(t *Acquisition, subscribed bool) {
 	}
 }
 
-// keeps returns the record of the lock that lingers, and makes it if necessary.
+// keeps returns the record of the lock that lingers, and creates it if necessary.
 func (p *Lock) keeps() *keeping {
 	if p.keeping == nil {
 		p.keeping = new(keeping)
@@ -140,8 +140,8 @@ func (t *Acquisition) TokenDue() time.Time {
 	return t.grant.since.Add(time.Duration(t.HandOffCount()) * tokenTime)
 }
 
-// TakeKept gives the acquisition that is kept to o, a caller with these terms that has come now. It
-// returns nil if there is none that the caller may take. A reader may not: it uses the other side.
+// TakeKept makes o the owner of the acquisition that is kept, for a call with these terms that comes now.
+// It returns nil if there is none that the call may take. A reader may not: it uses the other side.
 func (p *Lock) TakeKept(c *Terms, o *Owner, now time.Time) *Acquisition {
 	t := p.Kept()
 	if t == nil || !c.canTake(t) || p.readersHere() {
@@ -184,9 +184,9 @@ func (p *Lock) Wanted(tries bool) {
 	p.releaseKept()
 }
 
-// YieldsAfter reports whether this process lets other clients come first after it has released t: a
-// client that does not wait wants the lock, or the keep time is over and clients may listen that notify
-// no process. The waiters of a read/write lock have no queue, so they come first, too.
+// YieldsAfter reports whether this process lets other clients come first after it has released t. It does
+// if a client that does not wait was refused. It also does after the keep time if there may be listening
+// clients that notify no process. The waiters of a read/write lock have no queue, so they come first, too.
 func (p *Lock) YieldsAfter(t *Acquisition, listeners bool, now time.Time) bool {
 	k := p.keeping
 	tried := k.tried

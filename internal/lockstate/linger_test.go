@@ -43,7 +43,7 @@ func (s *stage) kept(h *Hold) *Acquisition {
 	return s.keeping.kept
 }
 
-// Each of these alone prevents that a lock is kept.
+// Each of these alone prevents a lock from being kept.
 func TestMayKeep(t *testing.T) {
 	none := func(*stage, *Acquisition) {}
 	for name, test := range map[string]struct {
@@ -144,7 +144,7 @@ func TestTakeKept(t *testing.T) {
 	}
 }
 
-// These callers cannot take it.
+// These callers cannot take a kept acquisition.
 func TestTakeKept_not(t *testing.T) {
 	for name, c := range map[string]struct {
 		kept, taker *Terms
@@ -175,7 +175,7 @@ func TestTakeKept_not(t *testing.T) {
 	}
 }
 
-// Acquisitions between the first and the latest are not kept alive by an earlier one.
+// An earlier acquisition refers to the latest one directly, and so keeps none in between in memory.
 func TestKeep_forgets(t *testing.T) {
 	s := newStage(t)
 	first, h := s.keeps(keptPlain, true, 1)
@@ -196,7 +196,7 @@ func TestKeep_forgets(t *testing.T) {
 	}
 }
 
-// A handle without the option takes it, and does not keep it.
+// A handle without the option takes a kept acquisition, and does not keep the lock.
 func TestTakeKept_withoutTheOption(t *testing.T) {
 	s := newStage(t)
 	_, h := s.keeps(keptPlain, true, 1)
@@ -210,7 +210,8 @@ func TestTakeKept_withoutTheOption(t *testing.T) {
 	}
 }
 
-// It is released after the time of the option, and no later than the end of the keep time. Each Unlock begins the time again.
+// A kept lock is released after the time of the option, and no later than the end of the keep time. Each Unlock restarts the
+// time of the option.
 func TestLingerOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		before time.Duration // how long it was held
@@ -270,7 +271,7 @@ func TestLingerOver(t *testing.T) {
 	}
 }
 
-// The owner that is next waits until its token is behind the clock.
+// The next owner waits until its token is behind the clock.
 func TestTokenDue(t *testing.T) {
 	s := newStage(t)
 	first, h := s.keeps(keptPlain, true, 1)
@@ -281,7 +282,7 @@ func TestTokenDue(t *testing.T) {
 	}
 }
 
-// A release lets others come first after an attempt of another client, or when the keep time is over and others may listen.
+// A release lets others come first after an attempt of another client, or after the keep time if others may listen.
 func TestYieldsAfter(t *testing.T) {
 	for name, c := range map[string]struct {
 		terms     *Terms
@@ -404,7 +405,7 @@ func TestEndKept_wakesEachQueue(t *testing.T) {
 	}
 }
 
-// A shorter time of the option releases the lock earlier than a timer that runs already.
+// A shorter time of the option releases the lock earlier than a timer that is already running.
 func TestLingerOver_aShorterTime(t *testing.T) {
 	s := newStage(t)
 	_, h := s.keeps(keptPlain, true, 1)

@@ -86,8 +86,8 @@ type Terms struct {
 type QueueKey uint8
 
 const (
-	// ReaderPreference is set by lock.WithReaderPreference. Redis admits a reader with it where it
-	// refuses other readers. A writer with it leaves no writer intent.
+	// ReaderPreference is set by lock.WithReaderPreference. Redis then admits a reader where it would
+	// refuse other readers, and a writer leaves no writer intent.
 	ReaderPreference QueueKey = 1 << iota
 
 	// Replicated marks a reader that still waits for replicas while others may read already.
@@ -149,7 +149,7 @@ type EffectKind uint8
 
 const (
 	Wake             EffectKind = iota // Waiter: its call calls Next again
-	Release                            // Acquisition, which has ended: stop its lease and reconcile it, so that Redis has nothing of it
+	Release                            // Acquisition, which has ended: stop its lease and reconcile it, so that nothing of it stays in Redis
 	Subscribe                          // Queue, Terms: subscribe its channels; notifications since Sent, when its latest request was sent, may be lost; zero if it sent none
 	Unsubscribe                        // Queue: end the subscriptions
 	Heartbeat                          // Queue, Terms: the heartbeat goroutine calls NextHeartbeat again; start it if there is none
@@ -261,7 +261,7 @@ type Owner struct {
 	waiter      *Waiter      // the waiter for the owner's first read hold; nil if there is none
 }
 
-// Enter returns the owner with this number, and creates it if necessary. shared says that other calls
+// Enter returns the owner with this number, and creates it if necessary. shared means that other calls
 // may use the owner; it then has a Turn. Each Enter needs a Leave.
 func (p *Lock) Enter(reads bool, number uint64, shared bool) *Owner {
 	s := p.side(reads)
@@ -322,8 +322,8 @@ func (o *Owner) hold(t *Acquisition) {
 	t.owners++
 }
 
-// lose records that one of o's holds of t is gone. If t is lost, o can have acquired the lock again before that is recorded, and
-// then has holds of another acquisition.
+// lose records that one of o's holds of t is gone. If t was lost, o may have acquired the lock again before the loss is
+// recorded; o then has holds of another acquisition.
 func (o *Owner) lose(t *Acquisition) {
 	if o.acquisition == t {
 		if o.holds--; o.holds == 0 {

@@ -72,7 +72,7 @@ func (p *Lock) Next(w *Waiter, now time.Time) Step {
 	return step
 }
 
-// ticket returns the ticket of l for a waiter with these terms, and makes one if necessary. Tokens of
+// ticket returns the ticket of l for a waiter with these terms, and creates one if necessary. Tokens of
 // another counter require another ticket.
 func (l *Queue) ticket(c *Terms, now time.Time) *Acquisition {
 	p := l.side.p
@@ -164,11 +164,11 @@ func (p *Lock) waits(w *Waiter, r Refusal, now time.Time) {
 
 // Failed records that a request of w for t failed with err, or with nil if it was granted and its call had
 // just stopped waiting. mayHaveRun says that the server may have executed the request, or may still do so.
-// What Redis has of t is then released when t ends.
+// What Redis stores for t is then released when t ends.
 func (p *Lock) Failed(w *Waiter, t *Acquisition, mayHaveRun bool, err error) {
 	p.answered(w, t, sharedResult{err: err})
 	if mayHaveRun && !t.MarkUncertain() {
-		p.release(t) // t has ended already, so nothing else would release what Redis has of it
+		p.release(t) // t has ended already, so nothing else would release what Redis stores for it
 	}
 }
 

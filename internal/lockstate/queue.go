@@ -150,9 +150,9 @@ func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
 
 func newWaiter() *Waiter { return &Waiter{Wake: make(chan struct{}, 1)} }
 
-// confirmedPolls is how many poll intervals pass at most between two requests of a queue whose subscription is confirmed:
-// what no message announces, such as the death of the next holder, then delays a waiter by a tenth of its wait. It is less
-// than an offer lasts, so that a lost message does not waste the offer.
+// confirmedPolls is the maximum number of poll intervals between two requests of a queue whose subscription is confirmed.
+// Up to it, the interval is a tenth of the wait so far, which limits the delay after an event without a message, such as
+// the death of the next holder. The maximum is shorter than an offer, so that a lost message does not waste the offer.
 const confirmedPolls = 2
 
 // newQueue returns a queue for waiters with these terms. The memory of its first waiter is Queue.only.
@@ -266,8 +266,8 @@ func (l *Queue) TimerFired() {
 	}
 }
 
-// due returns when to retry, at the latest after pace. Redis reported that nothing happens before left has passed; a
-// negative left means unknown.
+// due returns when to retry: after left, before which nothing happens according to Redis, and after pace at the latest.
+// A negative left means unknown.
 func due(now time.Time, left, pace time.Duration) time.Time {
 	if left >= 0 {
 		pace = min(left+time.Millisecond, pace)

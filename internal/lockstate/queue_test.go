@@ -477,7 +477,7 @@ func TestYieldUntil_redisQueue(t *testing.T) {
 			if s.next(first).Do != Send {
 				t.Error("it does not send a request then")
 			}
-			s.Retry(first, s.now.Add(time.Second)) // that failed
+			s.Retry(first, s.now.Add(time.Second)) // the request failed
 			second := s.stand(&fairTerms, 2)
 			if _, enter := second.queue.nextBeat(s.now); !slices.Equal(enter, []*Waiter{second}) {
 				t.Errorf("%d enter", len(enter))

@@ -21,8 +21,8 @@ import (
 // Readers that come while a request is in flight join the request: its grant admits them, too. They
 // are all admitted before any of them runs, so a reader that leaves immediately is not the last one.
 
-// ShareTime is how much later than a reader that sent a request other readers may come and enter
-// without one. Readers can pass a writer for that long, plus a round trip.
+// ShareTime is how long after a reader that sends a request other readers may still come and join it
+// without a request. Readers can pass a writer for that long, plus a round trip.
 const ShareTime = 10 * time.Millisecond
 
 // reading is the state that the readers of a lock share.

@@ -749,8 +749,8 @@ func TestFinishRequest_besideAWrite(t *testing.T) {
 	}
 }
 
-// Each request is counted once, however it ends. If its reader writes and retries as such, no other
-// request is counted.
+// Each request is counted once, however it ends. If the reader's owner then writes, the retry is not
+// counted.
 func TestFinishRequest_once(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)
@@ -768,7 +768,7 @@ func TestFinishRequest_once(t *testing.T) {
 	}
 }
 
-// A reader that joined another one counts as a reply from Redis.
+// The grant of another reader's request counts as a reply from Redis for a reader that joined it.
 func TestJoined_countsAsAReply(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 1)

@@ -665,7 +665,7 @@ func (s *stage) crowd(n int) (t *Acquisition, h *Hold, waiters []*Waiter) {
 		s.queues(w, Refusal{Left: -1})
 		waiters = append(waiters, w)
 	}
-	s.pass(time.Millisecond) // a lock is not handed off faster than tokens may grow
+	s.pass(time.Millisecond) // a lock is not handed off faster than tokens are allowed to grow
 	s.done()
 	return t, h, waiters
 }

@@ -29,7 +29,7 @@ type tale struct {
 
 // figure is a call in the terms of the model.
 type figure struct {
-	id      int  // the latest one, if callers are owner strings
+	id      int  // the latest caller, if callers are owner strings
 	anew    bool // it has restarted
 	lingers bool // it is in the queue, but the model has it elsewhere
 	rides   bool // another reader's request admitted it, and it has not been notified
@@ -77,7 +77,7 @@ const (
 	tellGiveBack
 )
 
-// The model of the read/write lock has others of these numbers.
+// The model of the read/write lock reuses these numbers for other events.
 const (
 	tellGive   = tellTimeOut
 	tellRides  = tellCross
