@@ -34,8 +34,8 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * A worker process of the benchmarks, with Redisson. It does jobs of proof/benchmarks/worker.go: a role in the environment, one job
- * in JSON after the other on stdin, and a result for each on stdout.
+ * A worker process of the benchmarks that uses Redisson. It follows the protocol of proof/benchmarks/worker.go: it reads its role
+ * from the environment and jobs in JSON from stdin, and writes a result for each to stdout.
  */
 public final class Bench {
     private static final String ENV = "LEASEHOLD_BENCHMARKS_WORKER";
@@ -68,7 +68,7 @@ public final class Bench {
 
     /** The counts of one thread. */
     private static final class Tally {
-        static final int BUCKETS = 40 * 32; // as the histogram in proof/benchmarks/loop.go
+        static final int BUCKETS = 40 * 32; // like the histogram in proof/benchmarks/loop.go
 
         final long[] waits = new long[BUCKETS];
         long count;
@@ -88,11 +88,11 @@ public final class Bench {
         }
     }
 
-    /** The memory in which all processes note who is inside a lock: proof/benchmarks/board.go. */
+    /** Shared memory in which all processes record who holds a lock: see proof/benchmarks/board.go. */
     private static final class Board {
         private static final VarHandle INTS = MethodHandles.byteBufferViewVarHandle(int[].class, ByteOrder.nativeOrder());
         private static final VarHandle LONGS = MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
-        private static final int SLOTS = 8; // before them stands the time of the latest unlock
+        private static final int SLOTS = 8; // the offset: the time of the latest unlock comes first
         private static final int SLOT = 64;
         private static final int COUNT = 1024;
 
@@ -183,7 +183,7 @@ public final class Bench {
         r.RSS = Long.parseLong(Files.readString(Path.of("/proc/self/statm")).split(" ")[1]) * 4096;
     }
 
-    /** Has the virtual machine compile what is used often, before anything is measured. */
+    /** Makes the JVM compile the hot paths before anything is measured. */
     private void warmUp() throws Exception {
         for (int threads : new int[] {1, 64}) {
             long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(1500);
@@ -201,7 +201,7 @@ public final class Bench {
         void run(int thread) throws Exception;
     }
 
-    /** Returns when all threads have ended. It fails with the first exception that ended one of them. */
+    /** Runs work in this many threads and waits for them. It throws the first exception that ended one of them. */
     private static void run(int threads, Work work) throws Exception {
         List<Thread> all = new ArrayList<>();
         CountDownLatch begin = new CountDownLatch(1);
@@ -265,7 +265,7 @@ public final class Bench {
         Thread.sleep(Math.max((job.Begin - System.nanoTime()) / 1_000_000, 0));
     }
 
-    /** Hands a lock off between two processes that both run this: see proof/benchmarks/handover.go. */
+    /** Hands a lock off between two processes that both run this method: see proof/benchmarks/handover.go. */
     private void handOver(Job job, Result r) throws Exception {
         begin(job);
         int me = (role.Process + 1) << 16;
@@ -281,7 +281,7 @@ public final class Bench {
             if (since != 0 && last != me) {
                 r.Handovers.add(at - since);
             }
-            TimeUnit.NANOSECONDS.sleep(job.Inside); // the other is waiting by then
+            TimeUnit.NANOSECONDS.sleep(job.Inside); // the other process is waiting by then
             board.leave(0);
             board.unlocks(System.nanoTime());
             l.unlock();
@@ -292,7 +292,7 @@ public final class Bench {
         }
     }
 
-    /** Counts one latch down, round after round: see proof/benchmarks/latches.go. */
+    /** Counts a latch down to zero, round after round: see proof/benchmarks/latches.go. */
     private void latch(Job job, Result r) throws Exception {
         RCountDownLatch l = client.getCountDownLatch("latch");
         Tally[] tallies = new Tally[job.Goroutines];
@@ -312,7 +312,7 @@ public final class Bench {
                     l.await();
                     opened[0] = System.nanoTime();
                 } catch (InterruptedException e) {
-                    // A call failed, so the latch does not open.
+                    // A call failed, so the count does not reach zero.
                 }
             });
             waits.start();
@@ -322,7 +322,7 @@ public final class Bench {
                         long began = System.nanoTime();
                         l.countDown();
                         tallies[n].note(System.nanoTime() - began);
-                        last.accumulateAndGet(began, Math::max); // Redisson does not say which call opened it
+                        last.accumulateAndGet(began, Math::max); // Redisson does not report which call released it
                     }
                 });
             } catch (Exception e) {
@@ -343,7 +343,7 @@ public final class Bench {
         }
     }
 
-    /** Makes the settings of all keys in one script: by trySetRate it would take as long as the rest. */
+    /** Writes the settings of all keys with one script: calls of trySetRate would take as long as the rest of the benchmark. */
     private void setLimits(Job job) {
         client.getScript(StringCodec.INSTANCE).eval(RScript.Mode.READ_WRITE,
             "for i = 0, ARGV[1] - 1 do redis.call('HSET', 'k' .. i, 'rate', ARGV[2], 'interval', 1000, 'keepAliveTime', 0, 'type', 0) end",
@@ -369,7 +369,7 @@ public final class Bench {
         });
     }
 
-    /** Calls again and again until the end, and adds up what the calls return: see spin in proof/benchmarks/rates.go. */
+    /** Repeats the call until the end, and adds up the results: see spin in proof/benchmarks/rates.go. */
     private static void spin(Job job, Result r, LongSupplier call) throws Exception {
         Tally[] tallies = new Tally[job.Goroutines];
         long[] sums = new long[job.Goroutines];

@@ -15,8 +15,8 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
 /**
- * Threads that take the same few locks over and over, as goroutines of other processes do. It is the
- * twin of the contest in the Go tests; the Go test says what the keys of a section mean.
+ * Threads that repeatedly acquire the same few locks, in competition with goroutines of other processes.
+ * It is the counterpart of the contest in the Go tests, which document the keys of a section.
  */
 final class Contest {
     record Place(String kind, String name) {}
@@ -67,7 +67,7 @@ final class Contest {
         return new Result(waits.get(), refused.get(), written.get(), read.get(), wrong, handOvers, longest);
     }
 
-    /** Takes one lock in one of the possible ways, and releases it. */
+    /** Acquires a lock in a random way, re-enters it at random, and releases it. */
     private void once(RedissonClient c, Place p, Random random) throws Exception {
         RLock l = Driver.lock(c, p.kind, p.name);
         long called = System.nanoTime();
@@ -138,7 +138,7 @@ final class Contest {
             return client.getBucket(prefix + place.name, StringCodec.INSTANCE);
         }
 
-        /** Records how long it took from the moment when a peer in Go left until this thread was in, if it waited then. */
+        /** If this thread waited for the previous holder, counts the wait, and records the hand-off time if that holder was in Go. */
         private void handedOver(String... prefixes) {
             long at = 0;
             String by = "";

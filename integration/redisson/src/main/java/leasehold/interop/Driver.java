@@ -30,12 +30,12 @@ import org.redisson.config.ReadMode;
 import org.redisson.config.ShardedSubscriptionMode;
 
 /**
- * Redisson's locks, moved by lines of JSON: the Java peer of the Go tests.
+ * Drives Redisson's locks with lines of JSON, for the Go tests.
  *
- * <p>Each line on standard input is a command, and each is answered by a line on standard output
- * with the same id, when it is done. Commands of one thread are carried out one after the other, and
- * all others at once. An exception is an answer as well; only the end of the input, or a kill, ends
- * the process. By hand:
+ * <p>Each line on standard input is a command. When it is done, a line on standard output with the same
+ * id is the reply. Commands of one thread run one after the other; all others run concurrently. An
+ * exception is returned as a reply, too. The process ends only when the input ends or when it is killed.
+ * To run it by hand:
  *
  * <pre>
  * mvn -q package && java -jar target/driver.jar
@@ -46,34 +46,34 @@ import org.redisson.config.ShardedSubscriptionMode;
  * {"id":5,"do":"close","client":"a"}
  * </pre>
  *
- * <p>See {@link Request} for what a command may say, and {@link #call} for the commands of a thread,
- * which are named as Redisson's methods.
+ * <p>See {@link Request} for the fields of a command, and {@link #call} for the commands of a thread,
+ * which are named after Redisson's methods.
  */
 public final class Driver {
-    /** A command. All times are milliseconds. */
+    /** A command. All times are in milliseconds. */
     static final class Request {
         long id;
         @SerializedName("do") String what;
 
-        /** Which RedissonClient; "open" makes it. */
+        /** The name of the RedissonClient, which "open" creates. */
         String client;
 
-        /** Which of its threads. It is a thread indeed, so it has an id of its own, by which Redisson tells owners apart. */
+        /** The name of one of its threads. It is a real thread, because Redisson distinguishes owners by thread id. */
         String thread;
 
         /** plain, fair, read, write or fenced. */
         String kind;
         String name;
 
-        /** Without a lease, the watchdog renews; without a wait, tryLock does not wait. */
+        /** Without a lease, the watchdog renews the lock. Without a wait, tryLock does not wait. */
         Long wait;
         Long lease;
 
-        /** For isHeldByThread. */
+        /** Only for isHeldByThread. */
         long threadId;
 
-        // Only for open. With a master, the addresses are those of the Sentinels that watch it; else several addresses,
-        // or "cluster", are those of a cluster.
+        // Only for open. With a master, these are the addresses of its Sentinels. Otherwise, several addresses, or
+        // "cluster", mean a cluster.
         List<String> addresses;
         boolean cluster;
         String master;
@@ -85,11 +85,11 @@ public final class Driver {
 
         Contest.Plan contest;
 
-        /** Only for share: the number of threads, which run until "enough", and the list of the sides that were inside. */
+        /** Only for share: the number of threads, which run until "enough", and the list to which each holder adds its side. */
         int threads;
         String history;
 
-        // Only for what is no lock; see Others.
+        // Only for objects other than locks; see Others.
         long n;
         long interval;
         double p;
@@ -97,10 +97,10 @@ public final class Driver {
         boolean kryo;
     }
 
-    /** An answer: a value, or an error with the names of the exceptions in its chain of causes. */
+    /** A reply: a value, or an error with the class names of its chain of causes. */
     record Reply(long id, Object value, String err, List<String> is) {}
 
-    /** What a thread did: its owner, and from when to when, by a clock that all processes of a host share. */
+    /** What a thread did: the result, its owner, and when it began and ended, by a clock that all processes of a host share. */
     record Did(Object result, String owner, long called, long returned) {}
 
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
@@ -108,7 +108,7 @@ public final class Driver {
     private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
     private final Map<String, Worker> workers = new ConcurrentHashMap<>();
-    private volatile boolean enough; // ends a share
+    private volatile boolean enough; // ends the threads of share
 
     public static void main(String[] args) throws Exception {
         System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "error");
@@ -120,7 +120,7 @@ public final class Driver {
         Runtime.getRuntime().halt(0); // the process that sent commands is gone
     }
 
-    /** Carries out a command, on its thread if it names one. */
+    /** Runs a command, on its thread if it names one. */
     private void take(String line) {
         Request r = new Request();
         try {
@@ -181,7 +181,7 @@ public final class Driver {
         }
     }
 
-    /** Carries out a command that is about no thread. */
+    /** Runs a command that names no thread. */
     private Object serve(Request r) throws Exception {
         switch (r.what) {
             case "open":
@@ -192,7 +192,7 @@ public final class Driver {
                 client(r.client).shutdown(0, 1, TimeUnit.SECONDS);
                 clients.remove(r.client);
                 return null;
-            case "waits": // does the thread sleep until a message comes?
+            case "waits": // does the thread wait for a message?
                 return Arrays.stream(worker(r).getStackTrace()).anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()));
             case "contest":
                 List<RedissonClient> all = new ArrayList<>();
@@ -210,7 +210,7 @@ public final class Driver {
         }
     }
 
-    /** Makes threads lock and unlock without a pause, and returns how often they did. */
+    /** Has threads lock and unlock without a pause, and returns how often they did. */
     private int share(RedissonClient c, Request r) throws Exception {
         enough = false;
         List<FutureTask<Integer>> all = new ArrayList<>();
@@ -256,7 +256,7 @@ public final class Driver {
         if (r.master != null) {
             var sentinels = config.useSentinelServers().setMasterName(r.master).addSentinelAddress(urls);
             sentinels.setMasterConnectionMinimumIdleSize(IDLE).setSlaveConnectionMinimumIdleSize(IDLE);
-            sentinels.setReadMode(ReadMode.MASTER); // the answers of a replica are old
+            sentinels.setReadMode(ReadMode.MASTER); // reads from a replica can be stale
             patient(sentinels);
         } else if (r.cluster || urls.length > 1) {
             var cluster = config.useClusterServers().addNodeAddress(urls);
@@ -264,7 +264,7 @@ public final class Driver {
                 cluster.setShardedSubscriptionMode(r.shardedSubscriptionMode);
             }
             cluster.setMasterConnectionMinimumIdleSize(IDLE).setSlaveConnectionMinimumIdleSize(IDLE);
-            cluster.setReadMode(ReadMode.MASTER); // the answers of a replica are old
+            cluster.setReadMode(ReadMode.MASTER); // reads from a replica can be stale
             patient(cluster);
         } else {
             patient(config.useSingleServer().setAddress(urls[0]).setConnectionMinimumIdleSize(IDLE));
@@ -272,10 +272,10 @@ public final class Driver {
         return Redisson.create(config);
     }
 
-    /** Idle connections of a client, for a test opens many clients. */
+    /** The idle connections of a client. It is small, because a test opens many clients. */
     private static final int IDLE = 2;
 
-    /** Makes a client wait for the server for longer than by default, as the machine may be busy. */
+    /** Sets longer timeouts than the defaults, because the machine may be busy. */
     private static void patient(BaseConfig<?> config) {
         config.setTimeout(10_000).setSubscriptionTimeout(30_000);
     }
@@ -291,7 +291,7 @@ public final class Driver {
         };
     }
 
-    /** A thread that takes and gives locks. It keeps its handles, as applications do. */
+    /** A thread that acquires and releases locks. It keeps its handles, as applications do. */
     private final class Worker extends Thread {
         final BlockingQueue<Request> todo = new LinkedBlockingQueue<>();
         private final Map<String, RLock> locks = new HashMap<>();
@@ -320,7 +320,7 @@ public final class Driver {
         }
     }
 
-    /** Calls the method of Redisson that the command names. */
+    /** Calls the method of Redisson that the command is named after. */
     private static Object call(RLock l, Request r) throws Exception {
         TimeUnit ms = TimeUnit.MILLISECONDS;
         switch (r.what) {

@@ -11,7 +11,7 @@ import org.redisson.api.RateType;
 import org.redisson.api.RedissonClient;
 import org.redisson.codec.Kryo5Codec;
 
-/** What is no RLock: semaphores, latches, rate limiters and Bloom filters. The commands are named as Redisson's methods. */
+/** Commands for semaphores, latches, rate limiters and Bloom filters, named after Redisson's methods. */
 final class Others {
     private Others() {}
 
@@ -32,7 +32,7 @@ final class Others {
         throw new IllegalArgumentException("what is " + r.what + "?");
     }
 
-    /** The ids of permits are elements. A wait of 0 makes one attempt. */
+    /** Permit ids are passed as elements. With a wait of 0, acquire makes one attempt. */
     private static Object permit(RPermitExpirableSemaphore s, String method, Driver.Request r) throws InterruptedException {
         switch (method) {
             case "acquire": {
