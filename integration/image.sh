@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a container image out of the redis-server of this machine and the libraries
-# that it needs, and nothing else, for machines that can get no image from afar.
+# Builds a container image from this machine's redis-server and the libraries that it
+# needs, and nothing else, for machines that cannot pull an image.
 #
 # usage: image.sh TAG [BINARY]
 set -eu
@@ -21,7 +21,7 @@ for library in $(ldd "$server" | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p'); do
 	cp -L "$library" "$root$library"
 done
 
-# What the engine sees is what it runs: root's files, readable for all.
+# The engine keeps owners and permissions: the files must belong to root and be readable by all users.
 chmod -R go+rX "$root"
 tar -C "$root" --owner=0 --group=0 -c . | docker import \
 	--change 'ENV PATH=/usr/bin' \
