@@ -117,7 +117,7 @@ func (w *Waiter) next(now time.Time) (ready bool, due time.Time) {
 	return ready, due
 }
 
-// WillSend records that a request for t is about to be sent. The request asks for this lease, and may
+// WillSend records that a request for t is about to be sent. The request is for this lease, and may
 // leave an entry in Redis that lives for waiterTimeout. Each WillSend needs exactly one of Granted,
 // Refused, Failed, RolledBack and LateReply.
 func (p *Lock) WillSend(t *Acquisition, lease, waiterTimeout time.Duration) {

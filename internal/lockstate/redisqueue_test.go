@@ -771,7 +771,7 @@ func TestFollow_onlyItsWaiter(t *testing.T) {
 	}
 }
 
-// If a waiter leaves before it takes its offer, the next waiter gets the offer, or it is released.
+// If a waiter leaves before it takes its offer, the next waiter gets the offer, or the offer is released.
 // The waiter's own entry in the queue is removed.
 func TestFollow_leftBeforeTaking(t *testing.T) {
 	s := newStage(t)

@@ -181,7 +181,7 @@ func (a *attempt) inTurn() (*hold, error) {
 	}
 }
 
-// oneTurn is one iteration of inTurn. It gives the turn back even if an observer panics.
+// oneTurn is one iteration of inTurn. It releases the turn even if an observer panics.
 func (a *attempt) oneTurn() (h *hold, err error) {
 	err = a.s.takeTurn(a.waiting, a.owner.Turn, a.timeLeft(), nil)
 	a.now = time.Now()
@@ -302,7 +302,7 @@ type reenterRequest struct {
 	t       *acquisition
 	q       luascripts.Request
 	sent    *time.Time
-	endTurn func() // gives the turn back
+	endTurn func() // releases the turn
 }
 
 // Send sends the command, unless the acquisition has ended.
@@ -324,14 +324,14 @@ func (r reenterRequest) Batch(c *luascripts.Change) func(*luascripts.Change) lua
 	return acquiredBy
 }
 
-// Late gives the turn back and reconciles the acquisition, because Redis may count one hold too many.
+// Late releases the turn and reconciles the acquisition, because Redis may count one hold too many.
 func (r reenterRequest) Late(_ luascripts.Acquired, err error) {
 	r.endTurn()
 	r.t.at.s.reconcile(r.t, err != nil) // mutant: always: speed
 }
 
 // reenter adds a hold to t. The caller has the owner's turn. If the call left before the reply, passed is true and Late
-// gives the turn back. Until then no other command of this acquisition can overtake the request.
+// releases the turn. Until then no other command of this acquisition can overtake the request.
 func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	s := a.s
 	turn := a.owner.Turn

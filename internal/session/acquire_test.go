@@ -361,7 +361,7 @@ func TestReentry_duringClose(t *testing.T) {
 	})
 }
 
-// A spec can ask for another attempt with another spec, but not after a grant, nor once the wait is over.
+// A spec can request another attempt with another spec, but not after a grant or after the wait has ended.
 func TestLock_again(t *testing.T) {
 	changed := errors.New("changed")
 	for name, want := range map[string][]error{"again": {}, "not again": {changed}, "too late": {os.ErrDeadlineExceeded, lock.ErrNotAcquired}} {

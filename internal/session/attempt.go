@@ -66,7 +66,7 @@ func (t *timing) timeLeft() time.Duration {
 	return max(t.limit-t.now.Sub(t.began), time.Millisecond)
 }
 
-// endsWithin reports whether the time limit of a TryLock is over after d.
+// endsWithin reports whether the time limit of a TryLock passes within d.
 func (t *timing) endsWithin(d time.Duration) bool { return t.limit-t.now.Sub(t.began) <= d }
 
 // steps executes steps until the lock is acquired or the attempt fails. A TryLock fails at the first refusal.

@@ -114,8 +114,8 @@ func (w *world) asks(a *attempt) error {
 	return a.send()
 }
 
-// An attempt sends another request, because it did not get a lock that it was handed. It keeps the ticket of its queue, and
-// with it the position in Redis, even if a request for the ticket may still be executed.
+// A waiter that was refused sends another request. It keeps the ticket of its queue, and with it the position in Redis, even
+// if an earlier request for the ticket may still be executed.
 func TestQueue_keepsItsTicket(t *testing.T) {
 	inBubble(t, func(w *world) {
 		other := w.lock(w.b, w.Context())

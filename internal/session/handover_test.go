@@ -1829,7 +1829,7 @@ func (c *errHook) Err() error {
 // queued. The lock is not handed off to it: it is free for others.
 func TestGuard_notHandedOffDuringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const many = 1000 // Close releases a part of them at a time, so it comes to this lock late
+		const many = 1000 // Close releases a limited number at a time, so it reaches this lock late
 		reply, released := make(chan struct{}), make(chan struct{})
 		k := delayNthRequest(2, true, reply)
 		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {

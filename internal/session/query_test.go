@@ -278,7 +278,7 @@ func TestInspect_duringClose(t *testing.T) {
 }
 
 // A server reports its uptime in whole seconds, which can be up to a second too long. Its start time is never reported
-// too early or in the future, even if the server's clock was set back since.
+// too early or in the future, even if the server's clock was moved backward since.
 func TestServer(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)

@@ -318,7 +318,7 @@ func (s *Session) onRelease(f releaseRequest, r released, err error) {
 type reduceRequest struct {
 	t     *acquisition
 	holds int
-	turn  chan struct{} // the turn of the call; Late gives it back
+	turn  chan struct{} // the turn of the call; Late releases it
 }
 
 // Send sends the command.
@@ -336,7 +336,7 @@ func (r reduceRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luas
 	return func(c *luascripts.Change) luascripts.Verdict { return c.Released.Verdict }
 }
 
-// Late gives the turn back, and reconciles the acquisition after an error.
+// Late releases the turn, and reconciles the acquisition after an error.
 func (r reduceRequest) Late(_ luascripts.Verdict, err error) {
 	r.t.at.lock()
 	r.t.ChangeDone()
