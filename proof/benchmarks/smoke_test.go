@@ -123,7 +123,7 @@ func TestViolations(t *testing.T) {
 		c.contenders = []string{"broken"}
 		cells = []*cell{&c}
 		all := once(t, false)
-		if err := wrong(all); err == nil || !strings.Contains(err.Error(), "two were inside at once") {
+		if err := wrong(all); err == nil || !strings.Contains(err.Error(), "two holders at once") {
 			t.Errorf("%s: %v; errors: %v", name, err, all[0].errs)
 		}
 	}
