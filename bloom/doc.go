@@ -39,7 +39,7 @@
 // the whole filter at once. [NewSharded] splits one filter into several.
 //
 // Add and Contains send one pipeline of BITFIELD (or BITFIELD_RO) and HMGET, with up to 1,000 bits
-// per command. More than 65,536 elements are sent in several pipelines. While a pipeline is in
+// per command. More than 16,384 elements are sent in several pipelines. While a pipeline is in
 // flight, the calls of other goroutines are collected and sent with the next one. If reading the
 // whole filter is cheaper than the lookups, Contains reads it with GETRANGE. Both calls use the
 // primary, because a replica can miss the latest elements. A demoted primary whose connection stays

@@ -118,7 +118,7 @@ const (
 	maxSize     = 4_294_967_294 // the limit of Redisson
 	maxHashes   = 1_000         // the most bits of an element, and in one command
 	maxTogether = 4_096         // the most elements of several callers in one pipeline
-	maxAtOnce   = 65_536        // the most elements of one caller in one pipeline, which must end within the timeout
+	maxAtOnce   = 16_384        // the most elements of one caller in one pipeline, which must end within the timeout
 
 	// bitWords is the number of bytes of a whole filter that cost as much as reading one bit. A bit takes at
 	// least 28 bytes of request and reply, and 0.2 µs of server time, in which a network transfers about as

@@ -471,8 +471,8 @@ func TestAdd_veryMany(t *testing.T) {
 	if all := contains(t, f, elements...); len(all) != len(elements) || slices.Contains(all, false) {
 		t.Errorf("%d of %d found", len(slices.DeleteFunc(all, func(there bool) bool { return !there })), len(elements))
 	}
-	if n := s.CommandCalls(t, "hmget"); n != 4 {
-		t.Errorf("%d pipelines, want 2 for each call", n)
+	if n := s.CommandCalls(t, "hmget"); n != 10 {
+		t.Errorf("%d pipelines, want 5 for each call", n)
 	}
 }
 
