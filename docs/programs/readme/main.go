@@ -28,14 +28,14 @@ func main() {
 			fmt.Println("lock held, step", step, "of 3")
 			select {
 			case <-time.After(time.Second): // the work
-			case <-ctx.Done(): // the lock is lost, or Ctrl-C
+			case <-ctx.Done(): // the lock is lost, Ctrl-C, or SIGTERM
 				return context.Cause(ctx)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		log.Fatal(err) // the lock was lost, Redis is unavailable, or Ctrl-C
+		log.Fatal(err) // the lock was lost, Redis is unavailable, Ctrl-C, or SIGTERM
 	}
 	fmt.Println("done, lock released")
 }
