@@ -263,7 +263,13 @@ func shardName(name string, i int) string { return name + ":{" + strconv.Itoa(i)
 func (a *Admin) filter(ctx context.Context, name string) (l Lock, ok bool, err error) {
 	asked := []string{name}
 	if !strings.ContainsAny(name, "{}") {
-		asked = append(asked, shardName(name, 0), shardName(name, 1))
+		// On a cluster, the shards are in other slots than name, and a primary that does not respond must not hide a free lock.
+		_, _ = a.masters(ctx) // after an error, the commands below report what is wrong
+		for i := range 2 {
+			if _, config := keys.Bloom(shardName(name, i)); !a.lacks(shardName(name, i)) && !a.lacks(config) {
+				asked = append(asked, shardName(name, i))
+			}
+		}
 	}
 	all, err := a.ones(ctx, asked, false)
 	if err != nil {

@@ -51,6 +51,11 @@ func TestDeadPrimary(t *testing.T) {
 			t.Errorf("%s is no JSON: %s", args, out)
 		}
 	}
+	free := "free:0"
+	for i := 1; cluster.Master(t, free) != living; i++ {
+		free = "free:" + strconv.Itoa(i)
+	}
+	says(t, on(t, living, "inspect", free), 0, free+": free\n")
 	for _, args := range []string{"clients", "clients -o json", "clients -o jsonl"} {
 		says(t, on(t, living, strings.Fields(args)...), 1, why, "billing")
 	}
