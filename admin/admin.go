@@ -157,7 +157,7 @@ type Lock struct {
 	lock.State
 	Kind    Kind // "" if the lock has neither holders nor waiters
 	Holding int  // number of owners that hold it; a list may have only some of them in Holders
-	Waiting int  // number of waiters that Redis stores: see lock.Waiter
+	Waiting int  // number of waiters that Redis stores: see lock.Waiter and IsFull
 
 	// Gone is the number of waiters of a plain lock whose clients have no entry in Redis (see
 	// IsGone).

@@ -10,6 +10,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/registry"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // A ClientPage is a part of a list of clients.
@@ -100,6 +101,10 @@ func (a *Admin) entries(ctx context.Context, ids []string) (all map[string]lock.
 func (l *Lock) IsGone(w lock.Waiter) bool {
 	return l.Kind == Plain && l.nowhere[lock.ClientID(w.Owner)]
 }
+
+// IsFull reports whether the queue of the plain lock l has no more room. Then more processes can
+// wait than Waiting counts.
+func (l *Lock) IsFull() bool { return l.Kind == Plain && l.Waiting >= luascripts.MaxQueued }
 
 // leaseholds reports whether id is that of a leasehold client, whose UUIDs have version 7, and not of Redisson.
 func leaseholds(id string) bool { return len(id) > 14 && id[14] == '7' }

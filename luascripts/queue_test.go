@@ -530,7 +530,7 @@ func TestQueue_full(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	owners := []string{holder}
-	for i := range 64 {
+	for i := range luascripts.MaxQueued {
 		owners = append(owners, fmt.Sprintf("%08x-1111-7111-8111-111111111111:5", i))
 	}
 	defer crowd(t, s, append(owners, second))()

@@ -25,6 +25,9 @@ var (
 // an owner.
 const QueueField = "leasehold_line"
 
+// MaxQueued is the maximum number of processes in that queue, as in include_queue.lua. More processes can wait.
+const MaxQueued = 64
+
 // AcquireReentrant sets the hold count of an owner to q.Want, or adds it to the queue.
 func AcquireReentrant(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
 	w := unusedWords.Get().(*words)

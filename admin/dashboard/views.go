@@ -74,13 +74,14 @@ type lockRow struct {
 	Held       bool // otherwise there is no lease
 	Lease      lease
 	Waiting    int
-	Gone       int // number of waiters that are gone
+	Full       bool // the queue is full, so more processes may wait
+	Gone       int  // number of waiters that are gone
 	Leads      bool
 	Word       string // the leader value
 }
 
 func rowOf(r *row, live bool) lockRow {
-	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting, Gone: r.Gone}
+	l := lockRow{URL: lockURL(r.Name), Kind: r.Kind, Mode: r.Mode, Age: ageOf(oldest(r.Lock), live), Held: r.Locked(), Lease: leaseOf(r.span, live), Waiting: r.Waiting, Full: r.IsFull(), Gone: r.Gone}
 	switch {
 	case r.Kind == admin.Latch:
 		l.Holder = countOf(r.Lock)
@@ -493,6 +494,7 @@ type lockView struct {
 	Past         []pastRow
 	Lost         []ownerRow // workers of a wait group
 	More         int        // waiters that are not shown
+	Full         bool       // the queue is full, so more processes may wait
 	MoreHolders  int
 	Token        uint64
 	HighestToken uint64
@@ -664,6 +666,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	v.Past = pastRows(h.history.of(l.Name, d.at), live)
 	v.Waiters, v.More = waiterRows(&l, live)
+	v.Full = l.IsFull()
 	if f := l.ForceUnlock; f != nil {
 		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}

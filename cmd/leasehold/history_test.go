@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // history calls leasehold history until its output contains a text.
@@ -107,6 +108,38 @@ func TestGone(t *testing.T) {
 	}
 	holder.stdin.Close()
 	holder.ends(0)
+}
+
+// The queue of a plain lock has room for 64 processes, so with 64 waiters more may wait.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	queue := "0 1|"
+	for i := range luascripts.MaxQueued - 1 {
+		queue += fmt.Sprintf("01a20376-5c32-7c6b-b43e-%012d:001 30000 0 0 9999999999999;", i)
+	}
+	const last = "01a20376-5c32-7c6b-b43e-999999999999:001 30000 0 0 9999999999999;"
+	page := serving(t, s)
+	for _, full := range []bool{false, true} {
+		if full {
+			queue += last
+		}
+		s.Do(t, "HSET", "orders:42", "01a20376-5c32-7c6b-b43e-a07f69b48111:001", "1", luascripts.QueueField, queue)
+		for _, args := range []string{"ls", "inspect orders:42"} {
+			c := on(t, s, strings.Fields(args)...)
+			c.ends(0)
+			if text := c.stdout.String(); strings.Contains(text, "64+") != (full && args == "ls") || strings.Contains(text, "the queue is full: more processes may wait") != (full && args != "ls") {
+				t.Errorf("%s, full %v: %s", args, full, text)
+			}
+		}
+		for path, want := range map[string]string{"locks": "64+", "lock?name=orders:42": "The queue is full: more processes may wait."} {
+			if full {
+				await(t, path+" does not say "+want, func() bool { return strings.Contains(body(t, page+path), want) })
+			} else if text := body(t, page+path); strings.Contains(text, want) {
+				t.Errorf("%s says %q: %s", path, want, text)
+			}
+		}
+	}
 }
 
 // lsJSON returns the output of ls -o jsonl.

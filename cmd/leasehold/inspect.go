@@ -277,6 +277,9 @@ func waitersOf(l *admin.Lock) (lines []string) {
 		}
 		lines = append(lines, line)
 	}
+	if l.IsFull() {
+		lines = append(lines, "the queue is full: more processes may wait")
+	}
 	switch keep {
 	case 0:
 	case 1:

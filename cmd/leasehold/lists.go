@@ -39,12 +39,16 @@ func lockCells(l admin.Lock, lease string, wide bool) []string {
 	return cells
 }
 
-// waitingOf returns the number of waiters of a lock, and how many of them are gone.
+// waitingOf returns the number of waiters of a lock, and how many of them are gone. Redis may not store all waiters.
 func waitingOf(l admin.Lock) string {
-	if l.Gone > 0 {
-		return fmt.Sprintf("%d, %d gone", l.Waiting, l.Gone)
+	text := strconv.Itoa(l.Waiting)
+	if l.IsFull() {
+		text += "+"
 	}
-	return strconv.Itoa(l.Waiting)
+	if l.Gone > 0 {
+		text += fmt.Sprintf(", %d gone", l.Gone)
+	}
+	return text
 }
 
 // listLocks writes a line for each lock.

@@ -49,8 +49,9 @@ of these. Quote it to protect it from the shell. Names include the key prefix.
 REQUESTED is the time since the holder requested the lock, by the clock of its machine.
 It includes the wait, because Redis does not store when the lock was granted. WAITING is
 the number of waiters, with the number that are gone: their clients have no registry
-entry, because they were killed or never had one. A lock whose KIND ends with (lingers)
-is in use, or kept idle by a client that releases it for other clients.
+entry, because they were killed or never had one. 64+ means that more processes may wait
+for a plain lock than Redis stores. A lock whose KIND ends with (lingers) is in use, or
+kept idle by a client that releases it for other clients.
 
 ls changes nothing. It sends SCAN in small steps, which takes time on a server with many
 keys but hardly slows down other clients. -o jsonl and name print lines unsorted, as they
