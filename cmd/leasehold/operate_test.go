@@ -372,6 +372,20 @@ func TestOperate_nowhereToWrite(t *testing.T) {
 	}
 }
 
+// The question before a force-unlock says how many of the displayed holders it removes.
+func TestTakeOf(t *testing.T) {
+	for want, got := range map[string]string{
+		"Force-unlock rw and remove its holder":           takeOf("rw", 1, 1, "holder"),
+		"Force-unlock rw and remove its 3 holders":        takeOf("rw", 3, 3, "holder"),
+		"Force-unlock rw and remove 1 of its 3 holders":   takeOf("rw", 1, 3, "holder"),
+		"Force-unlock job and remove 1 of its 12 workers": takeOf("job", 1, 12, "worker"),
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // A stuck run is found and force-unlocked. It is notified, and the next run acquires the lock.
 func TestUnlock_run(t *testing.T) {
 	t.Parallel()

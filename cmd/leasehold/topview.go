@@ -495,7 +495,7 @@ func (t *topView) foot() (lines []string) {
 		lines = append(lines, topHead+line+plain)
 	}
 	if u := t.unlock; u != nil {
-		question := takeOf(u.name, len(u.owners), cmp.Or(u.noun, "holder"))
+		question := takeOf(u.name, len(u.owners), len(u.owners), cmp.Or(u.noun, "holder"))
 		text := question + "? Reason (optional): " + u.reason + "▏"
 		if u.sure {
 			text = question + "? [y/N]"

@@ -94,7 +94,8 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 		return err
 	}
 	if !u.yes {
-		if err := u.confirm(ctx, in, out, takeOf(u.name, len(owners), nounOf(l.Holders))); err != nil {
+		all, _ := ownersOf(l, "") // fails only without holders
+		if err := u.confirm(ctx, in, out, takeOf(u.name, len(owners), len(all), nounOf(l.Holders))); err != nil {
 			return err
 		}
 	}
@@ -196,11 +197,14 @@ const worksOn = "A paused process, or one that ignores its context, keeps runnin
 const workersLost = "The removed workers count as lost, and waiters of the wait group receive an error that names them. " +
 	"A paused process, or one that ignores its context, keeps running. Stop it before you trust the data."
 
-// takeOf returns the question before a force-unlock of a lock with this number of holders. noun is the noun for a holder.
-func takeOf(name string, holders int, noun string) string {
+// takeOf returns the question before a force-unlock that removes some of the displayed holders of a lock. noun is the noun for a holder.
+func takeOf(name string, some, all int, noun string) string {
 	from := "its " + noun
-	if holders > 1 {
-		from = fmt.Sprintf("its %d %ss", holders, noun)
+	switch {
+	case some < all:
+		from = fmt.Sprintf("%d of its %d %ss", some, all, noun)
+	case some > 1:
+		from = fmt.Sprintf("its %d %ss", some, noun)
 	}
 	return fmt.Sprintf("Force-unlock %s and remove %s", shown(name), from)
 }
