@@ -72,6 +72,7 @@ Exit codes:
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return i.via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
+				i.via.warnOfReplica(cmd.Context(), rdb, cmd.ErrOrStderr())
 				l, err := a.Inspect(cmd.Context(), args[0])
 				if err != nil {
 					return noLock(args[0], err)

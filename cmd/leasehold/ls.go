@@ -99,7 +99,8 @@ func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) 
 			return err
 		},
 	}[l.out.format.value]
-	return l.via.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error {
+	return l.via.operate(ctx, func(a *admin.Admin, rdb rueidis.Client) error {
+		l.via.warnOfReplica(ctx, rdb, stderr)
 		locks := a.Locks(ctx, q)
 		if each != nil { // which prints each line as it arrives
 			return forEach(locks, each)

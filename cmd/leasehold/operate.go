@@ -37,6 +37,29 @@ func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.C
 	return f(a, rdb)
 }
 
+// replica returns a warning if the server is a replica, or "". A replica that has lost its primary shows a lock as free as soon as the
+// last lease that it received has expired.
+func (c *connection) replica(ctx context.Context, rdb rueidis.Client) string {
+	if rdb.Mode() == rueidis.ClientModeCluster { // then commands go to the primaries
+		return ""
+	}
+	role, err := rdb.Do(ctx, rdb.B().Role().Build()).ToArray()
+	if err != nil || len(role) == 0 { // the commands that follow report what is wrong
+		return ""
+	}
+	if name, _ := role[0].ToString(); name != "slave" {
+		return ""
+	}
+	return fmt.Sprintf("%s is a replica, which can show a held lock as free: connect to the primary, or via Sentinel (?master_set=NAME)", c.server())
+}
+
+// warnOfReplica writes that warning to stderr.
+func (c *connection) warnOfReplica(ctx context.Context, rdb rueidis.Client, stderr io.Writer) {
+	if text := c.replica(ctx, rdb); text != "" {
+		fmt.Fprintln(stderr, "leasehold:", text)
+	}
+}
+
 // completeNames completes a name with the names in Redis: of all locks, or of these kinds, in which "" stands for all locks.
 func (c *connection) completeNames(cmd *cobra.Command, args []string, begin string, kinds ...admin.Kind) (names []string, _ cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() != "watch" {

@@ -372,6 +372,24 @@ func TestOperate_nowhereToWrite(t *testing.T) {
 	}
 }
 
+// A replica that has lost its primary shows held locks as free, so the tool warns of it.
+func TestReplica(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, replica := range []bool{false, true} {
+		if replica {
+			s.Do(t, "REPLICAOF", "127.0.0.1", "1")
+		}
+		for _, command := range []string{"ls", "inspect orders:1"} {
+			c := on(t, s, strings.Fields(command)...)
+			c.ends(0)
+			if text := c.stderr.String(); strings.Contains(text, s.Addr()+" is a replica, which can show a held lock as free: connect to the primary") != replica {
+				t.Errorf("%s, replica %v: %s", command, replica, text)
+			}
+		}
+	}
+}
+
 // The question before a force-unlock says how many of the displayed holders it removes.
 func TestTakeOf(t *testing.T) {
 	for want, got := range map[string]string{

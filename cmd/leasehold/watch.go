@@ -67,7 +67,8 @@ Exit codes:
 			if len(args) > admin.MaxWatched {
 				return usagef("%d locks: must be at most %d", len(args), admin.MaxWatched)
 			}
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
+			return via.operate(cmd.Context(), func(a *admin.Admin, rdb rueidis.Client) error {
+				via.warnOfReplica(cmd.Context(), rdb, cmd.ErrOrStderr())
 				return printEvents(cmd.Context(), a.Watch(cmd.Context(), args...), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
