@@ -137,7 +137,11 @@ func (b *builder) client(owner string, c lock.Client) *node {
 
 func (b *builder) add(l admin.Lock) {
 	at := b.node("lock "+l.Name, func() *node {
-		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, plural(len(l.Waiters), "waiter")), Lock: true, Permits: l.Kind == admin.Semaphore}
+		waiters := plural(len(l.Waiters), "waiter")
+		if l.IsFull() {
+			waiters = "at least " + waiters
+		}
+		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, waiters), Lock: true, Permits: l.Kind == admin.Semaphore}
 	})
 	join := func(from, to *node, id edgeID) {
 		i := slices.IndexFunc(from.out, func(e *edge) bool { return e.To == to })

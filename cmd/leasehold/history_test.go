@@ -132,7 +132,7 @@ func TestFull(t *testing.T) {
 				t.Errorf("%s, full %v: %s", args, full, text)
 			}
 		}
-		for path, want := range map[string]string{"locks": "64+", "lock?name=orders:42": "The queue is full: more processes may wait."} {
+		for path, want := range map[string]string{"locks": "64+", "lock?name=orders:42": "The queue is full: more processes may wait.", "graph": "plain, at least 64 waiters"} {
 			if full {
 				await(t, path+" does not say "+want, func() bool { return strings.Contains(body(t, page+path), want) })
 			} else if text := body(t, page+path); strings.Contains(text, want) {
