@@ -21,10 +21,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TTL is the expiry of an entry. Interval is the time between two updates by its client.
+// TTL is the expiry of an entry. Interval is the time between two updates by its client, and soon the time between two
+// attempts to write it for the first time: a client that connects in the background can use its locks before that.
 const (
 	TTL      = time.Minute
 	Interval = 10 * time.Second
+	soon     = time.Second
 )
 
 // MostText is the maximum size of a name, a host or a label in bytes.
@@ -104,7 +106,7 @@ func (e *Entry) run() {
 	var failing failing
 	timer := time.NewTimer(0)
 	defer timer.Stop() // mutant: removed: memory
-	for written := false; ; {
+	for written, confirmed := false, false; ; {
 		select {
 		case <-timer.C:
 		case <-e.ended:
@@ -123,7 +125,11 @@ func (e *Entry) run() {
 		if failing.said(time.Now(), err) {
 			e.logger().Warn("registry entry not updated, will retry", "err", luascripts.Discreet(err))
 		}
-		timer.Reset(Interval)
+		if confirmed = confirmed || err == nil; confirmed {
+			timer.Reset(Interval)
+		} else {
+			timer.Reset(soon)
+		}
 	}
 }
 
