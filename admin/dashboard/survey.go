@@ -246,6 +246,7 @@ func only(m lock.Mode) bool { return m == lock.Exclusive || m == lock.Write }
 type health struct {
 	Mode, Version, Policy, Memory string
 	Evicts                        bool
+	Replica                       bool // which can show a held lock as free, if it has lost its primary
 	Reply                         time.Duration
 }
 
@@ -274,6 +275,8 @@ func healthOf(ctx context.Context, rdb rueidis.Client) health {
 			h.Policy, h.Evicts = value, value != "noeviction"
 		case "used_memory_human":
 			h.Memory = value
+		case "role":
+			h.Replica = value == "slave" && rdb.Mode() != rueidis.ClientModeCluster // INFO goes to any node of a cluster
 		}
 	}
 	return h

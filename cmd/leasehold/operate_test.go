@@ -387,6 +387,9 @@ func TestReplica(t *testing.T) {
 				t.Errorf("%s, replica %v: %s", command, replica, text)
 			}
 		}
+		if text := body(t, serving(t, s)); strings.Contains(text, "This server is a replica") != replica {
+			t.Errorf("replica %v: %s", replica, text)
+		}
 	}
 }
 
