@@ -15,7 +15,7 @@ func TestChanges_expired(t *testing.T) {
 	held := Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: 5 * time.Second}}
 	for after, want := range map[time.Duration]EventType{4 * time.Second: Released, 4950 * time.Millisecond: Expired, 5 * time.Second: Expired, time.Minute: Expired} {
 		w := &watched{known: true, last: held, began: looked, lastAt: looked}
-		if events := w.changes(Lock{}, looked.Add(after)); len(events) != 1 || events[0].Type != want || events[0].Owner != "a:1" {
+		if events := w.changes(Lock{}, looked.Add(after), looked.Add(after)); len(events) != 1 || events[0].Type != want || events[0].Owner != "a:1" {
 			t.Errorf("after %v: %+v, want %v", after, events, want)
 		}
 	}
@@ -26,8 +26,22 @@ func TestChanges_slowLook(t *testing.T) {
 	looked := time.Now()
 	held := Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: 5 * time.Second}}
 	w := &watched{known: true, last: held, began: looked.Add(-2 * time.Second), lastAt: looked}
-	if events := w.changes(Lock{}, looked.Add(3*time.Second)); len(events) != 1 || events[0].Type != Expired {
+	if events := w.changes(Lock{}, looked.Add(3*time.Second), looked.Add(3*time.Second)); len(events) != 1 || events[0].Type != Expired {
 		t.Errorf("%+v", events)
+	}
+}
+
+// The lease may be read when a look begins. A slow look does not make the lease of a dead holder look renewed.
+func TestChanges_slowLookOfADeadHolder(t *testing.T) {
+	looked := time.Now()
+	held := func(lease time.Duration) Lock {
+		return Lock{State: lock.State{Holders: []lock.Holder{{Owner: "a:1"}}, Lease: lease}}
+	}
+	for lease, want := range map[time.Duration]int{4 * time.Second: 0, 5 * time.Second: 1} {
+		w := &watched{known: true, last: held(5 * time.Second), began: looked, lastAt: looked}
+		if events := w.changes(held(lease), looked.Add(time.Second), looked.Add(3*time.Second)); len(events) != want {
+			t.Errorf("a lease of %v: %+v", lease, events)
+		}
 	}
 }
 

@@ -170,13 +170,13 @@ func (w *watched) step(ctx context.Context, a *Admin) ([]Event, error) {
 		return nil, err
 	}
 	now := time.Now()
-	events := w.changes(l, now)
+	events := w.changes(l, began, now)
 	w.known, w.last, w.began, w.lastAt = true, l, began, now
 	return events, nil
 }
 
-// changes returns the events between the last read and l.
-func (w *watched) changes(l Lock, now time.Time) (events []Event) {
+// changes returns the events between the last read and l, which was read between began and now.
+func (w *watched) changes(l Lock, began, now time.Time) (events []Event) {
 	add := func(what EventType, owner string, c lock.Client) {
 		events = append(events, Event{Type: what, At: now, Owner: owner, Client: c, Lock: l})
 	}
@@ -228,7 +228,7 @@ func (w *watched) changes(l Lock, now time.Time) (events []Event) {
 			add(Queued, waiter.Owner, waiter.Client)
 		}
 	}
-	if stays && l.Lease > w.last.Lease-now.Sub(w.lastAt)+watchEvery/10 && w.last.Lease >= 0 {
+	if stays && l.Lease > w.last.Lease-began.Sub(w.lastAt)+watchEvery/10 && w.last.Lease >= 0 {
 		add(Renewed, "", lock.Client{})
 	}
 	return events
