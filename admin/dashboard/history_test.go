@@ -6,11 +6,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // began is the time of the first look in these tests.
@@ -322,5 +324,40 @@ func TestOverview_sparks(t *testing.T) {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("no %q in %s", want, w.Body)
 		}
+	}
+}
+
+// After a slow read, the lease of a dead holder does not look renewed, and that of a live holder does.
+func TestInspector_slow(t *testing.T) {
+	for _, alive := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := redistest.NewMini(t)
+			wire := m.Proxy(t)
+			a, err := admin.New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rdb := m.Client(t)
+			do := func(words ...string) {
+				t.Helper()
+				if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			do("HSET", "orders:42", "01a20376-5c32-7c6b-b43e-a07f69b48111:001", "1")
+			do("PEXPIRE", "orders:42", "30000")
+			i := &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: "orders:42"}
+			i.look(t.Context())
+			time.Sleep(10 * time.Second)
+			if alive {
+				do("PEXPIRE", "orders:42", "30000")
+			}
+			wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: 400 * time.Millisecond} })
+			d := i.look(t.Context())
+			wire.OnRequest(nil)
+			if d.err != nil || (len(d.happened) == 1) != alive {
+				t.Errorf("alive %v: %v, %v", alive, d.happened, d.err)
+			}
+		})
 	}
 }

@@ -315,7 +315,9 @@ func (i *inspector) look(ctx context.Context) *detail {
 	var before span
 	if last := i.last; last != nil {
 		before = last.span
-		d.happened = append(changes(last.lock, l, d.at, before, spanOf(l.Lease, time.Now(), before)), last.happened...)
+		// The lease counts from the beginning of this read, and in the span of the last read from its end. So a slow read
+		// does not look like a renewal.
+		d.happened = append(changes(last.lock, l, d.at, before, spanOf(l.Lease, d.at, before)), last.happened...)
 		d.happened = d.happened[:min(len(d.happened), mostHappened)]
 	}
 	if l.Locked() {
