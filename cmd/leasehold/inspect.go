@@ -188,6 +188,9 @@ func (d detail) table(w io.Writer) error {
 		case h.Count > 1:
 			count = fmt.Sprintf(", held %d times", h.Count)
 		}
+		if len(d.Holders) > 1 { // the lease of the lock is the longest of theirs
+			count += ", " + leaseLeft((*admin.Lock)(&d).HolderLease(h))
+		}
 		fmt.Fprintf(t, "%s\t%s\n", role(h), who(h.Owner, h.Client))
 		fmt.Fprintf(t, "\t%s%s\n", since(h), count)
 		fmt.Fprintf(t, "\towner %s\n", shown(h.Owner))
@@ -330,6 +333,14 @@ func heldAs(l admin.Lock) string {
 		return fmt.Sprintf("a semaphore of %s, %d free", plural(l.Permits, "permit"), l.Free)
 	}
 	return fmt.Sprintf("a %s lock, held", l.Kind)
+}
+
+// leaseLeft describes the lease of one of several holders.
+func leaseLeft(lease time.Duration) string {
+	if lease < 0 {
+		return "no expiry"
+	}
+	return "lease " + left(lease) + " left"
 }
 
 // plural formats n with its noun.

@@ -372,6 +372,26 @@ func TestOperate_nowhereToWrite(t *testing.T) {
 	}
 }
 
+// With several holders, the longest lease says nothing about the others, so inspect shows the lease of each.
+func TestInspect_leases(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := billing(t, s.Client(t), seldom)
+	for name, hold := range map[string]func(...lock.Option) lock.Locker{
+		"gpus": func(opts ...lock.Option) lock.Locker { return c.NewSemaphore("gpus", 3, opts...) },
+		"rw":   func(opts ...lock.Option) lock.Locker { return c.NewRWLock("rw", opts...).Read() },
+	} {
+		mustLock(t, hold(lock.WithFixedLease(2*time.Hour)))
+		alone := on(t, s, "inspect", name)
+		alone.ends(0)
+		if text := alone.stdout.String(); strings.Count(text, "lease") != 1 {
+			t.Errorf("of one holder: %s", text)
+		}
+		mustLock(t, hold(lock.WithFixedLease(time.Hour)))
+		matchesText(t, on(t, s, "inspect", name), `(?s).*, lease (2h00m|1h5\dm) left\n.*, lease (1h00m|5\dm\d\ds) left\n.*\nlease +(2h00m|1h5\dm) left\n`)
+	}
+}
+
 // A replica that has lost its primary shows held locks as free, so the tool warns of it.
 func TestReplica(t *testing.T) {
 	t.Parallel()
