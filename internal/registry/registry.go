@@ -21,8 +21,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// TTL is the expiry of an entry. Interval is the time between two updates by its client, and soon the time between two
-// attempts to write it for the first time: a client that connects in the background can use its locks before that.
+// TTL is the expiry of an entry. Interval is the time between two updates by its client. If the first write fails, it is
+// repeated soon, and then after longer and longer pauses: a client that connects in the background can use its locks before
+// it is connected.
 const (
 	TTL      = time.Minute
 	Interval = 10 * time.Second
@@ -106,7 +107,7 @@ func (e *Entry) run() {
 	var failing failing
 	timer := time.NewTimer(0)
 	defer timer.Stop() // mutant: removed: memory
-	for written, confirmed := false, false; ; {
+	for written, pause := false, soon; ; pause = min(2*pause, Interval) {
 		select {
 		case <-timer.C:
 		case <-e.ended:
@@ -125,11 +126,10 @@ func (e *Entry) run() {
 		if failing.said(time.Now(), err) {
 			e.logger().Warn("registry entry not updated, will retry", "err", luascripts.Discreet(err))
 		}
-		if confirmed = confirmed || err == nil; confirmed {
-			timer.Reset(Interval)
-		} else {
-			timer.Reset(soon)
+		if err == nil {
+			pause = Interval
 		}
+		timer.Reset(pause)
 	}
 }
 

@@ -83,27 +83,33 @@ func read(t *testing.T, rdb rueidis.Client, ids ...string) map[string]lock.Clien
 	return clients
 }
 
-// A client that is not connected yet when it uses its first lock has its entry a second later.
+// A client that is not connected yet when it uses its first lock repeats the first write a second later, and then after
+// pauses that double up to the interval.
 func TestEntry_notConnectedYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := redistest.NewMini(t)
-		c, connected := configOf(&record{}), false
+		const connects = 30 * time.Second
+		c, began, attempts := configOf(&record{}), time.Now(), []time.Duration{}
 		c.Share = func(context.Context, string, func(rueidis.DedicatedClient) error) (bool, error) {
-			if !connected {
+			attempts = append(attempts, time.Since(began))
+			if time.Since(began) < connects {
 				return true, net.ErrClosed
 			}
 			return false, nil
 		}
 		e := New(m.Client(t), c)
 		e.Begin()
+		time.Sleep(connects)
 		synctest.Wait()
-		connected = true
 		rdb := m.Client(t)
 		if got := read(t, rdb, id); len(got) > 0 {
 			t.Errorf("before it is connected: %+v", got)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(10 * time.Second)
 		synctest.Wait()
+		if want := []time.Duration{0, time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 25 * time.Second, 35 * time.Second}; !slices.Equal(attempts, want) {
+			t.Errorf("attempts after %v, want %v", attempts, want)
+		}
 		if got := read(t, rdb, id)[id]; got != testClient {
 			t.Errorf("%+v, want %+v", got, testClient)
 		}
