@@ -46,17 +46,17 @@ func (p *Lock) Next(w *Waiter, now time.Time) Step {
 	}
 	w.retryAt, w.sentAt = time.Time{}, now
 	if l := w.queue; l != nil {
+		if !w.once && l.hand.offered != nil {
+			if t := w.take(now); t != nil {
+				return Step{Do: Take, Acquisition: t} // no request, so no reply is due
+			}
+		}
 		w.handled = l.heartbeat.handled
 		l.outage.sent(now)
 	}
-	switch {
-	case w.Terms.Reads:
+	if w.Terms.Reads {
 		if step := p.share(w, sibling, now); step.Do != Send {
 			return step
-		}
-	case !w.once && w.queue.hand.offered != nil:
-		if t := w.take(now); t != nil {
-			return Step{Do: Take, Acquisition: t}
 		}
 	}
 	if w.Acquisition != nil && !w.Acquisition.Lives() {

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/lockstate"
@@ -371,6 +372,35 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 				w.unlock(<-again)
 				_ = inner.Unlock(w.Context())
 				w.unlock(outer)
+			})
+		})
+	}
+}
+
+// A waiter gets the lock by a hand-off inside the process, without a request. A call behind it does not report that a
+// reply is missing, even if the next request is due only after an operation timeout.
+func TestUnavailable_notBehindAHandOff(t *testing.T) {
+	for name, kind := range map[string]*Kind{"plain": plain, "fair": fair} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				config := testConfig()
+				config.OpTimeout = pollTime / 4
+				s := New(w.mini.Client(w), config)
+				h := w.take(s, kind, w.Context())
+				next, behind := w.goLock(s, kind, w.Context()), make(chan error)
+				synctest.Wait()
+				go func() {
+					_, err := s.Lock(w.within(pollTime*3/4), s.NewSpec(kind, "orders", nil))
+					behind <- err
+				}()
+				time.Sleep(2 * pollTime / 5) // past the first requests
+				w.unlock(h)
+				h = <-next
+				w.wantEnd("Lock", <-behind, []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
+				w.unlock(h)
+				if err := s.Close(w.Context()); err != nil {
+					w.Error(err)
+				}
 			})
 		})
 	}
