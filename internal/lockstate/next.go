@@ -46,7 +46,7 @@ func (p *Lock) Next(w *Waiter, now time.Time) Step {
 	}
 	w.retryAt, w.sentAt = time.Time{}, now
 	if l := w.queue; l != nil {
-		if !w.once && l.hand.offered != nil {
+		if l.hand.offered != nil { // a single attempt in a queue finds none
 			if t := w.take(now); t != nil {
 				return Step{Do: Take, Acquisition: t} // no request, so no reply is due
 			}
