@@ -185,6 +185,35 @@ func TestServer_Slow(t *testing.T) {
 	})
 }
 
+// Slow delays a script once, however many commands it runs, and Deny does not apply to these commands.
+func TestServer_script(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *locktest.Server, _ *client.Client) {
+		r, done := s.Redis().Dedicate()
+		defer done()
+		set := r.B().Eval().Script("redis.call('SET', 'key', '1'); return redis.call('SET', 'key', '2')").Numkeys(0).Build().Pin()
+		if err := r.Do(t.Context(), set).Error(); err != nil { // opens the connection
+			t.Fatal(err)
+		}
+		for what, fault := range map[string]struct {
+			begin func()
+			took  time.Duration
+		}{
+			"Slow": {func() { s.Slow(time.Second) }, time.Second},
+			"Deny": {func() { s.Deny("SET") }, 0},
+		} {
+			fault.begin()
+			began := time.Now()
+			if err := r.Do(t.Context(), set).Error(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if took := time.Since(began); took != fault.took {
+				t.Errorf("%s: the script took %v, want %v", what, took, fault.took)
+			}
+			s.Up()
+		}
+	})
+}
+
 // Denied commands are rejected as for a user without permission, and no others.
 func TestServer_Deny(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *locktest.Server, c *client.Client) {

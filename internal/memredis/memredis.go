@@ -4,6 +4,7 @@ package memredis
 
 import (
 	"net"
+	"sync"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
@@ -39,9 +40,20 @@ func fit(m *miniredis.Miniredis) *miniredis.Miniredis {
 }
 
 // Hook makes m call f with each command before it runs. If f returns a non-empty string, that is the error reply, and
-// the command does not run. Commands executed by scripts are not passed to f.
+// the command does not run. Commands executed by scripts are not passed to f: miniredis holds its mutex then, so that a
+// delay would stop the clock of a bubble.
 func Hook(m *miniredis.Miniredis, f func(command string) (refusal string)) {
+	var connections sync.Map // the peers that are connections
 	m.Server().SetPreHook(func(c *server.Peer, command string, _ ...string) (done bool) {
+		// A script runs each command as a new peer whose Ctx is set already. The Ctx of a connection is set by its
+		// first command.
+		if c.Ctx == nil {
+			if _, known := connections.LoadOrStore(c, true); !known {
+				c.OnDisconnect(func() { connections.Delete(c) })
+			}
+		} else if _, known := connections.Load(c); !known {
+			return false
+		}
 		refusal := f(command)
 		switch {
 		case refusal != "":
