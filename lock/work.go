@@ -72,8 +72,7 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 // The context of the function is canceled with the caller's, and the lock stays held until the
 // function has returned. A function that still has work to do after the cancellation checks Err of
 // the hold. Err returns nil while the lock is held, and an error that matches [ErrLost] after a
-// loss. Do not unlock the
-// hold, because it belongs to the caller of the function.
+// loss. Do not unlock or downgrade the hold, because it belongs to the caller of the function.
 func HoldFromContext(ctx context.Context) Hold {
 	h, _ := ctx.Value(owner.Hold{}).(Hold)
 	return h
