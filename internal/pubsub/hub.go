@@ -206,7 +206,7 @@ func (s *Subscription) end(after time.Duration) {
 func (h *Hub) unsubscribe(c *channel) {
 	delete(h.channels, c.name)
 	if c.subscriber != nil {
-		c.subscriber.change()
+		c.subscriber.route(c.name)
 	}
 }
 
@@ -236,7 +236,7 @@ func (h *Hub) route(c *channel, not string) {
 		}
 	}
 	c.subscriber = h.subscriberAt(addr)
-	c.subscriber.change()
+	c.subscriber.route(c.name)
 }
 
 // other returns a node other than not, if there is one. It prefers a node with a connection.

@@ -41,13 +41,20 @@ type subscriber struct {
 
 	// Guarded by the hub's mu.
 	have   map[string]bool // subscriptions sent on this connection; true when confirmed
+	routed []string        // channels that were routed here, or whose subscription ended, since the last call of difference
 	looked time.Time       // when the role was last queried; zero if it must be queried now
 	denied bool            // the server denies ROLE
 	served bool            // the server has replied to a command
 	ended  bool            // the connection is about to be closed
 }
 
-// change makes the subscriber compare its subscriptions with the wanted channels. It does not block.
+// route makes the subscriber subscribe or unsubscribe the channel called name, if it must. The caller holds the hub's mu.
+func (f *subscriber) route(name string) {
+	f.routed = append(f.routed, name)
+	f.change()
+}
+
+// change makes the subscriber check its routed channels, and whether the role is due. It does not block.
 func (f *subscriber) change() {
 	select {
 	case f.changed <- struct{}{}:
@@ -158,8 +165,8 @@ func (f *subscriber) isEnded() bool {
 	return f.ended
 }
 
-// lookDue returns when to query the role. wanted is false if there are no listeners here, or the role
-// makes no difference.
+// lookDue returns when to query the role. wanted is false if the role makes no difference, or if it is due and there are
+// no listeners here.
 func (f *subscriber) lookDue() (due time.Time, wanted bool) {
 	h := f.hub
 	h.mu.Lock()
@@ -167,9 +174,13 @@ func (f *subscriber) lookDue() (due time.Time, wanted bool) {
 	if f.denied || h.anywhere {
 		return due, false
 	}
+	due = f.looked.Add(h.Look)
+	if time.Now().Before(due) { // mutant: never: speed
+		return due, true // the channels, which may be many, are examined then
+	}
 	for _, c := range h.channels {
 		if c.subscriber == f && c.idle == nil {
-			return f.looked.Add(h.Look), true
+			return due, true
 		}
 	}
 	return due, false
@@ -204,23 +215,25 @@ func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
 	return role != "slave" || link != "connected"
 }
 
-// difference returns the channels to subscribe and to unsubscribe, and records both as sent.
+// difference returns the channels to subscribe and to unsubscribe, and records both as sent. It compares only the routed
+// channels, because a process can have many others.
 func (f *subscriber) difference() (add, remove []string) {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for name, c := range h.channels {
-		if _, sent := f.have[name]; c.subscriber == f && !sent {
+	for _, name := range f.routed {
+		c := h.channels[name]
+		wanted := c != nil && c.subscriber == f
+		switch _, sent := f.have[name]; {
+		case wanted && !sent:
 			f.have[name] = false
 			add = append(add, name)
-		}
-	}
-	for name := range f.have {
-		if c := h.channels[name]; c == nil || c.subscriber != f {
+		case !wanted && sent:
 			delete(f.have, name)
 			remove = append(remove, name)
 		}
 	}
+	f.routed = nil
 	return add, remove
 }
 
@@ -322,7 +335,7 @@ func (f *subscriber) dropped(name string) {
 	if _, sent := f.have[name]; sent {
 		delete(f.have, name)
 		f.looked = time.Time{}
-		f.change()
+		f.route(name)
 	}
 }
 

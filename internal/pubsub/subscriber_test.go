@@ -678,3 +678,26 @@ func TestCheck(t *testing.T) {
 		}
 	})
 }
+
+// Only the channels that were routed, or whose subscription ended, are compared: a process can have many others.
+func TestDifference(t *testing.T) {
+	h := &Hub{Config: Config{Look: time.Hour}, ctx: t.Context(), channels: make(map[string]*channel)}
+	f := &subscriber{hub: h, changed: make(chan struct{}, 1), have: map[string]bool{"ended": true}}
+	h.subscribers = map[string]*subscriber{"": f}
+	h.channels["other"] = &channel{name: "other", subscriber: f}
+	s, _ := h.Subscribe("x", func(string) {}, func() {})
+	for _, step := range []struct {
+		before      func()
+		add, remove string
+	}{
+		{func() {}, "x", ""},
+		{func() {}, "", ""},
+		{s.Close, "", "x"},
+		{func() {}, "", ""},
+	} {
+		step.before()
+		add, remove := f.difference()
+		is(t, "to subscribe", strings.Join(add, " "), step.add)
+		is(t, "to unsubscribe", strings.Join(remove, " "), step.remove)
+	}
+}
