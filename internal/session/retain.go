@@ -7,6 +7,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 )
 
 // A lock with lock.WithMinHold stays locked for a minimum time after its grant. If its last hold is released earlier,
@@ -70,12 +71,12 @@ func (t *acquisition) unsure() bool {
 
 // retainRequest is the command that retains the lock of an ended acquisition. It implements command.Call.
 type retainRequest struct {
-	command.Unbatched[released]
+	command.Unbatched[luascripts.Released]
 	t *acquisition
 }
 
 // Send removes served owners from the queue, if any, and then sends the command.
-func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
+func (r retainRequest) Send(ctx context.Context) (reply luascripts.Released, err error) {
 	t := r.t
 	t.at.lock()
 	rest, served := time.Until(*t.keepUntil), t.Served()
@@ -90,7 +91,7 @@ func (r retainRequest) Send(ctx context.Context) (reply released, err error) {
 }
 
 // Late reconciles the acquisition if Redis did not confirm the expiry, or if another command may still extend it.
-func (r retainRequest) Late(_ released, err error) {
+func (r retainRequest) Late(_ luascripts.Released, err error) {
 	if err != nil || locked(r.t.at, r.t.unsure) {
 		r.t.at.s.reconcile(r.t, true)
 	}

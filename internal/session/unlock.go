@@ -168,35 +168,27 @@ type releaseRequest struct {
 	releasing    *releasing   // nil if the caller waits for the release
 }
 
-// released is the reply to a release, with the time of the send.
-type released struct {
-	luascripts.Released
-	sent time.Time
-}
-
 // Send sends the release.
-func (f releaseRequest) Send(ctx context.Context) (r released, err error) {
+func (f releaseRequest) Send(ctx context.Context) (luascripts.Released, error) {
 	t, keys := f.t, f.t.spec.Keys
 	keys.TokenCounter = f.tokenCounter
 	f.releasing.markSent()
-	r.sent = time.Now()
-	r.Released, err = t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.release)
-	return r, err
+	return t.spec.free(ctx, t.at.s.rdb, keys, t.Name, f.release)
 }
 
 // Batch fills in the change. A release with a next owner is not batched.
-func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) released {
+func (f releaseRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Released {
 	if f.next != nil || !f.t.spec.Batches {
 		return nil
 	}
 	f.releasing.markSent()
 	f.t.spec.encode(c, luascripts.Request{Owner: f.t.Name})
 	c.IsRelease = true
-	return func(c *luascripts.Change) released { return released{Released: c.Released} }
+	return func(c *luascripts.Change) luascripts.Released { return c.Released }
 }
 
 // Late reconciles the acquisition if Redis did not confirm the release.
-func (f releaseRequest) Late(_ released, err error) {
+func (f releaseRequest) Late(_ luascripts.Released, err error) {
 	// mutant: operand 1: a second copy of a release does nothing
 	f.t.at.s.reconcile(f.t, err != nil || locked(f.t.at, f.t.unsure))
 }
@@ -220,12 +212,12 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 	f, retains := t.newRelease(now)
 	if f.releasing = r; retains {
 		r.markSent()
-		o := command.SendWithRetry[released](ctx, s.sender, now, within, retainRequest{t: t})
+		o := command.SendWithRetry[luascripts.Released](ctx, s.sender, now, within, retainRequest{t: t})
 		return s.afterRelease(t, o, false)
 	}
-	o := command.SendWithRetry[released](ctx, s.sender, now, within, f)
+	o := command.SendWithRetry[luascripts.Released](ctx, s.sender, now, within, f)
 	if f.next != nil {
-		s.onRelease(f, o.Value, o.Err)
+		s.onRelease(f, now, o.Value, o.Err)
 	}
 	// mutant: operand 1, operand 2, operand 3: speed
 	return s.afterRelease(t, o, o.Answered && o.Err == nil && f.next == nil)
@@ -233,7 +225,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 
 // afterRelease records that t no longer has the lock, and wakes the waiters of this process if the lock is free. It returns
 // the error of the release whose outcome is o.
-func (s *Session) afterRelease(t *acquisition, o command.Outcome[released], free bool) error {
+func (s *Session) afterRelease(t *acquisition, o command.Outcome[luascripts.Released], free bool) error {
 	t.at.lock()
 	// mutant: operand 1: speed
 	if free && (o.Value.Aside || t.at.keeper != nil && t.at.state.YieldsAfter(&t.Acquisition, o.Value.Listeners, time.Now())) {
@@ -296,20 +288,20 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	return f, false
 }
 
-// onRelease reports to the state the result of a release with a next owner.
-func (s *Session) onRelease(f releaseRequest, r released, err error) {
-	i := lockstate.ReleaseResult{Broke: err != nil, Done: r.Verdict == luascripts.Done, Token: r.Token, Sent: r.sent}
+// onRelease reports to the state the result of a release with a next owner. sent is when its first copy was sent.
+func (s *Session) onRelease(f releaseRequest, sent time.Time, r luascripts.Released, err error) {
+	i := lockstate.ReleaseResult{Broke: err != nil, Done: r.Verdict == luascripts.Done, Token: r.Token, Sent: sent}
 	now := time.Now()
 	if r.Aside {
 		i.Aside = now.Add(asideTime)
 	}
 	offer := f.release.Offer
-	i.Late = now.Sub(r.sent) > watchdog.Trusted(offer)-offer/3 // mutant: border: a nanosecond
+	i.Late = now.Sub(sent) > watchdog.Trusted(offer)-offer/3 // mutant: border: a nanosecond
 	next := f.next
 	next.at.lock()
 	defer next.at.unlock()
 	if next.at.state.OnRelease(&next.Acquisition, i, now) {
-		next.lease = s.dog.WatchIn(&next.own, next, r.sent, offer, true)
+		next.lease = s.dog.WatchIn(&next.own, next, sent, offer, true)
 		next.at.state.Follow(&next.Acquisition, r.Next, len(s.id)+1)
 	}
 }
