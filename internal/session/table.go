@@ -30,11 +30,10 @@ type lockID struct {
 type lockTable struct {
 	rules lockstate.Rules // set once
 
-	mu         sync.Mutex
-	closed     bool              // set by Close: begin fails
-	known      map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed while there are more than most
-	most       int               // tidying starts when known has more entries
-	remembered []*entry          // known entries without users that are not Idle yet, because the lock was released for others
+	mu     sync.Mutex
+	closed bool              // set by Close: begin fails
+	known  map[lockID]*entry // every entry that has users or is not Idle; Idle entries are removed while there are more than most
+	most   int               // tidying starts when known has more entries
 }
 
 // idleEntries is how many Idle entries stay in the table, because a lookup is cheaper than an allocation.
@@ -46,9 +45,7 @@ type entry struct {
 	s  *Session // set once
 	id lockID   // set once
 
-	// Guarded by lockTable.mu.
-	users      int  // number of calls that use the entry
-	remembered bool // it is in lockTable.remembered
+	users int // number of calls that use the entry; guarded by lockTable.mu
 
 	mu        sync.Mutex
 	state     lockstate.Lock // guarded by mu
@@ -104,38 +101,16 @@ func (at *entry) tidy() {
 }
 
 func (all *lockTable) tidyLocked(at *entry) {
-	if len(all.known) <= all.most && !all.closed {
-		return
-	}
-	now := time.Now()
-	for len(all.remembered) > 0 && !all.remembered[0].remembers(now) {
-		first := all.remembered[0]
-		all.remembered, first.remembered = all.remembered[1:], false
-		all.forgetLocked(first, now)
-	}
-	all.forgetLocked(at, now)
-}
-
-// remembers reports whether an unused entry is not Idle yet. An entry that is in use is remembered again after its
-// last use.
-func (at *entry) remembers(now time.Time) bool {
-	at.mu.Lock()
-	defer at.mu.Unlock()
-	return at.state.Unused() && !at.state.Idle(now)
-}
-
-func (all *lockTable) forgetLocked(at *entry, now time.Time) {
-	if at.users > 0 || all.known[at.id] != at {
+	if len(all.known) <= all.most && !all.closed || at.users > 0 || all.known[at.id] != at {
 		return
 	}
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	switch {
-	case at.state.Idle(now), all.closed && at.state.Unused(): // mutant: operand 2: no call uses it, and none can begin
+	case at.state.Idle(time.Now()), all.closed && at.state.Unused(): // mutant: operand 2: no call uses it, and none can begin
 		delete(all.known, at.id)
-	case at.state.Unused() && !at.remembered:
-		at.remembered = true
-		all.remembered = append(all.remembered, at)
+	case at.state.Unused():
+		time.AfterFunc(asideTime, at.tidy) // the lock was released for others
 	}
 }
 

@@ -93,70 +93,28 @@ func TestTable_keepsSomeEntries(t *testing.T) {
 	})
 }
 
-// A released lock is remembered while other clients have precedence. After that, and at Close, its entry is removed.
+// The entry of a released lock is kept while other clients have precedence. After that, and at Close, its entry is removed.
 func TestTable_keepsYieldedLocks(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		yielded := func(i int) {
-			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
-			at, err := w.a.begin(spec)
-			if err != nil {
-				w.Fatal(err)
-			}
-			at.lock()
-			at.state.YieldUntil(&spec.terms, time.Now().Add(asideTime))
-			at.unlock()
-			w.a.done(at)
-		}
 		for i := range 20 {
-			yielded(i % 10)
+			w.yield(fmt.Sprint("orders", i%10))
 		}
-		if known, remembered := w.entries(w.a), len(w.a.table.remembered); known != 10 || remembered != 10 {
-			w.Errorf("got %d entries, want all yielded ones; %d are remembered", known, remembered)
+		if known := w.entries(w.a); known != 10 {
+			w.Errorf("got %d entries, want all yielded ones", known)
 		}
 		time.Sleep(asideTime)
-		yielded(10)
-		if known := w.entries(w.a); known != 1 {
-			w.Errorf("got %d entries, want the latest", known)
+		synctest.Wait()
+		if known := w.entries(w.a); known != 0 {
+			w.Errorf("got %d entries that are no longer needed", known)
 		}
+		w.yield("orders")
 		if err := w.a.Close(context.Background()); err != nil {
 			w.Error(err)
 		}
 		if known := w.entries(w.a); known != 0 {
 			w.Errorf("got %d entries after Close", known)
 		}
-	})
-}
-
-// A remembered lock is acquired again. That does not prevent the removal of other entries.
-func TestTable_removesEntriesBehindAHeldLock(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.a.table.most = 0
-		yielded := func(i int) {
-			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), nil)
-			at, err := w.a.begin(spec)
-			if err != nil {
-				w.Fatal(err)
-			}
-			at.lock()
-			at.state.YieldUntil(&spec.terms, time.Now().Add(asideTime))
-			at.unlock()
-			w.a.done(at)
-		}
-		yielded(0)
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders0", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range 9 {
-			yielded(1 + i)
-		}
-		time.Sleep(asideTime)
-		yielded(10)
-		if known := w.entries(w.a); known != 2 {
-			t.Errorf("got %d entries, want the held one and the latest", known)
-		}
-		w.unlock(h)
 	})
 }
 
@@ -207,7 +165,7 @@ func TestTable_keepsAnEntryDuringACall(t *testing.T) {
 		w.yield("orders")
 		first := w.beginCall("orders")
 		time.Sleep(asideTime)
-		w.yield("another")
+		synctest.Wait()
 		second := w.beginCall("orders")
 		if first != second {
 			w.Error("two calls for one lock have different entries")
@@ -230,21 +188,6 @@ func TestTable_keepsTheNewEntry(t *testing.T) {
 			w.Errorf("the entries are %p and %p, and %p is known", former, at, found)
 		}
 		w.a.done(at)
-	})
-}
-
-// Remembered entries are removed after any call, even one for a lock that is used by others all the time.
-func TestTable_removesEntriesAfterAnyCall(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.a.table.most = 0
-		busy := w.beginCall("busy")
-		w.yield("orders")
-		time.Sleep(asideTime)
-		w.a.done(w.beginCall("busy"))
-		if known := w.entries(w.a); known != 1 {
-			w.Errorf("got %d entries, want the busy one", known)
-		}
-		w.a.done(busy)
 	})
 }
 
