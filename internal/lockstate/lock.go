@@ -125,7 +125,7 @@ type side struct {
 	owners     map[uint64]*Owner
 	queues     []*Queue
 	held       *Acquisition // Held, Offered or Kept: has the lock in this process; Held only for a kind that hands off
-	yieldUntil time.Time    // other processes come first until then; for the next queue, because there was none at the release
+	yieldUntil time.Time    // other processes come first until then, and a notification is no reason to send a request
 	reading
 }
 

@@ -223,7 +223,7 @@ func (w *Waiter) IsBehind() bool {
 // other processes come first.
 func (p *Lock) Refuses(c *Terms) bool {
 	if l := p.Queue(c); l != nil {
-		yields := l.outage.latest.IsZero() && l.waiters[0].since.Before(l.when.yieldUntil)
+		yields := l.outage.latest.IsZero() && l.waiters[0].since.Before(l.side.yieldUntil)
 		if yields || !l.outage.repliedTo.IsZero() {
 			return true
 		}

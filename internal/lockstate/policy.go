@@ -55,10 +55,10 @@ func (onlyFirst) next(l *Queue, w *Waiter, now time.Time) (ready bool, due time.
 	if !w.leads() {
 		return false, time.Time{}
 	}
-	if now.Before(l.when.yieldUntil) {
+	if now.Before(l.side.yieldUntil) {
 		l.when.notified = false // the lock is free, but for other processes
-		if l.when.sendAt.IsZero() || l.when.sendAt.After(l.when.yieldUntil) {
-			l.when.sendAt = l.when.yieldUntil // never postpone a request that is due earlier
+		if l.when.sendAt.IsZero() || l.when.sendAt.After(l.side.yieldUntil) {
+			l.when.sendAt = l.side.yieldUntil // never postpone a request that is due earlier
 		}
 	}
 	ready = l.when.notified || l.hand.offered != nil || !now.Before(l.when.sendAt)

@@ -32,7 +32,6 @@ type schedule struct {
 	notified          bool          // there was a notification since the latest request or heartbeat
 	timerRunning      bool          // TimerFired will be called
 	hadTimer          bool          // a timer was started once, so it may refer to the queue
-	yieldUntil        time.Time     // other processes come first until then, and a notification is no reason to send a request
 	pollWithoutPubSub time.Duration // the next poll delay while notifications do not arrive; 0 if they do, as far as is known
 }
 
@@ -114,8 +113,8 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 	}
 	l.waiters = append(l.waiters, w)
 	switch {
-	case l.entersWaiters && len(l.waiters) == 1 && now.Before(l.when.yieldUntil):
-		w.retryAt = l.when.yieldUntil // other processes come first
+	case l.entersWaiters && len(l.waiters) == 1 && now.Before(l.side.yieldUntil):
+		w.retryAt = l.side.yieldUntil // other processes come first
 	case c.WaitPolicy.sendsAtOnce(l):
 		w.reason = true
 	case l.entersWaiters:
@@ -162,8 +161,7 @@ func (s *side) newQueue(c *Terms) *Queue {
 		l = &Queue{only: *newWaiter()}
 	}
 	l.side, l.key, l.entersWaiters = s, c.QueueKey, c.WaitPolicy == FairQueue
-	l.when = schedule{active: s.held == nil, pollInterval: s.p.rules.Poll, longPollInterval: confirmedPolls * s.p.rules.Poll, yieldUntil: s.yieldUntil}
-	s.yieldUntil = time.Time{}
+	l.when = schedule{active: s.held == nil, pollInterval: s.p.rules.Poll, longPollInterval: confirmedPolls * s.p.rules.Poll}
 	s.queues = append(s.queues, l)
 	return l
 }
@@ -289,13 +287,16 @@ func (l *Queue) Notify() {
 
 // OnHandOff handles a message on this client's own channel: the lock may have been handed off to it.
 func (l *Queue) OnHandOff() {
-	l.when.yieldUntil = time.Time{}
+	l.YieldUntil(time.Time{})
 	l.Notify()
 }
 
-// YieldUntil records that the lock was released for other processes. The queue sends no request
-// before until. A fair queue ignores it, because its waiters keep their positions in the Redis queue.
-func (l *Queue) YieldUntil(until time.Time) { l.when.yieldUntil = until }
+// YieldUntil is Lock.YieldUntil for the side of l, unless l has ended.
+func (l *Queue) YieldUntil(until time.Time) {
+	if l.side != nil {
+		l.side.yieldUntil = until
+	}
+}
 
 // Wakeup makes w send a request, whatever its position.
 func (p *Lock) Wakeup(w *Waiter) {
@@ -303,17 +304,10 @@ func (p *Lock) Wakeup(w *Waiter) {
 	p.emit(Effect{Kind: Wake, Waiter: w})
 }
 
-// YieldUntil records that the lock was released for other processes, which come first until then. If
-// there is no queue, the next queue takes over that time. The first waiter of a fair queue then waits
-// that long, unless a second one comes.
-func (p *Lock) YieldUntil(c *Terms, until time.Time) {
-	s := p.side(c.Reads)
-	if l := s.queue(c); l != nil {
-		l.YieldUntil(until)
-	} else {
-		s.yieldUntil = until
-	}
-}
+// YieldUntil records that the lock was released for other processes, which come first until then. A queue
+// sends no request before. In a fair queue that applies only to the first waiter, unless a second one comes:
+// waiters in the Redis queue keep their positions.
+func (p *Lock) YieldUntil(c *Terms, until time.Time) { p.side(c.Reads).yieldUntil = until }
 
 // Free notifies the queues of both sides after an owner with these terms released the lock. It does
 // nothing if Redis notifies the next waiter, or if other owners may still hold the lock.

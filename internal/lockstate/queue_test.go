@@ -103,7 +103,7 @@ func TestStartTimer(t *testing.T) {
 	if l.TimerFired(); s.done() != nil || !l.Ended() {
 		t.Error("the timer of a queue that ended does something")
 	}
-	if l.Notify(); s.done() != nil {
+	if l.OnHandOff(); s.done() != nil {
 		t.Error("a message to a queue that ended does something")
 	}
 	if again := s.stand(&plainTerms, 3); again.queue == l {
@@ -417,10 +417,11 @@ func TestYieldUntil_theNextQueue(t *testing.T) {
 		t.Errorf("%+v", step)
 	}
 	s.pass(asideTime)
+	s.refused(w)
 	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
 	w.queue.Notify()
-	if w.queue.when.yieldUntil != s.now.Add(asideTime) || s.side(false).yieldUntil != (time.Time{}) {
-		t.Error("the queue does not know")
+	if step := s.next(w); step.Do != Wait {
+		t.Errorf("the queue does not know: %+v", step)
 	}
 	o := w.Owner
 	s.Quit(w, s.now)
