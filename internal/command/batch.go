@@ -25,7 +25,6 @@ const (
 	batchesMost = 32
 	paceNear    = 500 * time.Microsecond // the pause if the round trip is at most this long
 	paceParts   = 16                     // otherwise the pause is this fraction of the round trip
-	sweepParts  = 16                     // the sweep runs after this fraction of the timeout
 	tripSlow    = 1024                   // the fraction by which the measured round trip grows towards a longer one
 )
 
@@ -42,12 +41,10 @@ type Batcher[R any] struct {
 
 	unused sync.Pool // *batch[R]
 
-	mu       sync.Mutex    // guards the fields below
-	queue    []*request[R] // to be sent, in the order of arrival
-	workers  int           // the number of goroutines that send batches, or are about to
-	under    []*batch[R]   // batches in flight
-	pause    pause         // before one more batch
-	sweeping bool          // a timer runs, and then ends the waits of overdue callers
+	mu      sync.Mutex    // guards the fields below
+	queue   []*request[R] // to be sent, in the order of arrival
+	workers int           // the number of goroutines that send batches, or are about to
+	pause   pause         // before one more batch
 }
 
 // pause is the pause after which one more batch follows those in flight. Guarded by the batcher's mu.
@@ -61,10 +58,8 @@ type pause struct {
 // request is one request of a batcher.
 type request[R any] struct {
 	waiter
-	R     R
-	limit time.Duration // how long the caller waits at most; 0 if it has its own timer or no limit
-	due   time.Time     // about when it has waited for limit; zero before the first sweep
-	late  func()        // receives the reply if the caller has left; set before that; nil ignores the reply
+	R    R
+	late func() // receives the reply if the caller has left; set before that; nil ignores the reply
 }
 
 func newRequest[R any](r R) *request[R] { return &request[R]{waiter: newWaiter(), R: r} }
@@ -99,12 +94,7 @@ func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
 // add queues r for the next batch.
 func (b *Batcher[R]) add(r *request[R]) {
 	b.mu.Lock()
-	r.due = time.Time{}
 	b.queue = append(b.queue, r)
-	if r.limit > 0 && !b.sweeping { // mutant: border, operand 1, operand 2: speed
-		b.sweeping = true // mutant: removed: speed
-		time.AfterFunc(b.s.Timeout/sweepParts, b.sweep)
-	}
 	sends := b.mayLocked()
 	b.mu.Unlock()
 	if sends {
@@ -210,49 +200,20 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 	if b.queue = b.queue[:rest]; b.mayLocked() { // they did not fit
 		b.s.do(b) // mutant: removed: another worker is there already, so mayLocked has only begun a pause
 	}
-	b.under = append(b.under, w)
 	return true
 }
 
-// replied removes w from the batches in flight. If there was a reply, it measures the round trip.
+// replied measures the round trip of w, if there was a reply.
 func (b *Batcher[R]) replied(w *batch[R], replied bool) {
 	took := time.Since(w.began)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := slices.Index(b.under, w)
-	b.under = slices.Delete(b.under, i, i+1)
 	switch p := &b.pause; {
 	case !replied:
 	case p.trip == 0 || took < p.trip: // mutant: border 2: the same
 		p.trip = took
 	default:
 		p.trip += (took - p.trip) / tripSlow
-	}
-}
-
-// sweep ends the waits of callers that have waited for their limit, as long as there are requests. A
-// timer for each request would cost a client with many goroutines a tenth of its CPU time.
-func (b *Batcher[R]) sweep() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now, slack := time.Now(), b.s.Timeout/sweepParts
-	sweep := func(all []*request[R]) {
-		for _, r := range all {
-			switch {
-			case r.limit == 0:
-			case r.due.IsZero():
-				r.due = now.Add(r.limit - 2*slack) // it arrived since the last sweep, and the next sweep may be equally late
-			case now.After(r.due) && !r.overdue.Swap(true):
-				r.done <- struct{}{}
-			}
-		}
-	}
-	sweep(b.queue)
-	for _, w := range b.under {
-		sweep(w.requests)
-	}
-	if b.sweeping = len(b.queue)+len(b.under) > 0; b.sweeping { // mutant: always 1, border, always 2: speed
-		time.AfterFunc(slack, b.sweep)
 	}
 }
 

@@ -183,14 +183,8 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 		o.Value, o.Answered, o.Err = sendAlone[T](ctx, s, limit, nil, c)
 		return o
 	}
-	if r.limit = 0; limit > s.Timeout/2 { // mutant: never, border: speed
-		r.limit, limit = limit, 0 // mutant: removed: speed
-	}
 	s.batcherOf(r.R.Slot).add(r)
 	err := r.await(ctx, s, limit, nil)
-	if err == nil && r.overdue.Load() { // mutant: operand 1, operand 2: speed
-		err = NoReply{After: s.Timeout}
-	}
 	if err != nil && leaves[T](r, c, reply) { // mutant: operand 1: speed
 		o.Err = err
 		return o
@@ -268,14 +262,13 @@ func (f *flight[T, C]) run() {
 
 // waiter is the caller of a command.
 type waiter struct {
-	done    chan struct{} // set once, cap 2: receives a token after the reply, unless the caller has left, and another if it is overdue
-	over    atomic.Bool   // the reply arrived or the caller left, whichever came first
-	overdue atomic.Bool   // a batcher ended the wait
+	done chan struct{} // set once, cap 1: receives a token after the reply, unless the caller has left
+	over atomic.Bool   // the reply arrived or the caller left, whichever came first
 }
 
-func newWaiter() waiter { return waiter{done: make(chan struct{}, 2)} }
+func newWaiter() waiter { return waiter{done: make(chan struct{}, 1)} }
 
-// await returns nil when the reply has arrived or is overdue. Otherwise it returns why the wait ended.
+// await returns nil when the reply has arrived. Otherwise it returns why the wait ended.
 // The caller has left if it then sets over before the reply does.
 func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}) error {
 	var passed <-chan time.Time
