@@ -103,7 +103,7 @@ func TestSendWithRetry_rejected(t *testing.T) {
 			s := f.sender(t)
 			s.Add()
 			defer s.Done()
-			if o := SendWithRetry[uint64](t.Context(), s, time.Now(), timeout, step{number: 7}); o.Value != 7 || o.Repeated != c.repeated || o.Err != nil {
+			if o := SendWithRetry[uint64](t.Context(), s, timeout, step{number: 7}); o.Value != 7 || o.Repeated != c.repeated || o.Err != nil {
 				t.Errorf("%v: %+v", c.rejected, o)
 			}
 		})

@@ -349,11 +349,11 @@ type Outcome[T any] struct {
 	Repeated bool // an earlier copy of the command may have been executed
 }
 
-// SendWithRetry sends c until it succeeds, a retry cannot help, within has passed since began, or ctx
-// is canceled. began must be the current time. If within is 0, there is no limit. The command must be
-// safe to repeat.
-func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, began time.Time, within time.Duration, c C) (o Outcome[T]) {
+// SendWithRetry sends c until it succeeds, a retry cannot help, within has passed, or ctx is canceled.
+// If within is 0, there is no limit. The command must be safe to repeat.
+func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, within time.Duration, c C) (o Outcome[T]) {
 	pause := retry.Backoff{Most: s.Timeout / 4}
+	began := time.Now()
 	limit, sent := within, began
 	var before error
 	for {

@@ -233,7 +233,7 @@ func TestSendWithRetry(t *testing.T) {
 				}
 				var sends atomic.Int64
 				start := time.Now()
-				o := SendWithRetry[int](ctx, s, start, c.within, sent{send: func(context.Context) (int, error) {
+				o := SendWithRetry[int](ctx, s, c.within, sent{send: func(context.Context) (int, error) {
 					copy := int(sends.Add(1))
 					if copy > 1000 {
 						return 0, Final{errors.New("it does not end, or makes no pauses")}
@@ -362,7 +362,7 @@ func TestSendWithRetry_reportsTheEarlierError(t *testing.T) {
 			want    string
 		}{{timeout / 2, " has not responded for 3s: dial: " + down.Error()}, {0, " has not responded for 3s"}} {
 			start := time.Now()
-			o := SendWithRetry[int](t.Context(), s, start, timeout, Func[int](func(context.Context) (int, error) {
+			o := SendWithRetry[int](t.Context(), s, timeout, Func[int](func(context.Context) (int, error) {
 				if time.Since(start) < c.refuses {
 					return 0, &net.OpError{Op: "dial", Err: down}
 				}

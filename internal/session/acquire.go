@@ -353,7 +353,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	t.MayTake(lease)
 	a.at.unlock()
 	var sent time.Time
-	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, began, a.timeLeft(), reenterRequest{t, luascripts.Request{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
+	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, a.timeLeft(), reenterRequest{t, luascripts.Request{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
 	if o.Repeated { // mutant: always: speed
 		t.unrenewed()
 	}

@@ -69,7 +69,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		}
 		return cmp.Or(h.over(), fmt.Errorf("%w: %w", lock.ErrNotHeld, cause))
 	}
-	o := command.SendWithRetry[luascripts.Renewed](ctx, s.sender, time.Now(), s.OpTimeout, e)
+	o := command.SendWithRetry[luascripts.Renewed](ctx, s.sender, s.OpTimeout, e)
 	if o.Repeated || o.Err != nil {
 		t.unrenewed()
 	}

@@ -33,7 +33,7 @@ func (s *Session) Dated() *command.Dated { return s.sender.Dated() }
 
 // AskLast is Ask for functions registered with AtClose. It works while the session closes.
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
-	o := command.SendWithRetry[T](ctx, s.sender, time.Now(), s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+	o := command.SendWithRetry[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
 	return o.Value, o.Err
 }
 

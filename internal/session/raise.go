@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
@@ -30,7 +29,7 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		t.at.lock()
 		t.Raise(token)
 		t.at.unlock()
-		o := command.SendWithRetry[luascripts.Verdict](ctx, t.at.s.sender, time.Now(), t.at.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.SendWithRetry[luascripts.Verdict](ctx, t.at.s.sender, t.at.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.at.s.rdb, t.spec.Keys, holder, minimum)
 		}))
 		switch o.Value {

@@ -212,10 +212,10 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 	f, retains := t.newRelease(now)
 	if f.releasing = r; retains {
 		r.markSent()
-		o := command.SendWithRetry[luascripts.Released](ctx, s.sender, now, within, retainRequest{t: t})
+		o := command.SendWithRetry[luascripts.Released](ctx, s.sender, within, retainRequest{t: t})
 		return s.afterRelease(t, o, false)
 	}
-	o := command.SendWithRetry[luascripts.Released](ctx, s.sender, now, within, f)
+	o := command.SendWithRetry[luascripts.Released](ctx, s.sender, within, f)
 	if f.next != nil {
 		s.onRelease(f, now, o.Value, o.Err)
 	}
@@ -357,9 +357,8 @@ func (s *Session) reduce(ctx context.Context, t *acquisition, o *lockstate.Owner
 		<-turn
 		return reducedAfter(phase)
 	}
-	now := time.Now()
-	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
-	r := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, now, within, reduceRequest{t, holds, turn})
+	within := max(s.OpTimeout-time.Since(began), 10*time.Millisecond)
+	r := command.SendWithRetry[luascripts.Verdict](ctx, s.sender, within, reduceRequest{t, holds, turn})
 	if !r.Answered {
 		return r.Err
 	}
