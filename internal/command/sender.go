@@ -89,8 +89,7 @@ type Sender struct {
 	jobs chan job     // set once: hands work to an idle goroutine
 	idle atomic.Int32 // the number of goroutines that wait for jobs
 
-	sending  atomic.Int32 // the number of unbatched commands without a reply
-	batchers sync.Map     // *Batcher[luascripts.Change] by node, so that no node of a cluster delays another
+	batchers sync.Map // *Batcher[luascripts.Change] by node, so that no node of a cluster delays another
 	unused   unused
 }
 
@@ -228,7 +227,6 @@ func Ask[T any](ctx context.Context, s *Sender, limit time.Duration, f func(cont
 // is closed.
 func sendAlone[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, closing <-chan struct{}, c C) (value T, answered bool, err error) {
 	f := &flight[T, C]{waiter: waiter{done: s.unused.signals.Get().(chan struct{})}, s: s, call: c}
-	s.sending.Add(1)
 	s.do(f)
 	switch err = f.await(ctx, s, limit, closing); {
 	case err == nil: // mutant: never: speed
@@ -254,7 +252,6 @@ func (f *flight[T, C]) run() {
 	if f.value, f.err = f.call.Send(context.Background()); f.err != nil { // mutant: always: of no error, DetectClosed makes none
 		f.err = DetectClosed(context.Background(), f.s.Redis, f.err)
 	}
-	f.s.sending.Add(-1)
 	if !f.answer() {
 		f.call.Late(f.value, f.err)
 	}
@@ -440,11 +437,5 @@ func sleep(ctx context.Context, d time.Duration, closing <-chan struct{}) error 
 	}
 }
 
-// Load is a snapshot of a Sender's work, for tests.
-type Load struct {
-	Sending int // unbatched commands without a reply
-	Idle    int // goroutines that wait for the next job
-}
-
-// Load returns the current load.
-func (s *Sender) Load() Load { return Load{int(s.sending.Load()), int(s.idle.Load())} }
+// Waiting returns how many goroutines wait for the next command, for tests.
+func (s *Sender) Waiting() int { return int(s.idle.Load()) }

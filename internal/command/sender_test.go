@@ -29,8 +29,8 @@ func newSender(t *testing.T) *Sender {
 	t.Cleanup(func() {
 		s.Shut()
 		s.Wait()
-		if load := s.Load(); load != (Load{}) {
-			t.Errorf("after the end: %+v", load)
+		if n := s.Waiting(); n != 0 {
+			t.Errorf("after the end %d goroutines wait", n)
 		}
 	})
 	return s
@@ -80,9 +80,6 @@ func TestSend_waitsWithoutALimit(t *testing.T) {
 		s := newSender(t)
 		for _, failed := range []error{nil, refused, io.EOF} {
 			o := Send[int](t.Context(), s, 0, sent{send: func(context.Context) (int, error) {
-				if n := s.Load().Sending; n != 1 {
-					t.Errorf("%d on the way", n)
-				}
 				time.Sleep(10 * timeout)
 				return 7, failed
 			}})
@@ -141,7 +138,7 @@ func TestSend_reusesGoroutines(t *testing.T) {
 			send()
 			synctest.Wait()
 		}
-		if n := s.Load().Idle; n != 1 {
+		if n := s.Waiting(); n != 1 {
 			t.Errorf("one command at a time, and %d goroutines wait", n)
 		}
 		var all sync.WaitGroup
@@ -150,7 +147,7 @@ func TestSend_reusesGoroutines(t *testing.T) {
 		}
 		all.Wait()
 		synctest.Wait()
-		if n := s.Load().Idle; n != Idlers {
+		if n := s.Waiting(); n != Idlers {
 			t.Errorf("%d goroutines wait for the next command", n)
 		}
 	})

@@ -28,9 +28,6 @@ func (b *Backoff) Reset() { b.last = 0 }
 // Fresh reports whether there was no pause since the start or the last Reset.
 func (b *Backoff) Fresh() bool { return b.last == 0 }
 
-// Grown reports whether the pauses have reached Most.
-func (b *Backoff) Grown() bool { return b.last >= b.Most }
-
 // Once returns a command about key that is sent once. rueidis would repeat a command that it recognizes as a read
 // until the server replies, even after its caller has left, and closing the client would wait for it.
 func Once(rdb rueidis.CoreClient, command, key string, args ...string) rueidis.Completed {

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
@@ -92,8 +91,8 @@ func TestBatch_callersLeave(t *testing.T) {
 			if left, err := direct.Do(t.Context(), direct.B().Keys().Pattern("*orders*").Build()).AsStrSlice(); len(left) > 0 || err != nil {
 				t.Errorf("left in Redis: %q, %v", left, err)
 			}
-			if load := s.sender.Load(); load != (command.Load{}) {
-				t.Errorf("left of the sender: %+v", load)
+			if n := s.sender.Waiting(); n != 0 {
+				t.Errorf("%d goroutines of the sender are left", n)
 			}
 		})
 	}

@@ -134,7 +134,7 @@ func TestIdleWorkers_keepNothingAlive(t *testing.T) {
 		}
 		return weak.Make(v)
 	}()
-	for s.sender.Load().Idle == 0 {
+	for s.sender.Waiting() == 0 {
 		runtime.Gosched()
 	}
 	runtime.GC()
