@@ -165,11 +165,8 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 		w.mu.Lock()
 		confirmed, others := b.repliedLocked(w, now(), errs)
 		w.mu.Unlock()
-		for _, notify := range others { // first, because these include losses
+		for _, notify := range append(others, confirmed...) { // the others first, because these include losses
 			notify()
-		}
-		for _, c := range confirmed {
-			c.subject.Renewed(c.until, c.left)
 		}
 		close(b.done)
 
@@ -182,17 +179,10 @@ func (w *Watchdog) sendBatches(ln *lane, b *batch) {
 	}
 }
 
-// confirmation is a renewal of which a subject is to be notified.
-type confirmation struct {
-	subject Subject
-	until   time.Time
-	left    time.Duration
-}
-
-// repliedLocked records the replies to b. It returns the confirmed renewals, and functions that notify the other subjects.
-func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (confirmed []confirmation, others []func()) {
+// repliedLocked records the replies to b. It returns functions that notify the subjects: those of confirmed renewals, and the
+// others.
+func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (confirmed, others []func()) {
 	clock := w.clockLocked()
-	confirmed = make([]confirmation, 0, len(b.leases))
 	for i, l := range b.leases {
 		l.inFlight = nil
 		if l.ended.Load() {
@@ -218,7 +208,8 @@ func (b *batch) repliedLocked(w *Watchdog, n instant, errs []error) (confirmed [
 			l.err = nil
 			l.renewAt = b.sent.add(l.lane.interval)
 			l.extendLocked(b.sent, w.lease)
-			confirmed = append(confirmed, confirmation{subject, clock.time(l.until.load()), left})
+			until := clock.time(l.until.load())
+			confirmed = append(confirmed, func() { subject.Renewed(until, left) })
 		}
 	}
 	return confirmed, others
