@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,83 +22,33 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// waiting starts a call for the lock and returns when it waits. The hold or the error is received later.
-func (w *world) waiting(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
-	w.Helper()
-	return w.goLock(s, plain, ctx, opts...)
-}
-
-func (w *world) waitingFor(s *Session, ctx context.Context, spec *Spec) <-chan lock.Hold {
-	w.Helper()
-	holds := make(chan lock.Hold, 1)
-	go func() {
-		defer close(holds)
-		h, err := s.Lock(ctx, spec)
-		if err != nil {
-			if ctx.Err() == nil {
-				w.Errorf("lock: %v", err)
-			}
-			return
-		}
-		holds <- h
-	}()
-	synctest.Wait()
-	return holds
-}
-
-// next returns the hold that the waiter has received by now.
-func (w *world) next(holds <-chan lock.Hold) lock.Hold {
-	w.Helper()
-	synctest.Wait()
-	select {
-	case h := <-holds:
-		if h == nil {
-			w.Fatal("the wait ended")
-		}
-		return h
-	default:
-		w.Fatal("it still waits")
-		return nil
-	}
-}
-
 // Inside a process the lock is handed off without a command: same owner string, same lease, a larger token. The last
 // holder releases it.
 func TestHandover_insideAProcess(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		var waiters []<-chan lock.Hold
-		for range 5 {
-			waiters = append(waiters, w.waiting(w.a, w.Context()))
-		}
+		waiters := w.waiters(5)
 		time.Sleep(time.Millisecond) // the clock of a bubble does not move by itself, and tokens need it to move
 		sent := w.scripts()
 		for _, waiter := range waiters {
 			before := h
 			w.unlock(h)
-			if err := before.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) {
-				w.Errorf("a second unlock: %v", err)
-			}
+			w.wantErrs(before.Unlock(w.Context()), lock.ErrNotHeld)
 			h = w.next(waiter)
-			if h.Owner() != before.Owner() || h.Token() <= before.Token() || w.count(h) != 1 || h.Err() != nil {
-				w.Errorf("owner %s after %s, token %d after %d, count %d, %v", h.Owner(), before.Owner(), h.Token(), before.Token(), w.count(h), h.Err())
+			if h.Owner() != before.Owner() || h.Token() <= before.Token() {
+				w.Errorf("owner %s after %s, token %d after %d", h.Owner(), before.Owner(), h.Token(), before.Token())
 			}
-			if before.Err() == nil || !errors.Is(context.Cause(before.Context()), lock.ErrUnlocked) {
-				w.Errorf("the hold before: %v", before.Err())
-			}
+			w.wantCount(h, 1)
+			w.wantHeld(h)
+			w.wantErrs(context.Cause(before.Context()), lock.ErrUnlocked)
+			w.wantErrs(before.Err(), lock.ErrUnlocked)
 		}
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts were sent", n)
-		}
-		// It is renewed, whichever acquisition has it.
-		time.Sleep(3 * leaseTime)
-		if err := h.Err(); err != nil || w.count(h) != 1 {
-			w.Errorf("after three leases: %v, count %d", err, w.count(h))
-		}
+		w.wantSent(sent, 0)
+		time.Sleep(3 * leaseTime) // it is renewed, whichever acquisition has it
+		w.wantHeld(h)
+		w.wantCount(h, 1)
 		w.unlock(h)
-		if w.mini.Exists("orders") {
-			w.Error("it is not free")
-		}
+		w.wantFree()
 	})
 }
 
@@ -109,21 +60,14 @@ func TestHandover_polls(t *testing.T) {
 		sent := w.scripts()
 		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d requests at once", n)
-		}
+		w.wantSent(sent, 0)
 		w.mini.Del("orders") // publishes no message
 		start := time.Now()
 		got := <-waiter
-		if took := time.Since(start); took > pollTime {
-			w.Errorf("it got the lock after %v", took)
-		}
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of a lost hold: %v", err)
-		}
-		if got.Err() != nil || w.count(got) != 1 {
-			w.Errorf("the next: %v, count %d", got.Err(), w.count(got))
-		}
+		w.wantWithin(start, pollTime)
+		w.unlockLost(h)
+		w.wantHeld(got)
+		w.wantCount(got, 1)
 		w.unlock(got)
 	})
 }
@@ -134,24 +78,13 @@ func TestHandover_takesTurns(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var mu sync.Mutex
 		var turns []*Session
-		var wg sync.WaitGroup
 		sent := w.scripts()
-		const goroutines, each = 10, 30
-		for _, s := range []*Session{w.a, w.b} {
-			for range goroutines {
-				wg.Go(func() {
-					for range each {
-						h := w.lock(s, w.Context())
-						mu.Lock()
-						turns = append(turns, s)
-						mu.Unlock()
-						time.Sleep(time.Millisecond)
-						w.unlock(h)
-					}
-				})
-			}
-		}
-		wg.Wait()
+		w.use(w.Context(), plain, []*Session{w.a, w.b}, 10, 30, func(s *Session) {
+			mu.Lock()
+			turns = append(turns, s)
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+		})()
 		const limit = int(lockstate.MaxHandOffTime/time.Millisecond) + 1
 		var lengths []int // number of holds per turn
 		for i, s := range turns {
@@ -177,32 +110,13 @@ func TestHandover_takesTurns(t *testing.T) {
 // of the session wait only while it has the lock.
 func TestHandover_othersFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const channel = "redisson_lock__channel:{orders}"
 		ctx, cancel := context.WithCancel(w.Context())
-		var wg sync.WaitGroup
-		published := make(chan struct{}, 1)
-		wg.Go(func() {
-			_ = w.rdb.Receive(ctx, w.rdb.B().Subscribe().Channel(channel).Build(), func(rueidis.PubSubMessage) {
-				select {
-				case published <- struct{}{}:
-				default:
-				}
-			})
-		})
-		synctest.Wait()
+		published, enter := w.outsider(ctx)
 		ours := 0
-		for _, s := range []*Session{w.a, w.b} {
-			for range 3 {
-				wg.Go(func() {
-					for ctx.Err() == nil {
-						h := w.lock(s, w.Context())
-						ours++ // guarded by the lock
-						time.Sleep(time.Millisecond)
-						w.unlock(h)
-					}
-				})
-			}
-		}
+		wait := w.use(ctx, plain, []*Session{w.a, w.b}, 3, math.MaxInt, func(*Session) {
+			ours++ // guarded by the lock
+			time.Sleep(time.Millisecond)
+		})
 		start := time.Now()
 		const rounds = 20
 		for round := range rounds {
@@ -211,18 +125,12 @@ func TestHandover_othersFirst(t *testing.T) {
 			if w.mini.Exists("orders") {
 				w.Fatalf("round %d: the waiters of the session were faster", round)
 			}
-			w.mini.HSet("orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
-			time.Sleep(time.Millisecond)
-			w.mini.Del("orders")
-			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
-			<-published // that
+			enter()
 		}
 		// Four grants between processes, each held for lockstate.MaxHandOffTime and one more section.
-		if took, most := time.Since(start), rounds*(5*(lockstate.MaxHandOffTime+time.Millisecond)+asideTime); took > most {
-			w.Errorf("%d rounds took %v, want %v at the most", rounds, took, most)
-		}
+		w.wantWithin(start, rounds*(5*(lockstate.MaxHandOffTime+time.Millisecond)+asideTime))
 		cancel()
-		wg.Wait()
+		wait()
 		if ours < rounds {
 			w.Errorf("the session had the lock %d times in %d rounds", ours, rounds)
 		}
@@ -237,17 +145,7 @@ func TestHandover_noBackoffWithoutOthers(t *testing.T) {
 			// With this odd duration, no release coincides with the end of the other case's subscriptions, which end one by one.
 			const each, work = 150, 20*time.Millisecond + 7*time.Microsecond
 			start := time.Now()
-			var wg sync.WaitGroup
-			for _, s := range []*Session{w.a, second} {
-				wg.Go(func() {
-					for range each {
-						h := w.lock(s, w.Context())
-						time.Sleep(work)
-						w.unlock(h)
-					}
-				})
-			}
-			wg.Wait()
+			w.use(w.Context(), plain, []*Session{w.a, second}, 1, each, func(*Session) { time.Sleep(work) })()
 			if took, want := time.Since(start), 2*each*work; took >= want+asideTime {
 				w.Errorf("%s: the batches took %v, want %v", name, took, want)
 			}
@@ -262,16 +160,7 @@ func TestHandover_yieldsToTryLock(t *testing.T) {
 		c := New(w.mini.Client(w.T), testConfig())
 		ctx, cancel := context.WithCancel(w.Context())
 		const work = 100 * time.Millisecond
-		var wg sync.WaitGroup
-		for _, s := range []*Session{w.a, w.b} {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					h := w.lock(s, w.Context())
-					time.Sleep(work)
-					w.unlock(h)
-				}
-			})
-		}
+		wait := w.use(ctx, plain, []*Session{w.a, w.b}, 1, math.MaxInt, func(*Session) { time.Sleep(work) })
 		time.Sleep(work / 2)
 		start := time.Now()
 		const times = 10
@@ -284,14 +173,10 @@ func TestHandover_yieldsToTryLock(t *testing.T) {
 				w.Fatal(err)
 			}
 		}
-		if took, most := time.Since(start), times*(time.Second+2*work); took > most {
-			w.Errorf("it acquired the lock %d times in %v, want %v at the most", times, took, most)
-		}
+		w.wantWithin(start, times*(time.Second+2*work))
 		cancel()
-		wg.Wait()
-		if err := c.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		wait()
+		w.close(c)
 	})
 }
 
@@ -306,25 +191,11 @@ func TestHandover_idleProcesses(t *testing.T) {
 		w.unlock(w.next(waiter)) // and stays subscribed
 		start := time.Now()
 		const goroutines, each = 3, 40
-		var wg sync.WaitGroup
-		for _, s := range []*Session{w.a, w.b} {
-			for range goroutines {
-				wg.Go(func() {
-					for range each {
-						h := w.lock(s, w.Context())
-						time.Sleep(time.Millisecond)
-						w.unlock(h)
-					}
-				})
-			}
-		}
-		wg.Wait()
+		w.use(w.Context(), plain, []*Session{w.a, w.b}, goroutines, each, func(*Session) { time.Sleep(time.Millisecond) })()
 		if took, want := time.Since(start), 2*goroutines*each*time.Millisecond; took >= want+asideTime {
 			w.Errorf("the hand-off took %v, want %v: the lock was released, and no client acquired it", took, want)
 		}
-		if err := c.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(c)
 	})
 }
 
@@ -344,18 +215,11 @@ func TestHandover_toADeadProcess(t *testing.T) {
 			w.Errorf("it was served after %v, and the offer to the dead is %v", took, offerPolls*pollTime)
 		}
 		w.wire.Freeze(false)
-		synctest.Wait()
-		select {
-		case h := <-dead:
-			w.Errorf("a message of %v ago granted the lock: %v", time.Since(start), h.Err())
-		default:
-		}
+		w.waitsOn(dead) // an old message grants nothing
 		cancel()
 		<-dead
 		w.unlock(got)
-		if err := c.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(c)
 	})
 }
 
@@ -377,15 +241,11 @@ func TestHandover_skipsTheLongDead(t *testing.T) {
 		start := time.Now()
 		w.unlock(h)
 		w.unlock(<-waiter)
-		if took := time.Since(start); took != 0 {
-			w.Errorf("it was served after %v", took)
-		}
+		w.wantTook(start, 0)
 		w.wire.Freeze(false)
 		cancel()
 		<-dead
-		if err := c.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(c)
 	})
 }
 
@@ -406,8 +266,9 @@ func TestHandover_lostMessage(t *testing.T) {
 		if took := time.Since(start); took == 0 || took > pollTime {
 			w.Errorf("it was served after %v", took)
 		}
-		if !strings.HasPrefix(got.Owner(), w.a.id) || w.count(got) != 1 {
-			w.Errorf("owner %s, count %d", got.Owner(), w.count(got))
+		w.wantCount(got, 1)
+		if !strings.HasPrefix(got.Owner(), w.a.id) {
+			w.Errorf("owner %s", got.Owner())
 		}
 		w.unlock(got)
 	})
@@ -419,20 +280,16 @@ func TestHandover_falseMessages(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		waiter := w.waiting(w.a, w.Context())
 		for _, m := range []string{"", "0", w.a.id + ":1 9", w.b.id + ":1 9", h.Owner() + " 9", "x y z"} {
-			w.rdb.Do(w.Context(), w.rdb.B().Publish().Channel("leasehold_channel:{orders}:"+w.a.id).Message(m).Build())
+			w.publish("leasehold_channel:{orders}:"+w.a.id, m)
 			synctest.Wait()
 		}
-		select {
-		case <-waiter:
-			w.Error("it believed a message")
-		default:
-		}
+		w.waitsOn(waiter)
 		w.unlock(h)
 		w.unlock(w.next(waiter))
 	})
 }
 
-// A lock granted to a queued process gets the full lease, counted from the request that claims it.
+// A lock that is granted to a queued process gets the full lease, counted from the request that claims it.
 func TestHandover_leaseOfAGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
@@ -463,11 +320,8 @@ func TestHandover_notRenewedUnclaimed(t *testing.T) {
 		time.Sleep(pollTime + pollTime/2) // the waiter was refused and notifies the observer
 		start := time.Now()
 		w.unlock(h) // the waiter is the next owner
-		if got := <-w.waiting(w.b, w.Context()); got == nil || time.Since(start) > offerPolls*pollTime+10*time.Millisecond {
-			w.Errorf("another process was served after %v", time.Since(start))
-		} else {
-			w.unlock(got)
-		}
+		w.unlock(<-w.waiting(w.b, w.Context()))
+		w.wantWithin(start, offerPolls*pollTime+10*time.Millisecond)
 		cancel()
 		close(stuck)
 		if h := <-gone; h != nil {
@@ -476,16 +330,15 @@ func TestHandover_notRenewedUnclaimed(t *testing.T) {
 	})
 }
 
-// A waiter with its own lease or replicas does not claim a lock with different terms.
+// A waiter with its own lease does not claim a lock with a different one, nor does the next waiter.
 func TestHandover_fixedLeases(t *testing.T) {
-	for _, from := range []string{"the same process", "another process"} {
+	for from, s := range map[string]func(w *world) *Session{
+		"the same process": func(w *world) *Session { return w.a },
+		"another process":  func(w *world) *Session { return w.b },
+	} {
 		t.Run(from, func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				s := w.b
-				if from == "the same process" {
-					s = w.a
-				}
-				h := w.lock(s, w.Context())
+				h := w.lock(s(w), w.Context())
 				fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
 				renewed := w.waiting(w.a, w.Context())
 				time.Sleep(pollTime / 2)
@@ -498,9 +351,7 @@ func TestHandover_fixedLeases(t *testing.T) {
 				w.unlock(got)
 				got = w.next(renewed)
 				time.Sleep(3 * leaseTime)
-				if err := got.Err(); err != nil {
-					w.Error(err)
-				}
+				w.wantHeld(got)
 				w.unlock(got)
 			})
 		})
@@ -514,7 +365,7 @@ func TestHandover_skipsAWaiterThatCannotClaim(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waiting(w.a, ctx)
-		fixed := w.waitingFor(w.a, w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(leaseTime)}))
+		fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(leaseTime))
 		last := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		cancel()
@@ -522,41 +373,34 @@ func TestHandover_skipsAWaiterThatCannotClaim(t *testing.T) {
 		if h := <-gone; h != nil {
 			w.unlock(h)
 		}
-		w.unlock(<-fixed)
-		w.unlock(<-last)
+		w.unlockEach(fixed, last)
 	})
 }
 
 // The lock is force-unlocked, by this process or another, during a chain of hand-offs: its holder detects it, and a
 // waiter acquires the lock.
 func TestHandover_forceUnlock(t *testing.T) {
-	for _, by := range []string{"the same process", "another process"} {
+	for by, s := range map[string]func(w *world) *Session{
+		"the same process": func(w *world) *Session { return w.a },
+		"another process":  func(w *world) *Session { return w.b },
+	} {
 		t.Run(by, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.lock(w.a, w.Context())
-				waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
+				waiters := w.waiters(2)
 				time.Sleep(time.Millisecond)
 				w.unlock(h)
 				h = w.next(waiters[0])
-				s := w.b
-				if by == "the same process" {
-					s = w.a
-				}
-				if done, err := s.Force(w.Context(), s.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
-					w.Fatal(done, err)
-				}
+				w.force(s(w), plain, luascripts.ForceReentrant)
 				start := time.Now()
 				got := <-waiters[1]
-				if took := time.Since(start); took > pollTime {
-					w.Errorf("the next was served after %v", took)
-				}
+				w.wantWithin(start, pollTime)
 				if got.Token() <= h.Token() {
 					w.Errorf("token %d after %d", got.Token(), h.Token())
 				}
 				<-h.Context().Done()
-				if took := time.Since(start); took > leaseTime/3 || !errors.Is(context.Cause(h.Context()), lock.ErrLost) {
-					w.Errorf("notified after %v: %v", took, h.Err())
-				}
+				w.wantWithin(start, leaseTime/3)
+				w.wantErrs(context.Cause(h.Context()), lock.ErrLost)
 				w.unlock(got)
 			})
 		})
@@ -570,8 +414,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 		until := h.Until()
 		ctx, cancel := context.WithCancel(w.Context())
 		waiter := w.waiting(w.a, ctx)
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		w.unlock(h)
 		h = w.next(waiter)
@@ -579,9 +422,8 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 			w.Errorf("the lease grew by %v", h.Until().Sub(until))
 		}
 		<-h.Context().Done()
-		if late := time.Since(until); late != 0 || !errors.Is(h.Err(), lock.ErrLost) {
-			w.Errorf("notified %v after the end: %v", late, h.Err())
-		}
+		w.wantTook(until, 0)
+		w.wantErrs(h.Err(), lock.ErrLost)
 		cancel()
 		w.wire.Refuse(false)
 	})
@@ -592,27 +434,19 @@ func TestHandover_close(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		waiter := w.waiting(w.a, w.Context())
-		losses := make(chan error)
+		var others []<-chan error
 		for range 3 {
-			go func() {
-				_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-				losses <- err
-			}()
+			others = append(others, w.beginLock(w.a, plain, w.Context()))
 		}
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
 		h = w.next(waiter)
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Error(err)
+		w.close(w.a)
+		for _, other := range others {
+			w.wantErrs(<-other, lock.ErrClosed)
 		}
-		for range 3 {
-			if err := <-losses; !errors.Is(err, lock.ErrClosed) {
-				w.Errorf("a waiter: %v", err)
-			}
-		}
-		if !errors.Is(h.Err(), lock.ErrClosed) || w.mini.Exists("orders") {
-			w.Errorf("the holder: %v; the key is there: %v", h.Err(), w.mini.Exists("orders"))
-		}
+		w.wantErrs(h.Err(), lock.ErrClosed)
+		w.wantFree()
 	})
 }
 
@@ -624,20 +458,17 @@ func TestHandover_nextOwnerGivesUp(t *testing.T) {
 		waiter := w.waiting(w.a, ctx)
 		time.Sleep(2 * lockstate.MaxHandOffTime) // too long for a hand-off
 		release := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: release}))
-		unlocked := make(chan struct{})
-		go func() { w.unlock(h); close(unlocked) }()
-		synctest.Wait()
+		w.onNext(redistest.Action{HoldRequest: release})
+		unlocked := w.beginUnlock(h)
 		cancel()
 		<-waiter
 		time.Sleep(opTime / 2) // the command that removes its queue position was sent, and may arrive first
 		close(release)
-		<-unlocked
-		synctest.Wait()
-		time.Sleep(10 * time.Millisecond)
-		if w.mini.Exists("orders") {
-			w.Errorf("it is not free: %v", w.mini.HGet("orders", luascripts.QueueField))
+		if err := <-unlocked; err != nil {
+			w.Error(err)
 		}
+		time.Sleep(10 * time.Millisecond)
+		w.wantFree()
 	})
 }
 
@@ -677,32 +508,19 @@ func TestHandover_tokenCounter(t *testing.T) {
 
 // Each test here fails without one guard of the hand-off: a condition that always seems true, until two events cross.
 
-// waitsOn fails the test if the waiter already has the lock.
-func (w *world) waitsOn(holds <-chan lock.Hold) {
-	w.Helper()
-	synctest.Wait()
-	select {
-	case h := <-holds:
-		w.Errorf("a waiter has the lock, too: %v", h.Owner())
-	default:
-	}
-}
-
 // A holder of this process has lost the lock without detecting it, and the next in the queue has acquired it. Releasing
 // the first hold does not hand off the lock again.
 func TestGuard_lostHoldIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
+		waiters := w.waiters(3)
 		time.Sleep(pollTime - lockstate.MaxHandOffTime/5) // just before the first in the queue polls
 		w.unlock(h)
 		lost := w.next(waiters[0]) // by the release; it may hand off the lock for lockstate.MaxHandOffTime
 		w.mini.Del("orders")       // publishes no message
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		h = w.next(waiters[1])
-		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of a lost hold: %v", err)
-		}
+		w.unlockLost(lost)
 		w.waitsOn(waiters[2])
 		w.ours(h)
 		w.unlock(h)
@@ -714,68 +532,70 @@ func TestGuard_lostHoldIsNotHandedOff(t *testing.T) {
 	})
 }
 
-// failOnce is the plain kind whose first request fails without a reply; execute makes the server execute it.
-func (w *world) failOnce() (k *Kind, execute func()) {
-	var requests atomic.Int32
-	k = gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if requests.Add(1) > 1 {
-				return acquire(ctx, rdb, k, q)
-			}
-			execute = func() {
-				w.Helper()
-				if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
-					w.Fatalf("%+v, %v", a, err)
-				}
-			}
-			return luascripts.Acquired{}, io.EOF
-		}
-	}, nil)
-	return k, func() { w.Helper(); execute() }
-}
-
 // The first request fails without a reply, and the second is granted. The server executes the first one after every
-// hold is released. The lock is free again soon, even if another caller of the process waited for it in between.
+// hold has ended, however it ended. The lock is free again soon.
 func TestGuard_requestExecutedLate(t *testing.T) {
-	for _, more := range []string{"no waiter", "a waiter"} {
-		t.Run(more, func(t *testing.T) {
+	for name, end := range map[string]func(w *world, k *Kind, h lock.Hold){
+		"released": func(w *world, _ *Kind, h lock.Hold) { w.unlock(h) },
+		"handed off before": func(w *world, k *Kind, h lock.Hold) {
+			next := w.goLock(w.a, k, w.Context())
+			time.Sleep(time.Millisecond)
+			w.unlock(h)
+			w.unlock(w.next(next))
+		},
+		"released, with a late reply": func(w *world, k *Kind, h lock.Hold) {
+			late := make(chan struct{})
+			kindWithSlowRelease(k, 1, late)
+			if err := h.Unlock(w.within(time.Second)); err == nil {
+				w.Error("the server did not reply")
+			}
+			close(late)
+		},
+		"lost": func(w *world, _ *Kind, h lock.Hold) {
+			w.mini.Del("orders") // publishes no message
+			<-h.Context().Done()
+		},
+		"limited": func(_ *world, _ *Kind, h lock.Hold) { <-h.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
+				var opts []lock.Option
+				if name == "limited" {
+					opts = append(opts, lock.WithMaxHold(leaseTime/3))
+				}
 				k, execute := w.failOnce()
-				h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-				if err != nil {
-					w.Fatal(err)
-				}
-				if more == "a waiter" {
-					next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-					time.Sleep(time.Millisecond)
-					w.unlock(h)
-					h = w.next(next)
-				}
-				w.unlock(h)
+				end(w, k, w.take(w.a, k, w.Context(), opts...))
+				synctest.Wait()
 				execute()
 				time.Sleep(opTime + time.Millisecond)
-				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-				}
+				w.wantFree()
 			})
 		})
 	}
 }
 
-// An outer hold requested a long lease and is released first. The lock is not handed off with that lease: if the next
-// holder dies, its own lease must apply.
+// A lock with a fixed lease, or with the long lease of an outer hold that was released first, is not handed off: the
+// next holder has its own lease, which is renewed.
 func TestGuard_longLeaseIsNotHandedOff(t *testing.T) {
-	inBubble(t, func(w *world) {
-		outer := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Hour))
-		inner := w.lock(w.a, outer.Context())
+	forEach(t, map[string]func(w *world) []lock.Hold{
+		"fixed": func(w *world) []lock.Hold {
+			return []lock.Hold{w.lock(w.a, w.Context(), lock.WithFixedLease(7*time.Second))}
+		},
+		"outer": func(w *world) []lock.Hold {
+			outer := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Hour))
+			return []lock.Hold{outer, w.lock(w.a, outer.Context())}
+		},
+	}, func(w *world, lock func(w *world) []lock.Hold) {
+		holds := lock(w)
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(time.Millisecond)
-		w.unlock(outer)
-		w.unlock(inner)
+		w.unlockAll(holds...)
 		h := w.next(next)
 		if left := w.mini.TTL("orders"); left > leaseTime {
 			w.Errorf("the TTL of the next holder's key is %v", left)
 		}
+		time.Sleep(3 * leaseTime)
+		w.wantHeld(h)
 		w.unlock(h)
 	})
 }
@@ -812,7 +632,7 @@ func TestGuard_handsOffAgainAfterARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
-		waiters := []<-chan lock.Hold{w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context()), w.waiting(w.a, w.Context())}
+		waiters := w.waiters(3)
 		time.Sleep(2 * lockstate.MaxHandOffTime)
 		sent := w.scripts()
 		for _, waiter := range waiters {
@@ -820,9 +640,7 @@ func TestGuard_handsOffAgainAfterARelease(t *testing.T) {
 			h = w.next(waiter)
 			time.Sleep(time.Millisecond)
 		}
-		if n := sent.Load(); n != 1 {
-			w.Errorf("%d scripts were sent, want the release alone", n)
-		}
+		w.wantSent(sent, 1) // the release
 		w.unlock(h)
 	})
 }
@@ -845,9 +663,7 @@ func TestGuard_onePollPerInterval(t *testing.T) {
 		h = w.next(waiters[1])
 		sent := w.scripts()
 		time.Sleep(pollTime * 9 / 10)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts within a poll interval", n)
-		}
+		w.wantSent(sent, 0)
 		time.Sleep(pollTime) // the next waiter has sent its request, and the lease was renewed
 		w.unlock(h)
 		h = w.next(waiters[2])
@@ -855,26 +671,8 @@ func TestGuard_onePollPerInterval(t *testing.T) {
 		w.mini.Del("orders")         // publishes no message
 		time.Sleep(pollTime)
 		next := w.next(waiters[3])
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of a lost hold: %v", err)
-		}
+		w.unlockLost(h)
 		w.unlock(next)
-	})
-}
-
-// A lock with a fixed lease is not handed off, because the next waiter needs a renewed lease.
-func TestGuard_fixedLeaseIsNotHandedOff(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
-		next := w.waiting(w.a, w.Context())
-		time.Sleep(time.Millisecond)
-		w.unlock(h)
-		h = w.next(next)
-		time.Sleep(3 * leaseTime)
-		if err := h.Err(); err != nil {
-			w.Error(err)
-		}
-		w.unlock(h)
 	})
 }
 
@@ -886,14 +684,13 @@ func TestGuard_expiringLeaseIsNotHandedOff(t *testing.T) {
 		short.Lease = opTime
 		s := New(w.mini.Client(w.T, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), short)
 		w.unlock(w.lock(s, w.Context())) // loads the script
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime * 8 / 10}))
-		k := gated(nil, nil)
+		w.onNext(redistest.Action{DelayReply: opTime * 8 / 10})
+		k := hookable()
 		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
 			time.Sleep(opTime / 10) // a renewal takes a while
 			return luascripts.RenewReentrant(ctx, rdb, batch, lease, perCall)
 		}
-		first := w.waitingFor(s, w.Context(), s.NewSpec(k, "orders", nil))
-		next := w.waitingFor(s, w.Context(), s.NewSpec(k, "orders", nil))
+		first, next := w.goLock(s, k, w.Context()), w.goLock(s, k, w.Context())
 		h := <-first
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
@@ -902,24 +699,32 @@ func TestGuard_expiringLeaseIsNotHandedOff(t *testing.T) {
 			w.Errorf("the next has it for %v", left)
 		}
 		w.unlock(h)
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(s)
 	})
 }
 
-// A release of one of two holds is not confirmed. The lock is not handed off with a count that may be wrong.
+// A reentry, or a release of one of two holds, is not confirmed, and reconciling it fails. The lock is not handed off
+// with a count that may be wrong.
 func TestGuard_uncertainCountIsNotHandedOff(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k := gated(nil, nil)
+	forEach(t, map[string]bool{"after a reentry": true, "after a release": false}, func(w *world, reentry bool) {
+		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			a, err := send(q)
+			if reentry && q.Want > 1 {
+				return luascripts.Acquired{}, errGarbled
+			}
+			return a, err
+		})
 		k.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
-			return 0, &luascripts.ReplyError{Script: "a garbled reply"}
+			return 0, errGarbled
 		}
 		h := w.take(w.a, k, w.Context())
-		again := w.take(w.a, k, h.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		again, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil))
+		next := w.goLock(w.a, k, w.Context())
 		time.Sleep(time.Millisecond)
-		if err := again.Unlock(w.Context()); err == nil {
+		if !reentry && err == nil {
+			err = again.Unlock(w.Context())
+		}
+		if err == nil {
 			w.Error("the server did not confirm")
 		}
 		w.unlock(h)
@@ -944,20 +749,17 @@ func TestGuard_pollsWithoutPubSub(t *testing.T) {
 			requests, again = nil, nil
 			return retried, announced
 		}
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				mu.Lock()
-				first := before.IsZero()
-				requests, before = append(requests, time.Since(before)), time.Now()
-				again = append(again, q.RetryAfter)
-				mu.Unlock()
-				a, err := acquire(ctx, rdb, k, q)
-				a.NoPubSub = a.Verdict == luascripts.Held && (noPubSub.Load() || first) // the first waiter is not subscribed yet
-				return a, err
-			}
-		}, nil)
+		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			mu.Lock()
+			requests, before = append(requests, time.Since(before)), time.Now()
+			again = append(again, q.RetryAfter)
+			mu.Unlock()
+			a, err := send(q)
+			a.NoPubSub = a.Verdict == luascripts.Held && (noPubSub.Load() || n == 1) // the first waiter is not subscribed yet
+			return a, err
+		})
 		h := w.lock(w.b, w.Context())
-		waiter := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		waiter := w.goLock(w.a, k, w.Context())
 		if requests, _ := take(); len(requests) != 2 { // the first request, and one after the subscription
 			w.Errorf("got %d requests at first", len(requests))
 		}
@@ -990,46 +792,26 @@ func TestGuard_pollsWithoutPubSub(t *testing.T) {
 // A release gets an invalid reply and was not executed. It is repeated in the background, and then a waiter of the
 // process has the lock. This includes a reentry with an unknown outcome that waits to be reconciled again.
 func TestGuard_failedRelease(t *testing.T) {
-	for _, before := range []string{"nothing", "a reentry"} {
-		t.Run(before+" broke off", func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var handedOff atomic.Int32
-				k := gated(func(acquire acquireFunc) acquireFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-						if q.Want > 1 {
-							return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-						}
-						return acquire(ctx, rdb, k, q)
-					}
-				}, func(handOff handOffFunc) handOffFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-						if handedOff.Add(1) == 1 {
-							return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
-						}
-						return handOff(ctx, rdb, k, owner, p)
-					}
-				})
-				spec := w.a.NewSpec(k, "orders", nil)
-				h := w.take(w.a, k, w.Context())
-				if before == "a reentry" {
-					if _, err := w.a.Lock(h.Context(), spec); err == nil {
-						w.Error("the reentry did not break off")
-					}
-				}
-				next := w.waitingFor(w.a, w.Context(), spec)
-				time.Sleep(2 * lockstate.MaxHandOffTime)
-				start := time.Now()
-				if err := h.Unlock(w.Context()); err == nil {
-					w.Error("the server did not confirm")
-				}
-				h = <-next
-				if took := time.Since(start); took > pollTime {
-					w.Errorf("the next has it after %v", took)
-				}
-				w.unlock(h)
-			})
+	forEach(t, map[string]bool{"nothing broke off": false, "a reentry broke off": true}, func(w *world, reentry bool) {
+		k := onRelease(garbledReentries(), func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
+			if n == 1 {
+				return luascripts.Released{}, errGarbled
+			}
+			return send(p)
 		})
-	}
+		h := w.take(w.a, k, w.Context())
+		if reentry {
+			w.breakOff(k, h)
+		}
+		next := w.goLock(w.a, k, w.Context())
+		time.Sleep(2 * lockstate.MaxHandOffTime)
+		start := time.Now()
+		if err := h.Unlock(w.Context()); err == nil {
+			w.Error("the server did not confirm")
+		}
+		w.unlock(<-next)
+		w.wantWithin(start, pollTime)
+	})
 }
 
 // The holder has no fencing, and the next owner in its process has. The next owner's token comes from the counter,
@@ -1047,35 +829,33 @@ func TestGuard_tokenCounterOfTheNextOwner(t *testing.T) {
 		sent := w.scripts()
 		w.unlock(h)
 		h = w.next(next)
-		if n := sent.Load(); h.Token() != 4000000000000001 || n != 1 {
-			w.Errorf("token %d, by %d scripts", h.Token(), n)
+		w.wantSent(sent, 1)
+		if h.Token() != 4000000000000001 {
+			w.Errorf("token %d", h.Token())
 		}
-		raised, err := w.mini.Get(tokenCounter)
-		if latest, _ := strconv.ParseUint(raised, 10, 64); err != nil || latest < h.Token()+lockstate.MaxHandOffs {
-			w.Errorf("the token counter is at %s, %v", raised, err)
-		}
+		w.wantTokensLeft(h)
 		w.unlock(h)
 		w.mini.Del(tokenCounter) // it is kept by design
 	})
 }
 
+// wantTokensLeft fails the test unless the counter leaves tokens for the hand-offs of h.
+func (w *world) wantTokensLeft(h lock.Hold) {
+	w.Helper()
+	counter, err := w.mini.Get("redisson_lock_token:{orders}")
+	if latest, _ := strconv.ParseUint(counter, 10, 64); err != nil || latest < h.Token()+lockstate.MaxHandOffs {
+		w.Errorf("the token counter is at %q, and the holder's token is %d", counter, h.Token())
+	}
+}
+
 // withNextOwnerInFlight makes a waiter of this process send a request while a release grants the lock to it. The request
-// waits for go. Another waiter is queued behind it.
+// waits for goes. Another waiter is queued behind it.
 func (w *world) withNextOwnerInFlight(ctx context.Context) (first, next <-chan lock.Hold, goes chan struct{}) {
 	w.Helper()
 	goes = make(chan struct{})
-	var requests atomic.Int32
-	k := gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if requests.Add(1) == 2 {
-				<-goes
-			}
-			return acquire(ctx, rdb, k, q)
-		}
-	}, nil)
+	k := delayNthRequest(2, true, goes)
 	h := w.take(w.a, k, w.Context())
-	first = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-	next = w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+	first, next = w.goLock(w.a, k, ctx), w.goLock(w.a, k, w.Context())
 	time.Sleep(pollTime + time.Millisecond) // the first in the queue polls
 	w.unlock(h)
 	synctest.Wait()
@@ -1097,54 +877,13 @@ func TestGuard_replyExtendsTheLease(t *testing.T) {
 	})
 }
 
-// A release gets its reply after its caller has left. An earlier request for the same hold failed without a reply, and
-// is executed now: the lock is free again soon.
-func TestGuard_requestExecutedAfterALateReply(t *testing.T) {
-	inBubble(t, func(w *world) {
-		late := make(chan struct{})
-		k, execute := w.failOnce()
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-			reply, err := luascripts.HandOffReentrant(ctx, rdb, k, owner, p)
-			<-late
-			return reply, err
-		}
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
-		if err := h.Unlock(ctx); err == nil {
-			w.Error("the server did not reply")
-		}
-		close(late)
-		synctest.Wait()
-		execute()
-		time.Sleep(opTime + time.Millisecond)
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-		}
-	})
-}
-
 // The next waiter requires the confirmation of replicas. The lock is not handed off to it, because no replica has
 // confirmed.
 func TestGuard_notHandedOffToAWaiterWithReplicas(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var confirmed atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				n := q.Replicas
-				q.Replicas = 0 // the in-memory server has none
-				a, err := acquire(ctx, rdb, k, q)
-				if a.Confirmed = n; a.Verdict == luascripts.Done && n > 0 {
-					confirmed.Add(1)
-				}
-				return a, err
-			}
-		}, nil)
+		k, confirmed := confirmingReplicas(plain, 0)
 		h := w.take(w.a, k, w.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Millisecond)}))
+		next := w.goLock(w.a, k, w.Context(), lock.WithReplicas(1, time.Millisecond))
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
 		h = w.next(next)
@@ -1162,38 +901,30 @@ func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 		late := make(chan struct{})
 		var requests atomic.Int32
 		var breaks atomic.Bool
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				switch {
-				case q.Want > 1 && breaks.CompareAndSwap(true, false):
-					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				case q.Want == 1 && requests.Add(1) == 2:
-					<-late
-				}
-				return a, err
+		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			a, err := send(q)
+			switch {
+			case q.Want > 1 && breaks.CompareAndSwap(true, false):
+				return luascripts.Acquired{}, errGarbled
+			case q.Want == 1 && requests.Add(1) == 2:
+				<-late
 			}
-		}, nil)
-		spec := w.a.NewSpec(k, "orders", nil)
+			return a, err
+		})
 		h := w.take(w.a, k, w.Context())
-		waiters := []<-chan lock.Hold{w.waitingFor(w.a, w.Context(), spec), w.waitingFor(w.a, w.Context(), spec)}
+		first, second := w.goLock(w.a, k, w.Context()), w.goLock(w.a, k, w.Context())
 		time.Sleep(pollTime - lockstate.MaxHandOffTime/5) // just before the first in the queue polls
 		w.unlock(h)
-		h = w.next(waiters[0])
+		h = w.next(first)
 		breaks.Store(true)
-		if _, err := w.a.Lock(h.Context(), spec); err == nil {
-			w.Fatal("the reentry did not break off")
-		}
+		w.breakOff(k, h)
 		w.unlock(w.take(w.a, k, h.Context())) // resolves the count
 		time.Sleep(lockstate.MaxHandOffTime / 2)
-		w.unlock(h) // hands off the lock
-		owner := h.Owner()
+		w.unlock(h)                              // hands off the lock
 		time.Sleep(opTime + 10*time.Millisecond) // the reentry is reconciled again
-		if w.mini.HGet("orders", owner) != "1" {
-			w.Error("the lock was released")
-		}
+		w.wantCount(h, 1)
 		close(late)
-		h = w.next(waiters[1])
+		h = w.next(second)
 		w.ours(h)
 		w.unlock(h)
 	})
@@ -1203,30 +934,21 @@ func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 // a duplicate of the release may arrive late.
 func TestGuard_newOwnerStringAfterAnUnconfirmedGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
-		goes, requests := make(chan struct{}), make(chan string, 10)
-		k := *hookable()
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			requests <- q.Owner
-			if q.Replicas == 0 {
-				return luascripts.AcquireReentrant(ctx, rdb, keys, q)
+		goes, owners := make(chan struct{}), make(chan string, 10)
+		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			owners <- q.Owner
+			if q.Replicas > 0 {
+				<-goes
+				q.Replicas, q.ReplicaTimeout = 0, 0 // nothing confirms it
 			}
-			<-goes
-			q.Replicas, q.ReplicaTimeout = 0, 0 // nothing confirms it
-			return luascripts.AcquireReentrant(ctx, rdb, keys, q)
-		}
-		failed := make(chan error)
-		go func() {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(&k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)}))
-			failed <- err
-		}()
-		synctest.Wait()
-		next := w.goLockKind(w.a, &k, w.Context())
+			return send(q)
+		})
+		failed := w.beginLock(w.a, k, w.Context(), lock.WithReplicas(1, time.Second))
+		next := w.goLock(w.a, k, w.Context())
 		close(goes)
-		if err := <-failed; !errors.Is(err, lock.ErrReplicas) {
-			t.Error(err)
-		}
+		w.wantErrs(<-failed, lock.ErrReplicas)
 		h := <-next
-		if first := <-requests; h.Owner() == first {
+		if first := <-owners; h.Owner() == first {
 			t.Error("the next waiter has the lock under the released owner string")
 		}
 		w.unlock(h)
@@ -1235,73 +957,69 @@ func TestGuard_newOwnerStringAfterAnUnconfirmedGrant(t *testing.T) {
 
 // Each test here fails without one guard of what follows from the reply to a release, or from a missing reply.
 
-// withoutPubSub makes session a receive no messages.
-func (w *world) withoutPubSub() {
-	w.wire.OnRequest(func(req [][]byte) redistest.Action {
-		return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-	})
-}
-
-// The reply to a release says that the lock was released for others. The next waiter in this process receives no
-// messages. It sends its request after the others had their time, and not later.
-func TestGuard_replySaysYield(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.withoutPubSub()
-		var handedOff atomic.Int32
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := handedOff.Add(1) == 1
-				if first {
+// The next waiter in this process receives no messages. If the reply to a release says that the lock was released for
+// others, it sends its request after the others had their time, and not later. If the release was executed but gets no
+// reply, it acquires the lock immediately.
+func TestGuard_replyWakesTheNext(t *testing.T) {
+	for name, yields := range map[string]bool{"the lock was released for others": true, "no reply": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.withoutPubSub()
+				k := onRelease(plain, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
+					if n > 1 {
+						return send(p)
+					}
+					if !yields {
+						_, _ = send(p)
+						return luascripts.Released{}, errGarbled
+					}
 					p.NextOwner = ""
+					reply, err := send(p)
+					reply.Aside = true
+					return reply, err
+				})
+				h := w.take(w.a, k, w.Context())
+				next := w.goLock(w.a, k, w.Context())
+				time.Sleep(pollTime * 3 / 2)
+				start := time.Now()
+				if err := h.Unlock(w.Context()); (err == nil) != yields {
+					w.Errorf("Unlock: %v", err)
 				}
-				reply, err := handOff(ctx, rdb, k, owner, p)
-				reply.Aside = first
-				return reply, err
-			}
+				h = <-next
+				if yields {
+					w.wantTook(start, asideTime)
+				} else {
+					w.wantTook(start, 0)
+				}
+				w.unlock(h)
+			})
 		})
-		h := w.take(w.a, k, w.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(2 * lockstate.MaxHandOffTime)
-		start := time.Now()
-		w.unlock(h)
-		h = <-next
-		if took := time.Since(start); took != asideTime {
-			w.Errorf("the next waiter sent a request after %v, want %v", took, asideTime)
-		}
-		w.unlock(h)
-	})
+	}
 }
 
 // A release grants the lock to another process. The next waiter in this process retries when its subscription is
 // confirmed, and not before. If it is already subscribed, it does not retry.
 func TestGuard_retriesWhenSubscribed(t *testing.T) {
-	for name, want := range map[string]int64{"not yet": 2, "already": 1} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.lock(w.b, w.Context())
-				if name == "already" {
-					next := w.waiting(w.a, w.Context())
-					w.unlock(h)
-					w.unlock(w.next(next)) // and it stays subscribed for a while
-				} else {
-					w.unlock(h)
-					w.unlock(w.lock(w.a, w.Context())) // loads the scripts
-				}
-				h = w.lock(w.a, w.Context())
-				there := w.waiting(w.b, w.Context())
-				here := w.waiting(w.a, w.Context())
-				time.Sleep(2 * lockstate.MaxHandOffTime)
-				sent := w.scripts()
-				w.unlock(h)
-				h = w.next(there)
-				if n := sent.Load(); n != want {
-					w.Errorf("%d scripts for a release, want %d", n, want)
-				}
-				w.unlock(h)
-				w.unlock(w.next(here))
-			})
-		})
-	}
+	forEach(t, map[string]int64{"not yet": 2, "already": 1}, func(w *world, scripts int64) {
+		h := w.lock(w.b, w.Context())
+		if scripts == 1 {
+			next := w.waiting(w.a, w.Context())
+			w.unlock(h)
+			w.unlock(w.next(next)) // and it stays subscribed for a while
+		} else {
+			w.unlock(h)
+			w.unlock(w.lock(w.a, w.Context())) // loads the scripts
+		}
+		h = w.lock(w.a, w.Context())
+		there, here := w.waiting(w.b, w.Context()), w.waiting(w.a, w.Context())
+		time.Sleep(2 * lockstate.MaxHandOffTime)
+		sent := w.scripts()
+		w.unlock(h)
+		h = w.next(there)
+		w.wantSent(sent, scripts)
+		w.unlock(h)
+		w.unlock(w.next(here))
+	})
 }
 
 // The next waiter in the process retries a poll interval after its first request. A release finds that the lock is
@@ -1312,9 +1030,7 @@ func TestGuard_releaseFindsTheLockGone(t *testing.T) {
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime * 3 / 2)
 		w.mini.Del("orders") // publishes no message
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of a lost hold: %v", err)
-		}
+		w.unlockLost(h)
 		w.unlock(w.next(next))
 	})
 }
@@ -1322,82 +1038,72 @@ func TestGuard_releaseFindsTheLockGone(t *testing.T) {
 // A release fails without a reply and is executed late. The next owner that it names gives up before or after that
 // failure. The lock does not stay with that owner for an offer.
 func TestGuard_nextOwnerOfALateRelease(t *testing.T) {
-	for _, gone := range []string{"before", "after"} {
-		t.Run(gone, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				breaks, reconciles := make(chan struct{}), make(chan struct{})
-				var handedOff atomic.Int32
-				var execute func()
-				var holder string
-				k := gated(nil, func(handOff handOffFunc) handOffFunc {
-					return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-						switch n := handedOff.Add(1); {
-						case n == 1:
-							execute = func() {
-								if reply, err := handOff(w.Context(), w.rdb, k, owner, p); err != nil || reply.Token == 0 {
-									w.Errorf("%+v, %v", reply, err)
-								}
-							}
-							<-breaks
-							return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
-						case owner == holder:
-							<-reconciles // reconciling the release is late, too
+	forEach(t, map[string]bool{"before": true, "after": false}, func(w *world, before bool) {
+		breaks, reconciles := make(chan struct{}), make(chan struct{})
+		var execute func()
+		var holder string
+		k := gated(nil, func(handOff handOffFunc) handOffFunc {
+			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+				switch {
+				case execute == nil:
+					execute = func() {
+						if reply, err := handOff(w.Context(), w.rdb, k, owner, p); err != nil || reply.Token == 0 {
+							w.Errorf("%+v, %v", reply, err)
 						}
-						return handOff(ctx, rdb, k, owner, p)
 					}
-				})
-				h := w.take(w.a, k, w.Context())
-				holder = h.Owner()
-				ctx, cancel := context.WithCancel(w.Context())
-				nextOwner := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-				time.Sleep(2 * lockstate.MaxHandOffTime)
-				unlocked := make(chan error, 1)
-				go func() { unlocked <- h.Unlock(w.Context()) }()
-				synctest.Wait()
-				leave := func() { cancel(); <-nextOwner; synctest.Wait() }
-				if gone == "before" {
-					leave()
+					<-breaks
+					return luascripts.Released{}, errGarbled
+				case owner == holder:
+					<-reconciles // reconciling the release is late, too
 				}
-				close(breaks)
-				if err := <-unlocked; err == nil {
-					w.Error("the server did not confirm")
-				}
-				synctest.Wait()
-				if gone == "after" {
-					leave()
-				}
-				time.Sleep(opTime - time.Millisecond)
-				execute()
-				time.Sleep(2 * time.Millisecond)
-				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-				}
-				close(reconciles)
-			})
+				return handOff(ctx, rdb, k, owner, p)
+			}
 		})
-	}
+		h := w.take(w.a, k, w.Context())
+		holder = h.Owner()
+		ctx, cancel := context.WithCancel(w.Context())
+		nextOwner := w.goLock(w.a, k, ctx)
+		time.Sleep(2 * lockstate.MaxHandOffTime)
+		unlocked := w.beginUnlock(h)
+		leave := func() { cancel(); <-nextOwner; synctest.Wait() }
+		if before {
+			leave()
+		}
+		close(breaks)
+		if err := <-unlocked; err == nil {
+			w.Error("the server did not confirm")
+		}
+		synctest.Wait()
+		if !before {
+			leave()
+		}
+		time.Sleep(opTime - time.Millisecond)
+		execute()
+		time.Sleep(2 * time.Millisecond)
+		w.wantFree()
+		close(reconciles)
+	})
 }
 
 // A request is executed but gets no reply. Its caller gives up before the retry: nothing is left in Redis.
 func TestGuard_lostReplyAndTheCallerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var requests atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				if requests.Add(1) == 1 {
-					return luascripts.Acquired{}, io.EOF
-				}
-				return a, err
+		requests := 0
+		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			requests = n
+			a, err := send(q)
+			if n == 1 {
+				return luascripts.Acquired{}, io.EOF
 			}
-		}, nil)
-		ctx, cancel := context.WithTimeout(w.Context(), time.Millisecond) // the pause is longer
-		defer cancel()
-		<-w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+			return a, err
+		})
+		ended := w.goLock(w.a, k, w.within(time.Millisecond)) // the pause is longer
+		<-ended
 		synctest.Wait()
-		if n := requests.Load(); n != 1 || w.mini.Exists("orders") {
-			w.Errorf("got %d requests; the lock is held for %v more, without a holder", n, w.mini.TTL("orders"))
+		if requests != 1 {
+			w.Errorf("got %d requests", requests)
 		}
+		w.wantFree()
 	})
 }
 
@@ -1407,10 +1113,9 @@ func TestGuard_requestIsReconciledOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
 		k := delayNthRequest(1, true, goes)
-		never := make(chan struct{})
-		sent := kindWithSlowRelease(k, 0, never)
+		sent := kindWithSlowRelease(k, 0, nil)
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+		gone := w.goLock(w.a, k, ctx)
 		cancel()
 		<-gone
 		synctest.Wait()
@@ -1419,9 +1124,10 @@ func TestGuard_requestIsReconciledOnce(t *testing.T) {
 		}
 		close(goes)
 		synctest.Wait()
-		if n := sent.Load(); n != 1 || w.mini.Exists("orders") {
-			w.Errorf("got %d releases of an unclaimed grant; the lock is held for another %v", n, w.mini.TTL("orders"))
+		if n := sent.Load(); n != 1 {
+			w.Errorf("got %d releases of an unclaimed grant", n)
 		}
+		w.wantFree()
 	})
 }
 
@@ -1432,6 +1138,7 @@ func TestReconcile_queuePositionByARelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		us, _, _ := strings.Cut(h.Owner(), ":")
+		queued := func() bool { return strings.Contains(w.mini.HGet("orders", luascripts.QueueField), us) }
 		w.withoutPubSub()
 		there := w.waiting(w.b, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
@@ -1439,15 +1146,15 @@ func TestReconcile_queuePositionByARelease(t *testing.T) {
 		time.Sleep(2 * lockstate.MaxHandOffTime)
 		w.unlock(h)
 		h = w.next(there)
-		if queue := w.mini.HGet("orders", "leasehold_line"); !strings.Contains(queue, us) {
-			w.Errorf("it is not in the queue: %q", queue)
+		if !queued() {
+			w.Error("it is not in the queue")
 		}
 		time.AfterFunc(time.Millisecond, cancel)
 		w.disconnected((queueTTLPolls - 1) * pollTime)
 		<-here
 		time.Sleep(pollTime + pollTime/2)
-		if queue := w.mini.HGet("orders", "leasehold_line"); strings.Contains(queue, us) {
-			w.Errorf("it is still in the queue: %q", queue)
+		if queued() {
+			w.Error("it is still in the queue")
 		}
 		w.wire.OnRequest(nil)
 		w.unlock(h)
@@ -1459,60 +1166,26 @@ func TestReconcile_queuePositionByARelease(t *testing.T) {
 func TestGuard_messageBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		reply := make(chan struct{})
-		k := gated(nil, nil)
+		k := hookable()
 		kindWithSlowRelease(k, 2, reply)
-		spec := w.a.NewSpec(k, "orders", nil)
 		h := w.lock(w.b, w.Context())
-		here := w.waitingFor(w.a, w.Context(), spec)
+		here := w.goLock(w.a, k, w.Context())
 		w.unlock(h)
 		w.unlock(w.next(here)) // it stays subscribed for a while
 		h = w.take(w.a, k, w.Context())
 		there := w.waiting(w.b, w.Context())
-		here = w.waitingFor(w.a, w.Context(), spec)
+		here = w.goLock(w.a, k, w.Context())
 		time.Sleep(2 * lockstate.MaxHandOffTime)
-		unlocked := make(chan struct{})
-		go func() { w.unlock(h); close(unlocked) }()
+		unlocked := w.beginUnlock(h)
 		w.unlock(<-there)
 		synctest.Wait()
 		start := time.Now()
 		close(reply)
-		<-unlocked
-		h = <-here
-		if took := time.Since(start); took != 0 {
-			w.Errorf("it has the lock after %v", took)
+		if err := <-unlocked; err != nil {
+			w.Error(err)
 		}
-		w.unlock(h)
-	})
-}
-
-// A release is executed but gets no reply. The next waiter in this process, which receives no messages and retries once
-// per poll interval, acquires the lock immediately.
-func TestGuard_releaseWithoutAReplyWakesTheNext(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.withoutPubSub()
-		var handedOff atomic.Int32
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := handedOff.Add(1) == 1
-				reply, err := handOff(ctx, rdb, k, owner, p)
-				if first {
-					return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				}
-				return reply, err
-			}
-		})
-		h := w.take(w.a, k, w.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		time.Sleep(pollTime * 3 / 2)
-		start := time.Now()
-		if err := h.Unlock(w.Context()); err == nil {
-			w.Error("the server did not confirm")
-		}
-		h = <-next
-		if took := time.Since(start); took != 0 {
-			w.Errorf("the next has it after %v", took)
-		}
-		w.unlock(h)
+		w.unlock(<-here)
+		w.wantTook(start, 0)
 	})
 }
 
@@ -1526,7 +1199,7 @@ func TestYield_repeatedMessages(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				w.rdb.Do(ctx, w.rdb.B().Publish().Channel("leasehold_channel:{orders}").Message(luascripts.Aside).Build())
+				w.publish("leasehold_channel:{orders}", luascripts.Aside)
 				time.Sleep(asideTime - time.Millisecond)
 			}
 		})
@@ -1544,19 +1217,9 @@ func TestYield_repeatedMessages(t *testing.T) {
 // again immediately.
 func TestYield_whileCallersComeBack(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const channel, outsider = "redisson_lock__channel:{orders}", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1"
 		ctx, cancel := context.WithCancel(w.Context())
+		published, enter := w.outsider(ctx)
 		var wg sync.WaitGroup
-		published := make(chan struct{}, 1)
-		wg.Go(func() {
-			_ = w.rdb.Receive(ctx, w.rdb.B().Subscribe().Channel(channel).Build(), func(rueidis.PubSubMessage) {
-				select {
-				case published <- struct{}{}:
-				default:
-				}
-			})
-		})
-		synctest.Wait()
 		for _, s := range []*Session{w.a, w.b} {
 			for _, pause := range []time.Duration{20 * time.Microsecond, time.Millisecond} { // the first is about one round trip
 				wg.Go(func() {
@@ -1574,15 +1237,10 @@ func TestYield_whileCallersComeBack(t *testing.T) {
 		for range tries {
 			<-published
 			time.Sleep(asideTime / 2) // the time to wake
-			if w.mini.Exists("orders") {
-				continue
+			if !w.mini.Exists("orders") {
+				got++
+				enter()
 			}
-			w.mini.HSet("orders", outsider, "1")
-			got++
-			time.Sleep(time.Millisecond)
-			w.mini.Del("orders")
-			w.rdb.Do(ctx, w.rdb.B().Publish().Channel(channel).Message("0").Build())
-			<-published // that
 		}
 		cancel()
 		wg.Wait()
@@ -1592,40 +1250,13 @@ func TestYield_whileCallersComeBack(t *testing.T) {
 	})
 }
 
-type (
-	acquireFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error)
-	handOffFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error)
-)
-
-// gated is the plain kind with replies that a test can delay individually, like commands of one owner on several
-// connections.
-func gated(acquire func(acquireFunc) acquireFunc, handOff func(handOffFunc) handOffFunc) *Kind {
-	k := *hookable()
-	if acquire != nil {
-		k.Acquire = acquire(k.Acquire)
-	}
-	if handOff != nil {
-		k.HandOff = handOff(k.HandOff)
-	}
-	return &k
-}
-
-// goLock locks in a separate goroutine.
-func (w *world) goLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+// staysOurs fails the test if Redis releases h, while everything is reconciled or later.
+func (w *world) staysOurs(h lock.Hold) {
 	w.Helper()
-	return w.waitingFor(s, ctx, s.NewSpec(k, "orders", opts))
-}
-
-// ours fails the test unless Redis has exactly one hold for the owner of h.
-func (w *world) ours(h lock.Hold) {
-	w.Helper()
-	synctest.Wait()
-	if w.count(h) != 1 || h.Err() != nil {
-		w.Errorf("Redis has %d holds of the owner; the hold: %v", w.count(h), h.Err())
-	}
-	if other, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "orders", nil)); err == nil {
-		w.Errorf("another has it too: %v", other.Unlock(w.Context()))
-	}
+	w.ours(h)
+	time.Sleep(3 * opTime)
+	w.ours(h)
+	w.unlock(h)
 }
 
 // A reply arrives after the lock has been handed off under the same owner string: reconciling it must not release the
@@ -1633,17 +1264,7 @@ func (w *world) ours(h lock.Hold) {
 func TestHandOff_withARequestInFlight(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		var requests atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				first := requests.Add(1) == 1
-				a, err := acquire(ctx, rdb, k, q)
-				if first {
-					<-late
-				}
-				return a, err
-			}
-		}, nil)
+		k := delayNthRequest(1, false, late)
 		got := w.goLock(w.a, k, w.Context())
 		time.Sleep(opTime / 2)
 		next := w.goLock(w.a, k, w.Context())
@@ -1652,10 +1273,7 @@ func TestHandOff_withARequestInFlight(t *testing.T) {
 		w.unlock(h)
 		after := <-next
 		close(late)
-		w.ours(after)
-		time.Sleep(3 * opTime)
-		w.ours(after)
-		w.unlock(after)
+		w.staysOurs(after)
 	})
 }
 
@@ -1663,36 +1281,21 @@ func TestHandOff_withARequestInFlight(t *testing.T) {
 func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				if q.Want == 2 && breaks.CompareAndSwap(true, false) {
-					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				}
-				return a, err
+		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			a, err := send(q)
+			if q.Want == 2 && breaks.CompareAndSwap(true, false) {
+				return luascripts.Acquired{}, errGarbled
 			}
-		}, nil)
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
+			return a, err
+		})
+		h := w.take(w.a, k, w.Context())
 		next := w.goLock(w.a, k, w.Context())
-		synctest.Wait()
 		breaks.Store(true)
-		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Fatal("the reentry did not break off")
-		}
-		again, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		w.unlock(again)
+		w.breakOff(k, h)
+		w.unlock(w.take(w.a, k, h.Context()))
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
-		after := <-next
-		time.Sleep(3 * opTime)
-		w.ours(after)
-		w.unlock(after)
+		w.staysOurs(<-next)
 	})
 }
 
@@ -1700,52 +1303,19 @@ func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 func TestHandOff_beforeTheReplyToTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		var handedOff atomic.Int32
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := handedOff.Add(1) == 1
-				reply, err := handOff(ctx, rdb, k, owner, p)
-				if first {
-					<-late
-				}
-				return reply, err
-			}
-		})
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
+		k := hookable()
+		kindWithSlowRelease(k, 1, late)
+		h := w.take(w.a, k, w.Context())
 		time.Sleep(20 * time.Millisecond) // too long for a hand-off
-		second := w.goLock(w.a, k, w.Context())
-		synctest.Wait()
-		third := w.goLock(w.a, k, w.Context())
-		synctest.Wait()
+		second, third := w.goLock(w.a, k, w.Context()), w.goLock(w.a, k, w.Context())
 		go w.unlock(h)
 		nextOwner := <-second // it has sent its request
 		time.Sleep(time.Millisecond)
 		w.unlock(nextOwner)
 		after := <-third
 		close(late)
-		w.ours(after)
-		time.Sleep(3 * opTime)
-		w.ours(after)
-		w.unlock(after)
+		w.staysOurs(after)
 	})
-}
-
-// errOnly is a context whose cancellation is visible only through Err.
-type errOnly struct {
-	context.Context
-	canceled atomic.Bool
-}
-
-func (c *errOnly) Done() <-chan struct{} { return nil }
-
-func (c *errOnly) Err() error {
-	if c.canceled.Load() {
-		return context.Canceled
-	}
-	return nil
 }
 
 // A fenced lock is handed off to a waiter that leaves before the lock arrives. The session reconciles it, so a release
@@ -1754,28 +1324,18 @@ func TestReconcile_leavesTokensForTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		fenced := lock.WithFencing()
 		h := w.lock(w.a, w.Context(), fenced)
-		next := w.goLock(w.b, plain, w.Context(), fenced)
-		synctest.Wait()
-		h.Unlock(w.Context())
+		next := w.waiting(w.b, w.Context(), fenced)
+		w.unlock(h)
 		h = <-next
-		far := w.goLock(w.a, plain, w.Context(), fenced)
-		synctest.Wait()
+		far := w.waiting(w.a, w.Context(), fenced)
 		ctx := &errOnly{Context: w.Context()}
-		left := make(chan struct{})
-		go func() {
-			defer close(left)
-			_, _ = w.b.Lock(ctx, w.b.NewSpec(plain, "orders", []lock.Option{fenced}))
-		}()
-		synctest.Wait()
+		left := w.beginLock(w.b, plain, ctx, fenced)
 		time.Sleep(time.Millisecond)
 		ctx.canceled.Store(true)
 		w.unlock(h)
 		<-left
 		after := <-far
-		tokenCounter, err := w.mini.Get("redisson_lock_token:{orders}")
-		if latest, _ := strconv.ParseUint(tokenCounter, 10, 64); err != nil || latest < after.Token()+lockstate.MaxHandOffs {
-			w.Errorf("the token counter is at %s, and the holder's token is %d", tokenCounter, after.Token())
-		}
+		w.wantTokensLeft(after)
 		w.unlock(after)
 		w.mini.Del("redisson_lock_token:{orders}")
 	})
@@ -1783,46 +1343,15 @@ func TestReconcile_leavesTokensForTheNext(t *testing.T) {
 
 // Each test here fails without one guard of the hand-off, when a release crosses a request, another grant or Close.
 
-// delayNthRequest is the plain kind. The nth request for "orders" waits until goes is closed, either before it is sent or
-// before its reply.
-func delayNthRequest(nth int32, before bool, goes <-chan struct{}) *Kind {
-	var requests atomic.Int32
-	return gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			waits := k.Lock == "orders" && requests.Add(1) == nth
-			if waits && before {
-				<-goes
-			}
-			a, err := acquire(ctx, rdb, k, q)
-			if waits && !before {
-				<-goes
-			}
-			return a, err
-		}
-	}, nil)
-}
-
 // tryElsewhere fails the test if session b cannot acquire the lock now.
-func (w *world) tryElsewhere() {
+func (w *world) tryElsewhere(k *Kind) {
 	w.Helper()
-	h, err := w.b.TryLock(w.Context(), w.b.NewSpec(plain, "orders", nil))
+	h, err := w.b.TryLock(w.Context(), w.b.NewSpec(k, "orders", nil))
 	if err != nil {
 		w.Errorf("another process does not get it: %v", err)
 		return
 	}
 	w.unlock(h)
-}
-
-// errHook is a context. The first call of Err runs f.
-type errHook struct {
-	context.Context
-	once sync.Once
-	f    func()
-}
-
-func (c *errHook) Err() error {
-	c.once.Do(c.f)
-	return c.Context.Err()
 }
 
 // Close begins while a holder releases the lock. The next waiter in the process has a request in flight, so it is still
@@ -1843,30 +1372,22 @@ func TestGuard_notHandedOffDuringClose(t *testing.T) {
 				w.Fatal(err)
 			}
 		}
-		left := make(chan error, 1)
 		h := w.take(w.a, k, w.Context())
-		first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-		go func() {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-			left <- err
-		}()
+		first, left := w.goLock(w.a, k, w.Context()), w.beginLock(w.a, k, w.Context())
 		time.Sleep(pollTime - lockstate.MaxHandOffTime/5) // just before the first in the queue polls
 		w.unlock(h)
 		h = w.next(first)
 		time.Sleep(lockstate.MaxHandOffTime / 2)
-		closed := make(chan error, 1)
+		var closed <-chan error
 		ctx := &errHook{Context: w.Context(), f: func() {
-			go func() { closed <- w.a.Close(context.Background()) }()
-			synctest.Wait()
+			closed = w.begin(func() error { return w.a.Close(context.Background()) })
 		}}
 		if err := h.Unlock(ctx); err != nil {
 			w.Error(err)
 		}
-		w.tryElsewhere()
+		w.tryElsewhere(plain)
 		close(reply)
-		if err := <-left; !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("the waiter: %v", err)
-		}
+		w.wantErrs(<-left, lock.ErrClosed)
 		close(released)
 		if err := <-closed; err != nil {
 			w.Error(err)
@@ -1881,20 +1402,12 @@ func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 		reply := make(chan struct{})
 		k := delayNthRequest(2, true, reply)
 		w.take(w.a, k, w.Context())
-		left := make(chan error, 1)
-		go func() {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-			left <- err
-		}()
+		left := w.beginLock(w.a, k, w.Context())
 		time.Sleep(pollTime + time.Millisecond) // it polls
-		closed := make(chan error, 1)
-		go func() { closed <- w.a.Close(context.Background()) }()
-		synctest.Wait()
-		w.tryElsewhere()
+		closed := w.begin(func() error { return w.a.Close(context.Background()) })
+		w.tryElsewhere(plain)
 		close(reply)
-		if err := <-left; !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("the waiter: %v", err)
-		}
+		w.wantErrs(<-left, lock.ErrClosed)
 		if err := <-closed; err != nil {
 			w.Error(err)
 		}
@@ -1903,27 +1416,20 @@ func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 
 // The reply to a release is lost, and its repetition finds the lock gone. The lock was released, and not lost.
 func TestGuard_repeatedRelease(t *testing.T) {
-	for _, ctx := range []context.Context{context.Background(), t.Context()} {
-		t.Run(fmt.Sprintf("can be canceled %v", ctx.Done() != nil), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.unlock(w.lock(w.a, w.Context())) // loads the scripts
-				var lost, released atomic.Int32
-				w.observer().Lost = func(context.Context, lock.Event) { lost.Add(1) }
-				w.observer().Released = func(context.Context, lock.Event) { released.Add(1) }
-				h := w.lock(w.a, w.Context())
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
-				if ctx.Done() != nil {
-					ctx = w.Context()
-				}
-				if err := h.Unlock(ctx); err != nil {
-					w.Error(err)
-				}
-				if lost.Load() != 0 || released.Load() != 1 {
-					w.Errorf("the observer got %d losses and %d releases", lost.Load(), released.Load())
-				}
-			})
-		})
-	}
+	forEach(t, map[string]bool{"can be canceled": true, "cannot be canceled": false}, func(w *world, cancelable bool) {
+		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
+		w.wantEvents("granted", "released")
+		h := w.lock(w.a, w.Context())
+		w.onNext(redistest.Action{DropReply: true})
+		ctx := w.Context()
+		if !cancelable {
+			ctx = context.Background()
+		}
+		if err := h.Unlock(ctx); err != nil {
+			w.Error(err)
+		}
+		w.wantEvents("granted", "released")
+	})
 }
 
 // A release waits for a renewal in flight. A reentry with an unknown outcome is reconciled in the meantime, which
@@ -1932,14 +1438,7 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const ms = time.Millisecond
 		renewal := make(chan struct{})
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				if q.Want > 1 {
-					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				}
-				return acquire(ctx, rdb, k, q)
-			}
-		}, nil)
+		k := garbledReentries()
 		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
 			<-renewal
 			return luascripts.RenewReentrant(ctx, rdb, batch, lease, perCall)
@@ -1948,18 +1447,13 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		const checks = (1 + 2) * opTime // the third command is sent after this time
 		time.Sleep(leaseTime/3 + 10*ms - checks)
-		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Error("the reentry did not break off")
-		}
+		w.breakOff(k, h)
 		time.Sleep(time.Until(start.Add(leaseTime/3 + 5*ms))) // it is being renewed
-		unlocked := make(chan error, 1)
-		go func() { unlocked <- h.Unlock(w.Context()) }()
+		unlocked := w.beginUnlock(h)
 		time.Sleep(25 * ms) // and reconciled again: this late if the first command found the turn taken
 		synctest.Wait()
-		select {
-		case err := <-unlocked:
-			w.Errorf("the release did not wait for the renewal: %v", err)
-		default:
+		if len(unlocked) > 0 {
+			w.Error("the release did not wait for the renewal")
 		}
 		if w.mini.Exists("orders") {
 			w.Error("the request was not reconciled again")
@@ -1974,126 +1468,52 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 // Each test here fails without one guard of what follows from a loss, from a limit, or from a reply that crosses the
 // end of a call.
 
-// A renewal finds that the lock is gone. The next waiter in this process sends a request immediately, whether it has
-// sent one before or not.
+// A renewal finds that the lock is gone, or the hold ends by its limit. The next waiter in this process sends a request
+// immediately, whether it has sent one before or not.
 func TestGuard_lossWakesTheNext(t *testing.T) {
-	for name, joins := range map[string]time.Duration{"has sent a request": pollTime / 4, "has sent no request": leaseTime/3 - pollTime/2} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.lock(w.a, w.Context())
-				start := time.Now()
-				time.Sleep(joins)
-				next := w.waiting(w.a, w.Context())
-				time.Sleep(leaseTime/3 - pollTime/10 - time.Since(start))
-				w.mini.Del("orders") // publishes no message
-				got := <-next
-				if took := time.Since(start); took != leaseTime/3 {
-					w.Errorf("the next has it after %v, and the renewal was after %v", took, leaseTime/3)
-				}
-				if err := h.Err(); !errors.Is(err, lock.ErrLost) {
-					w.Errorf("the hold: %v", err)
-				}
-				w.unlock(got)
-			})
-		})
+	const limit = 2 * time.Second
+	type row struct {
+		opts        []lock.Option
+		joins, ends time.Duration
 	}
-}
-
-// A request fails without a reply, and the next one is granted. The hold is lost, on the server or by its limit, and
-// then the server executes the first request: the lock is free again soon.
-func TestGuard_requestExecutedAfterALoss(t *testing.T) {
-	for name, opts := range map[string][]lock.Option{"gone": nil, "limit": {lock.WithMaxHold(leaseTime / 3)}} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				k, execute := w.failOnce()
-				h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", opts))
-				if err != nil {
-					w.Fatal(err)
-				}
-				if name == "gone" {
-					w.mini.Del("orders") // publishes no message
-				}
-				<-h.Context().Done()
-				synctest.Wait()
-				execute()
-				time.Sleep(opTime + time.Millisecond)
-				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-				}
-			})
-		})
-	}
-}
-
-// A hold ends by its limit. The next waiter in this process acquires the lock immediately, even if it has sent no
-// request yet.
-func TestGuard_limitWakesTheNext(t *testing.T) {
-	inBubble(t, func(w *world) {
-		const most = 2 * time.Second
+	forEach(t, map[string]row{
+		"gone, has sent a request":     {nil, pollTime / 4, leaseTime / 3},
+		"gone, has sent no request":    {nil, leaseTime/3 - pollTime/2, leaseTime / 3},
+		"limited, has sent no request": {[]lock.Option{lock.WithMaxHold(limit)}, limit - pollTime/2, limit},
+	}, func(w *world, c row) {
+		h := w.lock(w.a, w.Context(), c.opts...)
 		start := time.Now()
-		w.lock(w.a, w.Context(), lock.WithMaxHold(most))
-		time.Sleep(most - pollTime/2)
+		time.Sleep(c.joins)
 		next := w.waiting(w.a, w.Context())
-		h := <-next
-		if took := time.Since(start); took != most {
-			w.Errorf("the next has it after %v, and the limit was %v", took, most)
+		time.Sleep(c.ends - pollTime/10 - time.Since(start))
+		if c.opts == nil {
+			w.mini.Del("orders") // publishes no message
 		}
-		w.unlock(h)
-	})
-}
-
-// A reentry is executed but gets no reply; reconciling it fails. The lock is not handed off with a count that may be
-// wrong.
-func TestGuard_notHandedOffAfterAReentryWithoutAReply(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				if q.Want > 1 {
-					return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				}
-				return a, err
-			}
-		}, nil)
-		k.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
-			return 0, &luascripts.ReplyError{Script: "a garbled reply"}
-		}
-		spec := w.a.NewSpec(k, "orders", nil)
-		h := w.take(w.a, k, w.Context())
-		if _, err := w.a.Lock(h.Context(), spec); err == nil {
-			w.Error("the reentry did not break off")
-		}
-		next := w.waitingFor(w.a, w.Context(), spec)
-		time.Sleep(time.Millisecond)
-		w.unlock(h)
-		h = w.next(next)
-		w.ours(h)
-		w.unlock(h)
+		got := <-next
+		w.wantTook(start, c.ends)
+		w.wantErrs(h.Err(), lock.ErrLost)
+		w.unlock(got)
 	})
 }
 
 // The call ends while the reply to its request arrives. It does not have the lock, and the lock is free.
 func TestGuard_replyAtTheEndOfTheWait(t *testing.T) {
-	for _, waits := range []bool{true, false} {
-		inBubble(t, func(w *world) {
-			ctx := &errOnly{Context: w.Context()}
-			k := gated(func(acquire acquireFunc) acquireFunc {
-				return func(c context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-					a, err := acquire(c, rdb, k, q)
-					ctx.canceled.Store(true)
-					return a, err
-				}
-			}, nil)
-			try := map[bool]func(context.Context, *Spec) (lock.Hold, error){true: w.a.Lock, false: w.a.TryLock}[waits]
-			if h, err := try(ctx, w.a.NewSpec(k, "orders", nil)); h != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
-				w.Errorf("%v, %v", h, err)
-			}
-			synctest.Wait()
-			if w.mini.Exists("orders") {
-				w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-			}
+	forEach(t, map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){
+		"Lock": (*Session).Lock, "TryLock": (*Session).TryLock,
+	}, func(w *world, acquire func(*Session, context.Context, *Spec) (lock.Hold, error)) {
+		ctx := &errOnly{Context: w.Context()}
+		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			a, err := send(q)
+			ctx.canceled.Store(true)
+			return a, err
 		})
-	}
+		h, err := acquire(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+		if h != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
+			w.Errorf("%v, %v", h, err)
+		}
+		synctest.Wait()
+		w.wantFree()
+	})
 }
 
 // The reply to a release grants the lock to a waiter here, after most of the lease of that grant has passed. The
@@ -2104,36 +1524,31 @@ func TestGuard_lateGrantByARelease(t *testing.T) {
 		const offer = offerPolls * pollTime
 		w.withoutPubSub()
 		goes := make(chan struct{})
-		var requests, handedOff atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				if requests.Add(1) == 2 {
-					<-goes
-				}
-				return acquire(ctx, rdb, k, q)
+		requests := 0
+		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			if requests = n; n == 2 {
+				<-goes
 			}
-		}, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				first := handedOff.Add(1) == 1
-				reply, err := handOff(ctx, rdb, k, owner, p)
-				if first {
-					time.Sleep(offer * 5 / 6)
-				}
-				return reply, err
+			return send(q)
+		})
+		k = onRelease(k, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
+			reply, err := send(p)
+			if n == 1 {
+				time.Sleep(offer * 5 / 6)
 			}
+			return reply, err
 		})
 		h := w.take(w.a, k, w.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
+		next := w.goLock(w.a, k, w.Context())
 		time.Sleep(2 * lockstate.MaxHandOffTime)
 		start := time.Now()
 		w.unlock(h)
 		time.Sleep(time.Until(start.Add(offer + pollTime/2)))
 		close(goes)
-		h = <-next
-		if n := requests.Load(); n != 2 {
-			w.Errorf("%d requests, want 2", n)
+		w.unlock(<-next)
+		if requests != 2 {
+			w.Errorf("%d requests, want 2", requests)
 		}
-		w.unlock(h)
 	})
 }
 
@@ -2142,7 +1557,7 @@ func TestGuard_grantAfterYield(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		next := w.waiting(w.a, w.Context())
-		w.rdb.Do(w.Context(), w.rdb.B().Publish().Channel("leasehold_channel:{orders}").Message(luascripts.Aside).Build())
+		w.publish("leasehold_channel:{orders}", luascripts.Aside)
 		synctest.Wait()
 		w.unlock(h)
 		w.unlock(w.next(next))
