@@ -24,41 +24,23 @@ import (
 // still has the lock.
 func TestUnlock_checksTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for range 100 { // until the watchdog's timer is not first
-			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
-			ended := h.Context().Done()
-			time.Sleep(time.Until(h.Until()))
-			select {
-			case <-ended:
-				time.Sleep(time.Second)
-				continue
-			default:
-			}
-			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-				w.Errorf("Unlock: %v", err)
-			}
-			time.Sleep(time.Second)
-			return
-		}
-		w.Error("the timer was first a hundred times")
+		w.unlockLost(w.untilTheClock())
+		time.Sleep(time.Second)
 	})
 }
 
 // The lock is lost after Unlock has checked it. Unlock reports the loss immediately, and sends nothing.
 func TestUnlock_lostMeanwhile(t *testing.T) {
-	for _, async := range [][]lock.Option{nil, {lock.WithAsyncUnlock()}} {
-		inBubble(t, func(w *world) {
-			h := w.lock(w.a, w.Context(), async...)
-			w.wantEvents("granted")
-			w.mini.Del("orders")
-			start := time.Now()
-			err := h.Unlock(&errHook{Context: w.Context(), f: func() { h.(*hold).acquisition().lease.Lose(lock.ErrGone) }})
-			if took := time.Since(start); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) || took != 0 {
-				w.Errorf("%v after %v", err, took)
-			}
-			w.wantEvents("lost")
-		})
-	}
+	forEach(t, map[string][]lock.Option{"sync": nil, "async": {lock.WithAsyncUnlock()}}, func(w *world, opts []lock.Option) {
+		h := w.lock(w.a, w.Context(), opts...)
+		w.wantEvents("granted")
+		w.mini.Del("orders")
+		start := time.Now()
+		err := h.Unlock(&errHook{Context: w.Context(), f: func() { h.(*hold).acquisition().lease.Lose(lock.ErrGone) }})
+		w.wantErrs(err, lock.ErrNotHeld, lock.ErrLost)
+		w.wantTook(start, 0)
+		w.wantEvents("lost")
+	})
 }
 
 // A nil context is a bug of the caller. Unlock panics before it changes anything, so the hold can still be unlocked.
@@ -83,9 +65,9 @@ func TestUnlock_lockGoneIsNotUnavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("Unlock: %v", err)
-		}
+		err := h.Unlock(w.Context())
+		w.wantErrs(err, lock.ErrLost)
+		w.wantNotErrs(err, lock.ErrUnavailable)
 	})
 }
 
@@ -98,31 +80,29 @@ func TestUnlock_duringClose(t *testing.T) {
 		if before := h.endAt(lock.ErrUnlocked, now); before != nil {
 			w.Fatal(before)
 		}
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
-		if err := w.a.unlockEnded(w.Context(), h, now, true); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("Unlock: %v", err)
-		}
+		w.close(w.a)
+		w.wantErrs(w.a.unlockEnded(w.Context(), h, now, true), lock.ErrNotHeld, lock.ErrClosed)
 	})
+}
+
+// renewing makes a renewal of the holds of session a wait for its reply until end is called.
+func (w *world) renewing() (end func()) {
+	reply := make(chan struct{})
+	w.onNext(redistest.Action{HoldReply: reply})
+	time.Sleep(leaseTime / 3)
+	synctest.Wait()
+	return func() { close(reply) }
 }
 
 // A renewal is in flight without a reply when a hold is released. The caller waits no longer than its context.
 func TestUnlock_canceled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		renewal := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
-		time.Sleep(leaseTime / 3)
-		synctest.Wait()
+		end := w.renewing()
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2)
-		defer cancel()
-		err := h.Unlock(ctx)
-		if took := time.Since(start); took != pollTime/2 || !errors.Is(err, context.DeadlineExceeded) {
-			w.Errorf("Unlock: %v after %v", err, took)
-		}
-		close(renewal)
+		w.wantErrs(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
+		w.wantTook(start, pollTime/2)
+		end()
 	})
 }
 
@@ -131,14 +111,10 @@ func TestUnlock_canceled(t *testing.T) {
 func TestUnlock_lateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		reply := make(chan struct{})
-		k := gated(nil, nil)
+		k := hookable()
 		sent := kindWithSlowRelease(k, 1, reply)
 		h := w.take(w.a, k, w.Context())
-		ctx, cancel := context.WithTimeout(w.Context(), pollTime/2)
-		defer cancel()
-		if err := h.Unlock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			w.Errorf("Unlock: %v", err)
-		}
+		w.wantErrs(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		close(reply)
 		time.Sleep(leaseTime)
 		if n := sent.Load(); n != 2 {
@@ -149,7 +125,7 @@ func TestUnlock_lateReply(t *testing.T) {
 
 // reduces is the plain kind. Its first command that leaves some holds calls f.
 func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verdict, error)) *Kind {
-	k := *hookable()
+	k := hookable()
 	release := k.Release
 	var first atomic.Bool
 	k.Release = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
@@ -159,63 +135,68 @@ func reduces(f func(release func() (luascripts.Verdict, error)) (luascripts.Verd
 		}
 		return send()
 	}
-	return &k
+	return k
+}
+
+// twice locks twice as one owner.
+func (w *world) twice(k *Kind) (outer, inner lock.Hold) {
+	w.Helper()
+	owner := lock.ContextWithNewOwner(w.Context())
+	return w.take(w.a, k, owner), w.take(w.a, k, owner)
+}
+
+// takeTurn makes another call of the owner of h have the turn, until end is called.
+func takeTurn(h lock.Hold) (end func()) {
+	turn := h.(*hold).By.Turn
+	turn <- struct{}{}
+	return func() { <-turn }
 }
 
 // One of two holds is released, and the caller leaves before the reply. The reply is an error: the command is repeated.
 func TestReduce_lateError(t *testing.T) {
 	inBubble(t, func(w *world) {
 		reply := make(chan struct{})
-		k := reduces(func(func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+		outer, inner := w.twice(reduces(func(func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
 			<-reply
 			return 0, io.EOF
-		})
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
-		short, cancel := context.WithTimeout(w.Context(), pollTime/2)
-		defer cancel()
-		if err := inner.Unlock(short); !errors.Is(err, context.DeadlineExceeded) {
-			w.Errorf("Unlock: %v", err)
-		}
+		}))
+		w.wantErrs(inner.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		close(reply)
 		time.Sleep(pollTime)
-		if n := w.count(outer); n != 1 {
-			w.Errorf("Redis counts %d holds of one", n)
-		}
+		w.wantCount(outer, 1)
 		w.unlock(outer)
 	})
 }
 
 // One of two holds is released while another call of the owner has the turn. The lock is lost in the meantime, and then
-// the caller leaves: the error reports the loss.
-func TestReduce_canceledAfterALoss(t *testing.T) {
-	inBubble(t, func(w *world) {
-		owner := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
-		held, turn := outer.(*hold).acquisition(), outer.(*hold).By.Turn
-		turn <- struct{}{}
+// the caller leaves, or has its turn: the error reports the loss.
+func TestReduce_lostMeanwhile(t *testing.T) {
+	forEach(t, map[string]bool{"the caller leaves": true, "the caller has its turn": false}, func(w *world, leaves bool) {
+		outer, inner := w.twice(plain)
+		endTurn := takeTurn(outer)
 		ctx, cancel := context.WithCancel(w.Context())
-		reply := make(chan error)
-		go func() { reply <- inner.Unlock(ctx) }()
-		synctest.Wait()
+		unlocked := w.begin(func() error { return inner.Unlock(ctx) })
 		w.mini.Del("orders")
-		held.lease.Lose(lock.ErrGone)
-		cancel()
-		if err := <-reply; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Unlock: %v", err)
+		outer.(*hold).acquisition().lease.Lose(watchdog.ErrGone)
+		if leaves {
+			cancel()
+		} else {
+			endTurn()
 		}
-		<-turn
+		w.wantErrs(<-unlocked, lock.ErrNotHeld, lock.ErrLost)
+		if leaves {
+			endTurn()
+		}
+		cancel()
 	})
 }
 
 // One of two holds is released, and Redis is slow. That is no error within the operation timeout.
 func TestReduce_operationTimeout(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: opTime / 2}))
-		w.unlock(inner)
-		w.unlock(outer)
+		outer, inner := w.twice(plain)
+		w.onNext(redistest.Action{DelayReply: opTime / 2})
+		w.unlockAll(inner, outer)
 	})
 }
 
@@ -224,18 +205,14 @@ func TestReduce_operationTimeout(t *testing.T) {
 func TestReduce_overtakenByTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
-		k := reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+		outer, inner := w.twice(reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
 			<-goes
 			return send()
-		})
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.take(w.a, k, ctx), w.take(w.a, k, ctx)
-		reply := make(chan error)
-		go func() { reply <- inner.Unlock(w.Context()) }()
-		synctest.Wait()
+		}))
+		unlocked := w.beginUnlock(inner)
 		w.unlock(outer)
 		close(goes)
-		if err := <-reply; err != nil {
+		if err := <-unlocked; err != nil {
 			w.Errorf("Unlock: %v", err)
 		}
 	})
@@ -244,35 +221,25 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 // One of two holds is released, and Redis has none. The other hold is lost immediately, and not at the next renewal.
 func TestReduce_detectsALoss(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
+		outer, inner := w.twice(plain)
 		w.mini.Del("orders")
-		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Unlock: %v", err)
-		}
-		if err := outer.Err(); !errors.Is(err, lock.ErrGone) {
-			w.Errorf("the other hold: %v", err)
-		}
+		w.unlockLost(inner)
+		w.wantErrs(outer.Err(), lock.ErrGone)
 	})
 }
 
 // One of two holds is released, and Redis has none. A renewal detects that at the same time. The Unlock reports the loss.
 func TestReduce_lossDetectedMeanwhile(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var outer lock.Hold
-		k := reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
+		var outer, inner lock.Hold
+		outer, inner = w.twice(reduces(func(send func() (luascripts.Verdict, error)) (luascripts.Verdict, error) {
 			w.mini.Del("orders")
 			v, err := send()
 			outer.(*hold).acquisition().lease.Lose(watchdog.ErrGone)
 			return v, err
-		})
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer = w.take(w.a, k, ctx)
-		inner := w.take(w.a, k, ctx)
+		}))
 		w.wantEvents("granted", "granted")
-		if err := inner.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Unlock: %v", err)
-		}
+		w.unlockLost(inner)
 		w.wantEvents("lost", "lost")
 	})
 }
@@ -283,18 +250,15 @@ func TestReduce_releasedMeanwhile(t *testing.T) {
 	inBubble(t, func(w *world) {
 		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
-		turn := outer.(*hold).By.Turn
-		turn <- struct{}{}
-		next := w.waitingFor(w.a, owner, w.a.NewSpec(plain, "orders", nil))
-		reply := make(chan error, 1)
-		go func() { reply <- inner.Unlock(w.Context()) }()
-		synctest.Wait()
+		endTurn := takeTurn(outer)
+		next := w.waiting(w.a, owner)
+		unlocked := w.beginUnlock(inner)
 		w.unlock(outer)
 		other := w.lock(w.b, w.Context())
-		<-turn
+		endTurn()
 		synctest.Wait()
 		select {
-		case err := <-reply:
+		case err := <-unlocked:
 			if err != nil {
 				w.Error(err)
 			}
@@ -309,61 +273,52 @@ func TestReduce_releasedMeanwhile(t *testing.T) {
 // A waiter of the same process, which receives no messages, acquires the lock as soon as it is released. This includes
 // kinds without hand-off.
 func TestUnlock_wakesLocalWaiters(t *testing.T) {
-	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.withoutPubSub()
-				h := w.take(w.a, k, w.Context())
-				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-				time.Sleep(pollTime * 3 / 2)
-				start := time.Now()
-				w.unlock(h)
-				h = <-next
-				if took := time.Since(start); took != 0 {
-					w.Errorf("the next has it after %v", took)
-				}
-				w.unlock(h)
-				w.wire.OnRequest(nil)
-			})
-		})
-	}
+	forEach(t, map[string]*Kind{"plain": plain, "write": writing}, func(w *world, k *Kind) {
+		w.withoutPubSub()
+		h := w.take(w.a, k, w.Context())
+		next := w.goLock(w.a, k, w.Context())
+		time.Sleep(pollTime * 3 / 2)
+		start := time.Now()
+		w.unlock(h)
+		h = <-next
+		w.wantTook(start, 0)
+		w.unlock(h)
+		w.wire.OnRequest(nil)
+	})
 }
 
 // A release of a kind without hand-off names no next owner: the first request acquires the lock.
 func TestUnlock_namesNoNextOwnerWithoutHandOff(t *testing.T) {
-	for name, k := range map[string]*Kind{"write": writing} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.a, k, w.Context())
-				next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
-				if f, _ := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.release.NextOwner != "" {
-					w.Errorf("the release names %q", f.release.NextOwner)
-				}
-				w.unlock(h)
-				w.unlock(<-next)
-			})
-		})
-	}
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		next := w.goLock(w.a, writing, w.Context())
+		if f, _ := h.(*hold).acquisition().newRelease(time.Now()); f.next != nil || f.release.NextOwner != "" {
+			w.Errorf("the release names %q", f.release.NextOwner)
+		}
+		w.unlock(h)
+		w.unlock(<-next)
+	})
+}
+
+// failFirstRelease is the plain kind whose first release fails, and is not executed.
+func failFirstRelease(err error) *Kind {
+	return onRelease(plain, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
+		if n == 1 {
+			return luascripts.Released{}, err
+		}
+		return send(p)
+	})
 }
 
 // A release gets no reply, and its repetition finds a key of the wrong type: the lock was lost.
 func TestUnlock_wrongTypeAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var sent atomic.Int32
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				if sent.Add(1) == 1 {
-					return luascripts.Released{}, io.EOF
-				}
-				return handOff(ctx, rdb, k, owner, p)
-			}
-		})
-		h := w.take(w.a, k, w.Context())
+		h := w.take(w.a, failFirstRelease(io.EOF), w.Context())
 		w.mini.Del("orders")
-		w.rdb.Do(w.Context(), w.rdb.B().Set().Key("orders").Value("a string").Build())
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrWrongType) {
-			w.Errorf("Unlock: %v", err)
+		if err := w.mini.Set("orders", "a string"); err != nil {
+			w.Fatal(err)
 		}
+		w.wantErrs(h.Unlock(w.Context()), lock.ErrLost, lock.ErrWrongType)
 		w.mini.Del("orders")
 	})
 }
@@ -371,20 +326,9 @@ func TestUnlock_wrongTypeAtTheRepetition(t *testing.T) {
 // No node has the slot for the release, so it was not sent, and its repetition finds no lock: the lock was lost.
 func TestUnlock_goneAfterNoNode(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var sent atomic.Int32
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				if sent.Add(1) == 1 {
-					return luascripts.Released{}, rueidis.ErrNoSlot
-				}
-				return handOff(ctx, rdb, k, owner, p)
-			}
-		})
-		h := w.take(w.a, k, w.Context())
+		h := w.take(w.a, failFirstRelease(rueidis.ErrNoSlot), w.Context())
 		w.mini.Del("orders")
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Unlock: %v", err)
-		}
+		w.unlockLost(h)
 	})
 }
 
@@ -392,46 +336,17 @@ func TestUnlock_goneAfterNoNode(t *testing.T) {
 // release the other.
 func TestReduce_doesNotFreeTheLock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
-		renewal := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: renewal}))
-		time.Sleep(leaseTime / 3)
-		synctest.Wait() // a renewal is in flight, and delays the release
-
-		turn := outer.(*hold).By.Turn
-		turn <- struct{}{} // another call of this owner has the turn
-		errs := make(chan error, 2)
-		go func() { errs <- inner.Unlock(w.Context()) }()
+		outer, inner := w.twice(plain)
+		endRenewal := w.renewing() // which delays the release
+		endTurn := takeTurn(outer)
+		unlocked := []<-chan error{w.beginUnlock(inner), w.beginUnlock(outer)}
+		endTurn()
 		synctest.Wait()
-		go func() { errs <- outer.Unlock(w.Context()) }()
-		synctest.Wait()
-		<-turn
-		synctest.Wait()
-		close(renewal)
-		for range 2 {
-			if err := <-errs; err != nil {
+		endRenewal()
+		for _, u := range unlocked {
+			if err := <-u; err != nil {
 				w.Error(err)
 			}
-		}
-	})
-}
-
-// The lock is lost while an Unlock waits to send its command.
-func TestUnlock_lostBeforeTheCommand(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
-		held, turn := outer.(*hold).acquisition(), outer.(*hold).By.Turn
-		turn <- struct{}{} // another call of this owner has the turn
-		reply := make(chan error)
-		go func() { reply <- inner.Unlock(w.Context()) }()
-		synctest.Wait()
-		w.mini.Del("orders")
-		held.lease.Lose(watchdog.ErrGone)
-		<-turn
-		if err := <-reply; !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("unlock of a lock that is lost: %v", err)
 		}
 	})
 }
@@ -439,24 +354,17 @@ func TestUnlock_lostBeforeTheCommand(t *testing.T) {
 // An Unlock without a reply returns in time, and the release continues.
 func TestUnlock_onASlowServer(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for _, deadline := range []time.Duration{0, time.Second} {
+		for _, want := range []time.Duration{opTime, time.Second} {
 			h := w.lock(w.a, w.Context())
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 5 * time.Second}))
-			ctx, want := w.Context(), opTime
-			if deadline > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, deadline)
-				defer cancel()
-				want = deadline
+			w.onNext(redistest.Action{DelayRequest: 5 * time.Second})
+			ctx := w.Context()
+			if want < opTime {
+				ctx = w.within(want)
 			}
 			start := time.Now()
-			err := h.Unlock(ctx)
-			if took := time.Since(start); err == nil || errors.Is(err, lock.ErrNotHeld) || took != want {
-				w.Errorf("%v after %v, want some other error after %v", err, took, want)
-			}
-			if err := h.Err(); !errors.Is(err, lock.ErrUnlocked) {
-				w.Errorf("the hold: %v", err)
-			}
+			w.wantNotErrs(h.Unlock(ctx), lock.ErrNotHeld)
+			w.wantTook(start, want)
+			w.wantErrs(h.Err(), lock.ErrUnlocked)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			if keys := w.mini.Keys(); len(keys) != 0 {
@@ -471,31 +379,28 @@ func TestReduce_isReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		inner := w.lock(w.a, outer.Context())
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
-		if err := inner.Unlock(w.Context()); err != nil {
-			w.Errorf("%v: within the operation time-out it is sent again", err)
-		}
-		if n := w.count(outer); n != 1 {
-			w.Errorf("count %d", n)
-		}
+		w.onNext(redistest.Action{DropRequest: true})
+		w.unlock(inner) // within the operation timeout it is sent again
+		w.wantCount(outer, 1)
 		inner = w.lock(w.a, outer.Context())
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		if err := inner.Unlock(w.Context()); err == nil {
 			w.Error("the release was confirmed without a reply")
 		}
 		w.wire.Refuse(false)
 		time.Sleep(2 * opTime)
 		synctest.Wait()
-		if n := w.count(outer); n != 1 || outer.Err() != nil {
-			w.Errorf("count %d, outer %v", n, outer.Err())
-		}
+		w.wantCount(outer, 1)
+		w.wantHeld(outer)
 		w.unlock(outer)
 	})
 }
 
 // asyncKinds are all kinds, with lock.WithAsyncUnlock.
 var asyncKinds = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": permits}
+
+// acquireFuncs are the two ways to acquire a lock.
+var acquireFuncs = map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock}
 
 // asyncSpec returns a spec of "orders" with lock.WithAsyncUnlock. A semaphore has one permit.
 func (w *world) asyncSpec(k *Kind, opts ...lock.Option) *Spec {
@@ -548,22 +453,18 @@ func (w *world) unlockImmediately(h lock.Hold) {
 
 // The releases of an owner's two holds are not sent yet. Each Unlock takes no time, and the releases are executed later.
 func TestAsyncUnlock_doesNotWait(t *testing.T) {
-	for name, k := range asyncKinds {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				goes := make(chan struct{})
-				spec := w.asyncSpec(held(k, goes))
-				outer := w.mustLock(w.Context(), spec)
-				if !k.NonReentrant {
-					w.unlockImmediately(w.mustLock(outer.Context(), spec))
-				}
-				w.unlockImmediately(outer)
-				close(goes)
-				synctest.Wait()
-				w.noHold()
-			})
-		})
-	}
+	forEach(t, asyncKinds, func(w *world, k *Kind) {
+		goes := make(chan struct{})
+		spec := w.asyncSpec(held(k, goes))
+		outer := w.mustLock(w.Context(), spec)
+		if !k.NonReentrant {
+			w.unlockImmediately(w.mustLock(outer.Context(), spec))
+		}
+		w.unlockImmediately(outer)
+		close(goes)
+		synctest.Wait()
+		w.noHold()
+	})
 }
 
 // held returns k. Each release waits until goes is closed before it is sent.
@@ -590,7 +491,7 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 		if k == reading {
 			continue // readers do not refuse each other
 		}
-		for op, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock} {
+		for op, acquire := range acquireFuncs {
 			t.Run(name+"/"+op, func(t *testing.T) {
 				inBubble(t, func(w *world) {
 					goes := make(chan struct{})
@@ -598,19 +499,19 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 					w.unlockImmediately(w.mustLock(w.Context(), spec))
 					w.witness.take()
 					var h lock.Hold
-					var err error
-					returned := false
-					go func() {
+					ended := w.begin(func() (err error) {
 						h, err = acquire(w.a, w.Context(), spec)
-						returned = true
-					}()
-					synctest.Wait()
-					if returned {
-						w.Fatalf("%s returned before the release: %v", op, err)
+						return err
+					})
+					if len(ended) > 0 {
+						w.Fatalf("%s returned before the release: %v", op, <-ended)
 					}
 					close(goes)
 					synctest.Wait()
-					if !returned || err != nil {
+					if len(ended) == 0 {
+						w.Fatalf("%s waits after the release", op)
+					}
+					if err := <-ended; err != nil {
 						w.Fatalf("%s after the release: %v", op, err)
 					}
 					if events, _ := w.witness.take(); name != "plain" && slices.Contains(events, "waiting") { // it hands off a plain lock
@@ -630,7 +531,7 @@ func TestAsyncUnlock_overtaken(t *testing.T) {
 func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
 	const trip, pairs = 50 * time.Millisecond, 20
 	for name, k := range asyncKinds {
-		for op, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock} {
+		for op, acquire := range acquireFuncs {
 			t.Run(name+"/"+op, func(t *testing.T) {
 				inBubble(t, func(w *world) {
 					w.observer() // of the session that is replaced
@@ -655,9 +556,7 @@ func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
 					for range pairs {
 						pair()
 					}
-					if took := time.Since(start); took > pairs*trip*3/2 {
-						w.Errorf("%d pairs took %v", pairs, took)
-					}
+					w.wantWithin(start, pairs*trip*3/2)
 					time.Sleep(2 * trip)
 					w.noHold()
 				})
@@ -668,13 +567,7 @@ func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
 
 // A refused attempt waits for the release until its context is canceled, or until the client closes.
 func TestAsyncUnlock_waitIsLimited(t *testing.T) {
-	for name, c := range map[string]struct {
-		end func(w *world, cancel func())
-		err error
-	}{
-		"context": {func(_ *world, cancel func()) { cancel() }, context.Canceled},
-		"Close":   {func(w *world, _ func()) { w.a.Close(w.Context()) }, lock.ErrNotAcquired},
-	} {
+	for name, want := range map[string]error{"context": context.Canceled, "Close": lock.ErrNotAcquired} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				goes := make(chan struct{})
@@ -683,11 +576,14 @@ func TestAsyncUnlock_waitIsLimited(t *testing.T) {
 				ctx, cancel := context.WithCancel(w.Context())
 				defer cancel()
 				start := time.Now()
-				time.AfterFunc(time.Second, func() { c.end(w, cancel) })
-				_, err := w.a.TryLock(ctx, spec)
-				if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, c.err) || took != time.Second {
-					w.Errorf("%v after %v", err, took)
+				if name == "context" {
+					time.AfterFunc(time.Second, cancel)
+				} else {
+					time.AfterFunc(time.Second, func() { w.a.Close(w.Context()) })
 				}
+				_, err := w.a.TryLock(ctx, spec)
+				w.wantErrs(err, lock.ErrNotAcquired, want)
+				w.wantTook(start, time.Second)
 				close(goes)
 				time.Sleep(2 * leaseTime)
 			})
@@ -699,23 +595,19 @@ func TestAsyncUnlock_waitIsLimited(t *testing.T) {
 func TestAsyncUnlock_refusedThenNoReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes, reply := make(chan struct{}), make(chan struct{})
-		k := held(plain, goes)
-		sent := 0
-		acquire := k.Acquire
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if sent++; sent == 3 {
+		spec := w.asyncSpec(onRequest(held(plain, goes), func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			if n == 3 {
 				<-reply
 			}
-			return acquire(ctx, rdb, keys, q)
-		}
-		spec := w.asyncSpec(k)
+			return send(q)
+		}))
 		w.unlockImmediately(w.mustLock(w.Context(), spec))
 		time.AfterFunc(opTime/2, func() { close(goes) })
 		start := time.Now()
 		_, err := w.a.TryLock(w.Context(), spec)
-		if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took != opTime {
-			w.Errorf("TryLock: %v after %v", err, took)
-		}
+		w.wantErrs(err, lock.ErrNotAcquired)
+		w.wantNotErrs(err, lock.ErrUnavailable)
+		w.wantTook(start, opTime)
 		close(reply)
 		time.Sleep(2 * leaseTime)
 	})
@@ -772,9 +664,7 @@ func TestAsyncUnlock_reentryDetectsALoss(t *testing.T) {
 		w.unlockImmediately(inner)
 		synctest.Wait()
 		w.wantEvents("lost", "lost")
-		if err := outer.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Unlock after a known loss: %v", err)
-		}
+		w.unlockLost(outer)
 	})
 }
 
@@ -784,81 +674,70 @@ func TestAsyncUnlock_returnsAKnownLoss(t *testing.T) {
 		spec := w.asyncSpec(plain, lock.WithFixedLease(time.Second))
 		h := w.mustLock(w.Context(), spec)
 		time.Sleep(time.Second)
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Unlock: %v", err)
-		}
-		err := lock.Do(w.Context(), locker{w.a, spec}, func(ctx context.Context) error {
+		w.unlockLost(h)
+		w.wantErrs(lock.Do(w.Context(), locker{w.a, spec}, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
-		})
-		if !errors.Is(err, lock.ErrLost) {
-			w.Errorf("Do: %v", err)
-		}
+		}), lock.ErrLost)
 		time.Sleep(time.Second) // the lease in Redis ends later
 	})
 }
 
 // Close waits for the release and for the observer. Without a reply, the error of Close reports it.
 func TestAsyncUnlock_closeWaits(t *testing.T) {
-	for _, slow := range []time.Duration{time.Second, 5 * opTime} {
-		t.Run(slow.String(), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var released atomic.Int32
-				w.observer().Released = func(context.Context, lock.Event) {
-					time.Sleep(time.Second)
-					released.Add(1)
-				}
-				w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
-				h := w.mustLock(w.Context(), w.asyncSpec(plain))
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: slow}))
-				w.unlockImmediately(h)
-				start := time.Now()
-				err := w.a.Close(w.Context())
-				if took := time.Since(start); slow < opTime && (err != nil || took != slow+time.Second) || slow > opTime && (!errors.Is(err, lock.ErrUnavailable) || took != closeTimeouts*opTime) {
-					w.Errorf("Close: %v after %v", err, took)
-				}
-				if n := released.Load(); n != 2 {
-					w.Errorf("%d holds released, want 2", n)
-				}
-				time.Sleep(slow)
-			})
-		})
-	}
+	forEach(t, map[string]time.Duration{"slow": time.Second, "no reply": 5 * opTime}, func(w *world, slow time.Duration) {
+		var released atomic.Int64
+		w.observer().Released = func(context.Context, lock.Event) {
+			time.Sleep(time.Second)
+			released.Add(1)
+		}
+		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+		h := w.mustLock(w.Context(), w.asyncSpec(plain))
+		w.onNext(redistest.Action{DelayReply: slow})
+		w.unlockImmediately(h)
+		start := time.Now()
+		err := w.a.Close(w.Context())
+		if slow < opTime {
+			w.wantErrs(err, nil)
+			w.wantTook(start, slow+time.Second)
+		} else {
+			w.wantErrs(err, lock.ErrUnavailable)
+			w.wantTook(start, closeTimeouts*opTime)
+		}
+		if n := released.Load(); n != 2 {
+			w.Errorf("%d holds released, want 2", n)
+		}
+		time.Sleep(slow)
+	})
 }
 
 // Do returns when the function has returned, without a round trip for Unlock, only with the option.
 func TestAsyncUnlock_do(t *testing.T) {
-	for name, do := range map[string]func(context.Context, lock.Locker, func(context.Context) error) error{"Do": lock.Do, "TryDo": lock.TryDo} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var ended time.Time
-				for want, spec := range map[time.Duration]*Spec{0: w.asyncSpec(plain), time.Second: w.a.NewSpec(plain, "orders", nil)} {
-					w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
-					w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
-					err := do(w.Context(), locker{w.a, spec}, func(context.Context) error {
-						ended = time.Now()
-						return io.EOF
-					})
-					if took := time.Since(ended); !errors.Is(err, io.EOF) || took != want {
-						w.Errorf("%v, %v after the function, want %v", err, took, want)
-					}
-					w.wire.OnRequest(nil)
-					time.Sleep(time.Second)
-				}
-			})
-		})
-	}
+	forEach(t, map[string]func(context.Context, lock.Locker, func(context.Context) error) error{
+		"Do": lock.Do, "TryDo": lock.TryDo,
+	}, func(w *world, do func(context.Context, lock.Locker, func(context.Context) error) error) {
+		var ended time.Time
+		for want, spec := range map[time.Duration]*Spec{0: w.asyncSpec(plain), time.Second: w.a.NewSpec(plain, "orders", nil)} {
+			w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
+			w.wantErrs(do(w.Context(), locker{w.a, spec}, func(context.Context) error {
+				ended = time.Now()
+				return io.EOF
+			}), io.EOF)
+			w.wantTook(ended, want)
+			w.wire.OnRequest(nil)
+			time.Sleep(time.Second)
+		}
+	})
 }
 
 // A lock with a minimum hold time stays locked after Unlock.
 func TestAsyncUnlock_minHold(t *testing.T) {
 	inBubble(t, func(w *world) {
-		spec := w.asyncSpec(plain, lock.WithMinHold(time.Minute))
-		w.unlockImmediately(w.mustLock(w.Context(), spec))
+		minHold := lock.WithMinHold(time.Minute)
+		w.unlockImmediately(w.mustLock(w.Context(), w.asyncSpec(plain, minHold)))
 		time.Sleep(50 * time.Second)
-		if h, err := w.a.TryLock(w.Context(), spec); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("TryLock: %v %v", h, err)
-		}
+		w.refused(w.a, plain, lock.WithAsyncUnlock(), minHold)
 		time.Sleep(time.Minute)
 	})
 }
@@ -868,16 +747,13 @@ func TestAsyncUnlock_isPerHandle(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.mustLock(ctx, w.asyncSpec(plain))
-		slow := func() { w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second})) }
-		slow()
+		w.onNext(redistest.Action{DelayReply: time.Second})
 		w.unlockImmediately(inner)
 		time.Sleep(opTime)
-		slow()
+		w.onNext(redistest.Action{DelayReply: time.Second})
 		start := time.Now()
 		w.unlock(outer)
-		if took := time.Since(start); took != time.Second {
-			w.Errorf("Unlock without the option took %v", took)
-		}
+		w.wantTook(start, time.Second)
 	})
 }
 
@@ -902,18 +778,12 @@ func TestAsyncUnlock_downgrade(t *testing.T) {
 // reconciled later.
 func TestReduce_givesUpItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		owner := lock.ContextWithNewOwner(w.Context())
-		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner)
-		turn := outer.(*hold).By.Turn
-		turn <- struct{}{}
-		if err := inner.Unlock(w.within(time.Second)); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
-		<-turn
+		outer, inner := w.twice(plain)
+		endTurn := takeTurn(outer)
+		w.wantErrs(inner.Unlock(w.within(time.Second)), context.DeadlineExceeded)
+		endTurn()
 		time.Sleep(opTime)
-		if n := w.count(outer); n != 1 {
-			w.Errorf("count %d", n)
-		}
+		w.wantCount(outer, 1)
 		w.unlock(outer)
 	})
 }
@@ -921,60 +791,45 @@ func TestReduce_givesUpItsTurn(t *testing.T) {
 // An Unlock that waited nearly an operation timeout, for another command of its owner or for a renewal, still has time for
 // its own command.
 func TestUnlock_afterALongWait(t *testing.T) {
-	for name, holds := range map[string]int{"a command of the owner": 2, "a renewal": 1} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				owner := lock.ContextWithNewOwner(w.Context())
-				var h, outer lock.Hold
-				for range holds {
-					h, outer = w.lock(w.a, owner), h
-				}
-				if holds == 1 {
-					reply := make(chan struct{})
-					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-					time.Sleep(leaseTime/3 + time.Millisecond)
-					time.AfterFunc(opTime, func() { close(reply) })
-				} else {
-					turn := h.(*hold).By.Turn
-					turn <- struct{}{}
-					time.AfterFunc(opTime-time.Millisecond, func() { <-turn })
-				}
-				start := time.Now()
-				time.AfterFunc(opTime-2*time.Millisecond, func() { w.slowScripts(2 * time.Millisecond) })
-				if err := h.Unlock(w.Context()); err != nil {
-					w.Errorf("%v after %v", err, time.Since(start))
-				}
-				if outer != nil {
-					w.unlock(outer)
-				}
-			})
-		})
-	}
+	forEach(t, map[string]bool{"a command of the owner": false, "a renewal": true}, func(w *world, renewal bool) {
+		owner := lock.ContextWithNewOwner(w.Context())
+		holds := []lock.Hold{w.lock(w.a, owner)}
+		if renewal {
+			reply := make(chan struct{})
+			w.onNext(redistest.Action{HoldReply: reply})
+			time.Sleep(leaseTime/3 + time.Millisecond)
+			time.AfterFunc(opTime, func() { close(reply) })
+		} else {
+			holds = append(holds, w.lock(w.a, owner))
+			time.AfterFunc(opTime-time.Millisecond, takeTurn(holds[0]))
+		}
+		time.AfterFunc(opTime-2*time.Millisecond, func() { w.slowScripts(2 * time.Millisecond) })
+		w.unlockAll(holds...)
+	})
 }
 
 // A call that follows an Unlock does not wait for a command that has been sent, whatever that command is.
 func TestAsyncUnlock_sent(t *testing.T) {
-	for name, opts := range map[string][]lock.Option{"one of two holds": nil, "a minimum hold time": {lock.WithMinHold(10 * time.Second)}} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				spec := w.asyncSpec(plain, opts...)
-				outer := w.mustLock(w.Context(), spec)
-				h := outer
-				if opts == nil {
-					h = w.mustLock(outer.Context(), spec)
-				}
-				w.slowScripts(time.Second)
-				w.unlockImmediately(h)
-				if _, err := w.a.TryLock(w.within(time.Minute), spec); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, context.DeadlineExceeded) {
-					w.Error(err)
-				}
-				if h != outer {
-					w.unlockImmediately(outer)
-				}
-				time.Sleep(10 * time.Second)
-			})
-		})
-	}
+	forEach(t, map[string][]lock.Option{
+		"one of two holds":    nil,
+		"a minimum hold time": {lock.WithMinHold(10 * time.Second)},
+	}, func(w *world, opts []lock.Option) {
+		spec := w.asyncSpec(plain, opts...)
+		outer := w.mustLock(w.Context(), spec)
+		h := outer
+		if opts == nil {
+			h = w.mustLock(outer.Context(), spec)
+		}
+		w.slowScripts(time.Second)
+		w.unlockImmediately(h)
+		_, err := w.a.TryLock(w.within(time.Minute), spec)
+		w.wantErrs(err, lock.ErrNotAcquired)
+		w.wantNotErrs(err, context.DeadlineExceeded)
+		if h != outer {
+			w.unlockImmediately(outer)
+		}
+		time.Sleep(10 * time.Second)
+	})
 }
 
 // A release that is confirmed is not logged. One that fails is.
