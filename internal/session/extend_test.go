@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -17,31 +16,35 @@ import (
 	"github.com/redis/rueidis"
 )
 
+// extend extends h by d, and fails the test on an error.
+func (w *world) extend(h lock.Hold, d time.Duration) {
+	w.Helper()
+	if err := h.Extend(w.Context(), d); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// wantLeft fails the test unless left is d, or up to a minute less.
+func (w *world) wantLeft(left, d time.Duration) {
+	w.Helper()
+	if left > d || left < d-min(d/60, time.Minute) {
+		w.Errorf("it is promised for %v, want %v", left, d)
+	}
+}
+
 // A fixed lease lasts exactly until the time to which it was extended, in Redis as well.
 func TestExtend_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 		start := time.Now()
-		if err := h.Extend(w.Context(), time.Minute); err != nil {
-			w.Fatal(err)
-		}
-		if got := h.Until().Sub(start); got < 59*time.Second || got > time.Minute {
-			w.Errorf("promised for %v", got)
-		}
-		if err := h.Extend(w.Context(), time.Second); err != nil {
-			w.Fatal(err)
-		}
-		if got := w.mini.TTL("orders"); got < 59*time.Second || got > time.Minute {
-			w.Errorf("the TTL is %v", got)
-		}
+		w.extend(h, time.Minute)
+		w.wantLeft(h.Until().Sub(start), time.Minute)
+		w.extend(h, time.Second)
+		w.wantLeft(w.mini.TTL("orders"), time.Minute)
 		time.Sleep(time.Until(h.Until()) - time.Millisecond)
-		if err := h.Err(); err != nil {
-			w.Errorf("before its end: %v", err)
-		}
+		w.wantHeld(h)
 		time.Sleep(2 * time.Millisecond)
-		if err := h.Err(); !errors.Is(err, lock.ErrExpired) {
-			w.Errorf("after its end: %v", err)
-		}
+		w.wantErrs(h.Err(), lock.ErrExpired)
 		_ = h.Unlock(w.Context())
 		time.Sleep(time.Second) // until Redis has expired the key
 	})
@@ -52,89 +55,51 @@ func TestExtend_fixedLease(t *testing.T) {
 func TestExtend_renewed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		defer cancel()
-		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", nil))
+		next := w.waiting(w.a, w.Context())
 		time.Sleep(time.Millisecond) // within the time of a hand-off
-		if err := h.Extend(w.Context(), time.Hour); err != nil {
-			w.Fatal(err)
-		}
-		if err := h.Unlock(w.Context()); err != nil {
-			w.Fatal(err)
-		}
+		w.extend(h, time.Hour)
+		w.unlock(h)
 		h = <-next
 		if left := w.mini.TTL("orders"); left > leaseTime {
 			w.Errorf("the TTL of the next holder's key is %v", left)
 		}
 		time.Sleep(3 * leaseTime)
-		if err := h.Extend(w.Context(), 2*leaseTime); err != nil {
-			w.Fatal(err)
-		}
+		w.extend(h, 2*leaseTime)
 		time.Sleep(4 * leaseTime)
-		if err := h.Err(); err != nil {
-			w.Errorf("it is not renewed any more: %v", err)
-		}
-		if err := h.Unlock(w.Context()); err != nil {
-			w.Fatal(err)
-		}
+		w.wantHeld(h)
+		w.unlock(h)
 	})
 }
 
-// Each case has its own error: a released hold, a lost hold, and an invalid duration.
+// Each case has its own error: a released hold, a lost hold, and an invalid duration. The shortest and the longest
+// durations are accepted; one that overflows is rejected, and no command is sent.
 func TestExtend_errors(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		for _, d := range []time.Duration{0, -time.Second, lock.MinLease - 1, 1<<63 - 1} {
-			if err := h.Extend(w.Context(), d); err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrUnavailable) {
-				w.Errorf("%v: %v", d, err)
-			}
+		w.extend(h, lock.MinLease)
+		n := w.scripts()
+		for _, d := range []time.Duration{0, -time.Second, lock.MinLease - 1, maxExtension + time.Millisecond, 1<<63 - 1} {
+			w.wantNotErrs(h.Extend(w.Context(), d), lock.ErrNotHeld, lock.ErrUnavailable)
 		}
 		done, cancel := context.WithCancel(w.Context())
 		cancel()
-		n := w.scripts()
 		err := h.Extend(done, time.Minute)
 		synctest.Wait()
-		if !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) || n.Load() != 0 {
-			w.Errorf("with a canceled context: %v, and %d commands", err, n.Load())
-		}
+		w.wantErrs(err, context.Canceled)
+		w.wantNotErrs(err, lock.ErrUnavailable)
+		w.wantSent(n, 0)
+		w.extend(h, maxExtension)
 		w.mini.Del("orders")
-		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrGone) {
-			w.Errorf("after its key was deleted: %v", err)
-		}
-		if err := h.Err(); !errors.Is(err, lock.ErrGone) {
-			w.Errorf("the hold: %v", err)
-		}
-		if err := h.Extend(h.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrGone) {
-			w.Errorf("under its own context: %v", err)
-		}
-		if w.mini.Exists("orders") {
-			w.Error("the key is back")
-		}
+		w.wantErrs(h.Extend(w.Context(), time.Minute), lock.ErrNotHeld, lock.ErrGone)
+		w.wantErrs(h.Err(), lock.ErrGone)
+		w.wantErrs(h.Extend(h.Context(), time.Minute), lock.ErrNotHeld, lock.ErrGone)
+		w.wantFree()
 		_ = h.Unlock(w.Context())
 		h = w.lock(w.a, w.Context())
-		if err := h.Unlock(w.Context()); err != nil {
-			w.Fatal(err)
-		}
-		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
-			w.Errorf("after Unlock: %v", err)
-		}
-	})
-}
-
-// A duration that overflows is rejected, and no command is sent. The shortest and the longest durations are accepted.
-func TestExtend_tooLong(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		for _, d := range []time.Duration{lock.MinLease, maxExtension} {
-			if err := h.Extend(w.Context(), d); err != nil {
-				w.Errorf("%v: %v", d, err)
-			}
-		}
-		n := w.scripts()
-		if err := h.Extend(w.Context(), maxExtension+time.Millisecond); err == nil || errors.Is(err, lock.ErrUnavailable) || n.Load() != 0 {
-			w.Errorf("%v, and %d commands", err, n.Load())
-		}
 		w.unlock(h)
+		err = h.Extend(w.Context(), time.Minute)
+		w.wantErrs(err, lock.ErrNotHeld)
+		w.wantNotErrs(err, lock.ErrLost)
 	})
 }
 
@@ -202,17 +167,11 @@ func TestExtend_eachHoldOfAReader(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		first, second := w.take(w.a, reading, ctx), w.take(w.a, reading, ctx)
-		if err := first.Extend(w.Context(), time.Hour); err != nil {
-			w.Fatal(err)
-		}
-		lives := func(holds string) {
-			if left := w.mini.TTL("{orders}:" + first.Owner() + ":rwlock_timeout:" + holds); left < 59*time.Minute {
-				w.Errorf("the lease of %s holds has %v left", holds, left)
-			}
-		}
-		lives("2")
+		w.extend(first, time.Hour)
+		key := "{orders}:" + first.Owner() + ":rwlock_timeout:"
+		w.wantLeft(w.mini.TTL(key+"2"), time.Hour)
 		w.unlock(second)
-		lives("1")
+		w.wantLeft(w.mini.TTL(key+"1"), time.Hour)
 		w.unlock(first)
 	})
 }
@@ -224,9 +183,8 @@ func TestExtend_refused(t *testing.T) {
 		w.mini.SetError("NOPERM this user has no permissions")
 		err := h.Extend(w.Context(), time.Hour)
 		w.mini.SetError("")
-		if err == nil || errors.Is(err, lock.ErrNotHeld) || h.Err() != nil {
-			w.Errorf("%v, and the hold: %v", err, h.Err())
-		}
+		w.wantNotErrs(err, lock.ErrNotHeld)
+		w.wantHeld(h)
 		w.unlock(h)
 	})
 }
@@ -236,10 +194,8 @@ func TestExtend_expiresInBetween(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-		if err := h.Extend(w.Context(), time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) {
-			w.Error(err)
-		}
+		w.onNext(redistest.Action{HoldReply: reply})
+		w.wantErrs(h.Extend(w.Context(), time.Minute), lock.ErrNotHeld, lock.ErrExpired)
 		close(reply)
 	})
 }
@@ -265,50 +221,41 @@ func (w *world) late() (k *Kind, sent chan struct{}) {
 // Extend is replied to after its context was canceled. A confirmation extends the lease, from the time of the send; an
 // error does not.
 func TestExtend_lateReply(t *testing.T) {
-	for _, gone := range []bool{false, true} {
-		inBubble(t, func(w *world) {
-			k, sent := w.late()
-			h := w.take(w.a, k, w.Context(), lock.WithFixedLease(leaseTime))
-			until := h.Until()
-			if gone {
-				w.mini.Del("orders")
-			}
-			start := time.Now()
-			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-			defer cancel()
-			if err := h.Extend(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrNotHeld) {
-				w.Error(err)
-			}
-			close(sent)
-			synctest.Wait()
-			switch got := h.Until(); {
-			case gone && !got.Equal(until):
-				w.Errorf("it is gone, and promised for %v", got.Sub(start))
-			case !gone && (got.Sub(start) < 59*time.Minute || got.Sub(start) > time.Hour):
-				w.Errorf("promised for %v", got.Sub(start))
-			}
-			if err := h.Unlock(w.Context()); errors.Is(err, lock.ErrLost) != gone {
-				w.Error(err)
-			}
-		})
-	}
+	forEach(t, map[string]bool{"gone": true, "confirmed": false}, func(w *world, gone bool) {
+		k, sent := w.late()
+		h := w.take(w.a, k, w.Context(), lock.WithFixedLease(leaseTime))
+		until := h.Until()
+		if gone {
+			w.mini.Del("orders")
+		}
+		start := time.Now()
+		err := h.Extend(w.within(time.Second), time.Hour)
+		w.wantErrs(err, context.DeadlineExceeded)
+		w.wantNotErrs(err, lock.ErrNotHeld)
+		close(sent)
+		synctest.Wait()
+		if !gone {
+			w.wantLeft(h.Until().Sub(start), time.Hour)
+		} else if got := h.Until(); !got.Equal(until) {
+			w.Errorf("it is gone, and promised for %v", got.Sub(start))
+		}
+		if err := h.Unlock(w.Context()); errors.Is(err, lock.ErrLost) != gone {
+			w.Error(err)
+		}
+	})
 }
 
 // Redis confirms an extension, so it cannot be executed later. After Unlock, one command retains the lock, and no other
 // command follows.
 func TestExtend_confirmed(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for _, commands := range []int64{4, 2} { // the first time, each command is resent with its script
+		for _, commands := range []int64{4, 2} { // an extension and a retention; the first time, each is resent with its script
 			h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 			n := w.scripts()
-			if err := h.Extend(w.Context(), time.Minute); err != nil {
-				w.Error(err)
-			}
+			w.extend(h, time.Minute)
 			w.unlock(h)
 			time.Sleep(time.Minute)
-			if got := n.Load(); got != commands {
-				w.Errorf("%d commands, want %d: an extension and a retention", got, commands)
-			}
+			w.wantSent(n, commands)
 		}
 	})
 }
@@ -318,10 +265,8 @@ func TestExtend_confirmed(t *testing.T) {
 func TestExtend_lateReplyOfACopy(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second}))
-		if err := h.Extend(w.within(time.Second/2), time.Minute); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
+		w.onNext(redistest.Action{DelayReply: 2 * time.Second})
+		w.wantErrs(h.Extend(w.within(time.Second/2), time.Minute), context.DeadlineExceeded)
 		time.Sleep(2 * time.Second)
 		if a := h.(*hold).acquisition(); !locked(a.at, func() bool { return a.Late && !a.Unconfirmed() }) {
 			w.Error("no copy of the extension is expected")
@@ -336,19 +281,12 @@ func TestExtend_executedLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
 		h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second/2) // too short to send it twice
-		defer cancel()
-		if err := h.Extend(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
+		w.wantErrs(h.Extend(w.within(time.Second/2), time.Hour), context.DeadlineExceeded) // too short to send it twice
 		w.unlock(h)
 		time.Sleep(time.Second)
 		close(sent)
 		time.Sleep(2 * leaseTime / 3)
-		if w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
-			time.Sleep(time.Hour)
-		}
+		w.wantFree()
 	})
 }
 
@@ -362,18 +300,11 @@ func TestExtend_replyLost(t *testing.T) {
 			return []luascripts.Renewed{{Err: io.EOF}}
 		}
 		h := w.take(w.a, &k, w.Context(), lock.WithFixedLease(leaseTime))
-		if err := h.Extend(w.Context(), time.Hour); !errors.Is(err, lock.ErrUnavailable) {
-			w.Error(err)
-		}
+		w.wantErrs(h.Extend(w.Context(), time.Hour), lock.ErrUnavailable)
 		<-h.Context().Done()
-		if err := h.Err(); !errors.Is(err, lock.ErrExpired) {
-			w.Error(err)
-		}
+		w.wantErrs(h.Err(), lock.ErrExpired)
 		time.Sleep(leaseTime)
-		if w.mini.Exists("orders") {
-			w.Errorf("it is held for %v more, without a holder", w.mini.TTL("orders"))
-			time.Sleep(time.Hour)
-		}
+		w.wantFree()
 	})
 }
 
@@ -381,55 +312,34 @@ func TestExtend_replyLost(t *testing.T) {
 // still has the lock.
 func TestExtend_checksTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for range 100 { // until the watchdog's timer is not first
-			h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
-			ended := h.Context().Done()
-			time.Sleep(time.Until(h.Until()))
-			select {
-			case <-ended:
-				time.Sleep(time.Second)
-				continue
-			default:
-			}
-			start := time.Now()
-			ctx := &errHook{Context: w.Context(), f: func() { w.Error("Extend went on") }}
-			if err := h.Extend(ctx, time.Minute); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || time.Since(start) != 0 {
-				w.Errorf("%v after %v", err, time.Since(start))
-			}
-			time.Sleep(time.Second)
-			return
-		}
-		w.Error("the timer was first a hundred times")
+		h := w.untilTheClock()
+		start := time.Now()
+		ctx := &errHook{Context: w.Context(), f: func() { w.Error("Extend went on") }}
+		w.wantErrs(h.Extend(ctx, time.Minute), lock.ErrNotHeld, lock.ErrExpired)
+		w.wantTook(start, 0)
+		time.Sleep(time.Second)
 	})
 }
 
 // A fixed lease expires in Redis without a command. The hold ends slightly earlier, because clocks may differ. No other
 // owner has the lock until the full lease has passed, and then a waiter has it immediately.
 func TestFixedLease_lastsToTheEnd(t *testing.T) {
-	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				start := time.Now()
-				h := w.take(w.a, k, w.Context(), lock.WithFixedLease(time.Hour))
-				<-h.Context().Done()
-				if early := time.Hour - time.Since(start); !errors.Is(h.Err(), lock.ErrExpired) || early <= 0 {
-					w.Errorf("%v, %v before its end", h.Err(), early)
-				}
-				time.Sleep(time.Second)
-				if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-					w.Errorf("before its end: %v", err)
-					if err == nil {
-						w.unlock(h)
-					}
-				}
-				next := w.take(w.b, k, w.Context())
-				if after := time.Since(start) - time.Hour; after < 0 || after > pollTime {
-					w.Errorf("the next has it %v after the end", after)
-				}
-				w.unlock(next)
-			})
-		})
-	}
+	forEach(t, map[string]*Kind{"plain": plain, "fair": fair, "writer": writing}, func(w *world, k *Kind) {
+		start := time.Now()
+		h := w.take(w.a, k, w.Context(), lock.WithFixedLease(time.Hour))
+		<-h.Context().Done()
+		w.wantErrs(h.Err(), lock.ErrExpired)
+		if early := time.Hour - time.Since(start); early <= 0 {
+			w.Errorf("%v before its end", early)
+		}
+		time.Sleep(time.Second)
+		w.refused(w.b, k)
+		next := w.take(w.b, k, w.Context())
+		if after := time.Since(start) - time.Hour; after < 0 || after > pollTime {
+			w.Errorf("the next has it %v after the end", after)
+		}
+		w.unlock(next)
+	})
 }
 
 // A release offers the lock to a waiter, with a separate lease; a call with a fixed lease claims it. The lock is free
@@ -440,7 +350,6 @@ func TestFixedLease_afterAHandOff(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		gone := w.waiting(w.b, ctx)
-		synctest.Wait()
 		short := w.waiting(w.b, w.Context(), lock.WithFixedLease(fixed))
 		time.Sleep(pollTime / 2)
 		cancel()
@@ -451,12 +360,8 @@ func TestFixedLease_afterAHandOff(t *testing.T) {
 		got := w.next(short)
 		start := time.Now()
 		next := w.take(w.a, plain, w.Context())
-		if after := time.Since(start) - fixed; after > 0 { // it is released as soon as it is lost
-			w.Errorf("the next has it %v after the end", after)
-		}
-		if err := got.Err(); !errors.Is(err, lock.ErrExpired) {
-			w.Error(err)
-		}
+		w.wantWithin(start, fixed) // it is released as soon as it is lost
+		w.wantErrs(got.Err(), lock.ErrExpired)
 		w.unlock(next)
 	})
 }
@@ -464,62 +369,44 @@ func TestFixedLease_afterAHandOff(t *testing.T) {
 // A reentry extends the lock in Redis. Its caller leaves before the reply, or the fixed lease expires here before it. The
 // lock is free then, and not a lease after the reentry.
 func TestFixedLease_afterAReentry(t *testing.T) {
-	for name, test := range map[string]struct {
-		after       time.Duration // when the owner re-enters, after the grant
-		callTimeout time.Duration // of the reentry
-		reply       time.Duration // the delay of the reply
-		err         error
-	}{
-		"abandoned": {2 * time.Second, 100 * time.Millisecond, 200 * time.Millisecond, context.DeadlineExceeded},
-		"too late":  {4*time.Second - 100*time.Millisecond, time.Second, 200 * time.Millisecond, lock.ErrLost},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				fixed := []lock.Option{lock.WithFixedLease(4 * time.Second)}
-				ctx := lock.ContextWithNewOwner(w.Context())
-				h := w.take(w.a, alone, ctx, fixed...)
-				time.Sleep(test.after)
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: test.reply}))
-				short, cancel := context.WithTimeout(ctx, test.callTimeout)
-				defer cancel()
-				if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", fixed)); !errors.Is(err, test.err) {
-					w.Error(err)
-				}
-				<-h.Context().Done()
-				time.Sleep(time.Second) // for its release
-				next, err := w.b.TryLock(w.Context(), w.b.NewSpec(alone, "orders", nil))
-				if err != nil {
-					w.Fatalf("after the fixed lease: %v", err)
-				}
-				w.unlock(next)
-			})
-		})
+	type row struct {
+		after   time.Duration // when the owner re-enters, after the grant
+		timeout time.Duration // of the reentry
+		err     error
 	}
+	forEach(t, map[string]row{
+		"abandoned": {2 * time.Second, 100 * time.Millisecond, context.DeadlineExceeded},
+		"too late":  {4*time.Second - 100*time.Millisecond, time.Second, lock.ErrLost},
+	}, func(w *world, c row) {
+		fixed := lock.WithFixedLease(4 * time.Second)
+		h := w.take(w.a, alone, w.Context(), fixed)
+		time.Sleep(c.after)
+		w.onNext(redistest.Action{DelayReply: 200 * time.Millisecond})
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Context()), c.timeout)
+		defer cancel()
+		_, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", []lock.Option{fixed}))
+		w.wantErrs(err, c.err)
+		<-h.Context().Done()
+		time.Sleep(time.Second) // for its release
+		w.tryElsewhere(alone)
+	})
 }
 
 // A writer with a fixed lease whose owner also reads stops writing when that lease expires, although the reader
 // continues, or had a longer lease.
 func TestFixedLease_ofAWriterThatReads(t *testing.T) {
-	for _, leaves := range []bool{false, true} {
-		t.Run(fmt.Sprintf("leaves %t", leaves), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				write := w.take(w.a, writing, w.Context(), lock.WithFixedLease(2*time.Second))
-				owner := context.WithoutCancel(write.Context())
-				read := w.take(w.a, reading, owner, lock.WithFixedLease(time.Hour))
-				if leaves {
-					w.unlock(read)
-				}
-				<-write.Context().Done()
-				time.Sleep(time.Second)
-				other, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil))
-				if err != nil {
-					w.Fatalf("another reader after the fixed lease: %v", err)
-				}
-				w.unlock(other)
-				if !leaves {
-					w.unlock(read)
-				}
-			})
-		})
-	}
+	forEach(t, map[string]bool{"leaves": true, "stays": false}, func(w *world, leaves bool) {
+		write := w.take(w.a, writing, w.Context(), lock.WithFixedLease(2*time.Second))
+		owner := context.WithoutCancel(write.Context())
+		read := w.take(w.a, reading, owner, lock.WithFixedLease(time.Hour))
+		if leaves {
+			w.unlock(read)
+		}
+		<-write.Context().Done()
+		time.Sleep(time.Second)
+		w.tryElsewhere(reading)
+		if !leaves {
+			w.unlock(read)
+		}
+	})
 }
