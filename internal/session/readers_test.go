@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -109,24 +108,20 @@ func TestReaders_enterTogether(t *testing.T) {
 		var in atomic.Int64
 		var wg sync.WaitGroup
 		leave := make(chan struct{})
+		read := func() {
+			h := w.take(w.a, reading, w.Context())
+			in.Add(1)
+			<-leave
+			w.unlock(h)
+		}
 		for range readers {
-			wg.Go(func() {
-				h := w.take(w.a, reading, w.Context())
-				in.Add(1)
-				<-leave
-				w.unlock(h)
-			})
+			wg.Go(read)
 		}
 		time.Sleep(pollTime * 3 / 2) // not at a poll
 		n := w.scripts()
 		for range readers { // a later reader finds others waiting, and sends no request
 			time.Sleep(2 * time.Second)
-			wg.Go(func() {
-				h := w.take(w.a, reading, w.Context())
-				in.Add(1)
-				<-leave
-				w.unlock(h)
-			})
+			wg.Go(read)
 		}
 		if got := n.Load(); got < 39 || got > 43 { // one a second, and after some time one every third of the waiter timeout
 			w.Errorf("%d waiting readers sent %d commands in a minute, want 41", readers, got)
@@ -145,11 +140,10 @@ func TestReaders_enterTogether(t *testing.T) {
 func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const trip = 10 * time.Millisecond
-		far := *reading
-		far.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+		far := onRequest(reading, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
 			time.Sleep(trip)
-			return luascripts.AcquireRead(ctx, rdb, k, q)
-		}
+			return send(q)
+		})
 		start := time.Now()
 		var wg sync.WaitGroup
 		for i := range 30 {
@@ -158,14 +152,12 @@ func TestReaders_doNotWaitForEachOther(t *testing.T) {
 				acquire = w.a.TryLock
 			}
 			wg.Go(func() {
-				h, err := acquire(w.Context(), w.a.NewSpec(&far, "orders", nil))
+				h, err := acquire(w.Context(), w.a.NewSpec(far, "orders", nil))
 				if err != nil {
 					w.Error(err)
 					return
 				}
-				if took := time.Since(start); took != trip {
-					w.Errorf("in after %v, a round trip takes %v", took, trip)
-				}
+				w.wantTook(start, trip)
 				w.unlock(h)
 			})
 		}
@@ -179,31 +171,19 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", []lock.Option{lock.WithWaiterTimeout(900 * time.Millisecond)})); !errors.Is(err, context.Canceled) {
-				w.Error(err)
-			}
-		}()
-		synctest.Wait()
+		gone := w.beginLock(w.a, writing, ctx, lock.WithWaiterTimeout(900*time.Millisecond))
 		time.Sleep(time.Millisecond) // the writer came first
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, reading, w.Context()) })
+		reader := w.goRead(w.b, w.Context())
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
-			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-				w.Fatalf("a reader was admitted ahead of a waiting writer: %v", err)
-			}
+			w.refused(w.b, reading)
 		}
-		again := w.take(w.b, reading, h.Context()) // an owner that already reads may
-		w.unlock(again)
+		w.unlock(w.take(w.b, reading, h.Context())) // an owner that already reads may
 		left := time.Now()
 		cancel()
-		<-gone
-		served()
-		if took := time.Since(left); took != 0 {
-			w.Errorf("readers were admitted %v after the writer gave up", took)
-		}
+		w.wantErrs(<-gone, context.Canceled)
+		w.unlock(<-reader)
+		w.wantTook(left, 0)
 		w.unlock(h)
 	})
 }
@@ -211,30 +191,24 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 // A reader of this process waits for a writer, which then requests a read hold. The writer is admitted immediately:
 // otherwise the two would wait for each other.
 func TestWriter_readsAtOnce(t *testing.T) {
-	for name, opts := range map[string][]lock.Option{"as others": nil, "readers first": {lock.WithReaderPreference()}} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				ctx := lock.ContextWithNewOwner(w.Context())
-				write := w.take(w.a, writing, ctx)
-				waits := w.goRead(w.a, w.Context())
-				time.Sleep(pollTime / 2)
-				n := w.scripts()
-				start := time.Now()
-				read := w.take(w.a, reading, ctx, opts...)
-				if took := time.Since(start); took != 0 {
-					w.Errorf("the writer reads after %v", took)
-				}
-				synctest.Wait()
-				if got := n.Load(); got != 1 {
-					w.Errorf("%d requests, want that of the writer alone: no other caller can get in", got)
-				}
-				w.unlock(write)
-				other := <-waits
-				w.unlock(read)
-				w.unlock(other)
-			})
-		})
-	}
+	forEach(t, map[string][]lock.Option{
+		"as others":     nil,
+		"readers first": {lock.WithReaderPreference()},
+	}, func(w *world, opts []lock.Option) {
+		ctx := lock.ContextWithNewOwner(w.Context())
+		write := w.take(w.a, writing, ctx)
+		waits := w.goRead(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		n := w.scripts()
+		start := time.Now()
+		read := w.take(w.a, reading, ctx, opts...)
+		w.wantTook(start, 0)
+		synctest.Wait()
+		w.wantSent(n, 1) // that of the writer alone: no other caller can get in
+		w.unlock(write)
+		other := <-waits
+		w.unlockAll(read, other)
+	})
 }
 
 // An owner requests a read hold behind another reader. Then the same owner acquires the write side, and with it the
@@ -248,21 +222,11 @@ func TestWriter_readsAlthoughItWasQueued(t *testing.T) {
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders") // no message notifies the readers
 		write := w.take(w.a, writing, ctx)
-		synctest.Wait()
-		select {
-		case r := <-read:
-			w.unlock(write)
-			w.unlock(<-first)
-			w.unlock(r)
-		default:
-			w.Error("an owner that writes waits to read")
-			w.unlock(write)
-			w.unlock(<-first)
-			w.unlock(<-read)
-		}
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
+		r := w.next(read)
+		w.unlock(write)
+		w.unlock(<-first)
+		w.unlock(r)
+		w.unlockLost(h)
 	})
 }
 
@@ -270,25 +234,16 @@ func TestWriter_readsAlthoughItWasQueued(t *testing.T) {
 func TestReaders_preferenceDoesNotWaitBehindOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
-		writer := w.goLockKind(w.b, writing, w.Context())
+		writer := w.goLock(w.b, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		polite := w.goRead(w.a, w.Context())
 		time.Sleep(pollTime / 2)
 		start := time.Now()
 		rude := w.take(w.a, reading, w.Context(), lock.WithReaderPreference())
-		if took := time.Since(start); took != 0 {
-			w.Errorf("in after %v", took)
-		}
-		synctest.Wait()
-		select {
-		case <-polite:
-			w.Fatal("a reader was admitted ahead of a waiting writer")
-		default:
-		}
-		w.unlock(rude)
-		w.unlock(h)
-		w.unlock(<-writer)
-		w.unlock(<-polite)
+		w.wantTook(start, 0)
+		w.waitsOn(polite)
+		w.unlockAll(rude, h)
+		w.unlockEach(writer, polite)
 	})
 }
 
@@ -302,10 +257,7 @@ func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer blocks the reader
 		polite := w.goLockKind(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
-		if past, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
-			w.Error("a reader was admitted ahead of a waiting writer")
-			w.unlock(past)
-		}
+		w.refused(w.b, reading)
 		w.unlock(h)
 		for range 2 {
 			select {
@@ -322,51 +274,31 @@ func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 func TestReaders_doNotWaitForReplicasOfOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const wait = 2 * time.Second
-		kind := *reading
-		kind.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			replicas := q.Replicas
-			q.Replicas = 0
-			a, err := luascripts.AcquireRead(ctx, rdb, k, q)
-			if replicas > 0 && a.Verdict == luascripts.Done {
-				time.Sleep(wait)
-				a.Confirmed = replicas
-			}
-			return a, err
-		}
+		kind, _ := confirmingReplicas(reading, wait)
 		h := w.take(w.b, writing, w.Context())
-		slow := w.goLockKind(w.a, &kind, w.Context(), lock.WithReplicas(1, wait))
-		other := w.goLockKind(w.a, &kind, w.Context())
+		slow := w.goLock(w.a, kind, w.Context(), lock.WithReplicas(1, wait))
+		other := w.goLock(w.a, kind, w.Context())
 		time.Sleep(pollTime / 2)
 		released := time.Now()
 		w.unlock(h)
 		w.unlock(<-other)
-		if took := time.Since(released); took != 0 {
-			w.Errorf("in after %v", took)
-		}
+		w.wantTook(released, 0)
 		w.unlock(<-slow)
-		if took := time.Since(released); took != wait {
-			w.Errorf("the waiter for replicas is in after %v", took)
-		}
+		w.wantTook(released, wait)
 	})
 }
 
 // A writer of this process leaves, and no message arrives: the readers of every queue send requests.
 func TestReaders_wokenByALocalWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-		})
+		w.withoutPubSub()
 		h := w.take(w.a, writing, w.Context())
-		waits := []<-chan lock.Hold{w.goRead(w.a, w.Context()), w.goRead(w.a, w.Context(), lock.WithReaderPreference())}
+		polite, rude := w.goRead(w.a, w.Context()), w.goRead(w.a, w.Context(), lock.WithReaderPreference())
 		time.Sleep(10*pollTime + pollTime/2)
 		released := time.Now()
 		w.unlock(h)
-		for _, in := range waits {
-			w.unlock(<-in)
-		}
-		if took := time.Since(released); took != 0 {
-			w.Errorf("in after %v", took)
-		}
+		w.unlockEach(polite, rude)
+		w.wantTook(released, 0)
 	})
 }
 
@@ -376,21 +308,17 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 		stays := w.take(w.b, reading, w.Context())
 		dies := w.take(w.a, reading, w.Context())
 		time.Sleep(time.Minute)
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		cut := time.Now()
 		<-dies.Context().Done()
-		if took := time.Since(cut); took > leaseTime || !errors.Is(dies.Err(), lock.ErrLost) {
-			w.Errorf("notified after %v, the lease is %v: %v", took, leaseTime, dies.Err())
-		}
+		w.wantErrs(dies.Err(), lock.ErrLost)
+		w.wantWithin(cut, leaseTime)
 		time.Sleep(leaseTime)
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		writer := w.goLock(w.b, writing, w.Context())
 		released := time.Now()
 		w.unlock(stays)
-		served()
-		if took := time.Since(released); took != 0 {
-			w.Errorf("a reader that died %v ago kept a writer waiting for %v", time.Since(cut), took)
-		}
+		w.unlock(<-writer)
+		w.wantTook(released, 0)
 		w.wire.Refuse(false)
 	})
 }
@@ -401,15 +329,10 @@ func TestReaders_mixedLeases(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		long := w.take(w.a, reading, ctx, lock.WithFixedLease(10*time.Minute))
-		short := w.take(w.a, reading, ctx, lock.WithFixedLease(time.Second))
-		w.unlock(short)
+		w.unlock(w.take(w.a, reading, ctx, lock.WithFixedLease(time.Second)))
 		time.Sleep(5 * time.Minute)
-		if err := long.Err(); err != nil {
-			w.Errorf("the lease of 10m expired after 5m: %v", err)
-		}
-		if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("a writer was admitted while a reader had the lock: %v", err)
-		}
+		w.wantHeld(long)
+		w.refused(w.b, writing)
 		w.unlock(long)
 	})
 }
@@ -417,23 +340,20 @@ func TestReaders_mixedLeases(t *testing.T) {
 // A writer of this process does not send a request at each release of a reader of this process, but after the last one.
 func TestWriter_wokenByTheLastReader(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlock(w.take(w.a, writing, w.Context())) // loads the scripts
-		w.unlock(w.take(w.a, reading, w.Context()))
+		w.known()
 		var readers []lock.Hold
 		for range 20 { // each separately
 			readers = append(readers, w.take(w.a, reading, w.Context(), lock.WithFixedLease(leaseTime)))
 		}
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, writing, w.Context()) })
+		writer := w.goLock(w.a, writing, w.Context())
 		time.Sleep(pollTime / 2)
 		n := w.scripts()
 		for _, h := range readers {
 			w.unlock(h)
 			synctest.Wait()
 		}
-		served()
-		if got := n.Load(); got != 20+2 {
-			w.Errorf("%d commands, want 20 releases, one request and one release", got)
-		}
+		w.unlock(<-writer)
+		w.wantSent(n, 20+2) // 20 releases, one request and one release
 	})
 }
 
@@ -441,77 +361,54 @@ func TestWriter_wokenByTheLastReader(t *testing.T) {
 func TestReaders_passAWriterThatCameLater(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, writing, w.Context())
-		in := make(chan lock.Hold)
-		go func() { in <- w.take(w.a, reading, w.Context()) }()
-		synctest.Wait()
+		first := w.goRead(w.a, w.Context())
 		time.Sleep(pollTime / 2)
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
+		writer := w.goLock(w.b, writing, w.Context())
 		time.Sleep(pollTime / 4)
 		// A reader holds the lock now, and the writer must wait for it. The writer is not notified of the reader.
 		w.mini.Del("orders")
 		stays := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
-		first := <-in
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("a reader that came after the writer: %v", err)
-		}
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
-		w.unlock(first)
-		w.unlock(stays)
-		served()
+		in := <-first
+		w.refused(w.a, reading)
+		w.unlockLost(h)
+		w.unlockAll(in, stays)
+		w.unlock(<-writer)
 	})
 }
 
 // A writer waits, and then readers come. When the current writer leaves, all these readers enter before the waiting
 // writer. Readers that come later wait for it.
 func TestReaders_batchWhenAWriterLeaves(t *testing.T) {
-	for name, of := range map[string]func(w *world) *Session{
+	forEach(t, map[string]func(w *world) *Session{
 		"with a writer of their process":   func(w *world) *Session { return w.a },
 		"with a writer of another process": func(w *world) *Session { return w.b },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.b, writing, w.Context())
-				next := w.goLockKind(of(w), writing, w.Context())
-				time.Sleep(pollTime / 2)
-				var readers []<-chan lock.Hold
-				for range 5 {
-					readers = append(readers, w.goRead(w.a, w.Context()))
-				}
-				time.Sleep(pollTime / 2)
-				w.unlock(h)
-				synctest.Wait()
-				var in []lock.Hold
-				for _, r := range readers {
-					select {
-					case h := <-r:
-						in = append(in, h)
-					default:
-						w.Error("a reader is not in")
-					}
-				}
-				time.Sleep(time.Millisecond)
-				late := w.goRead(w.b, w.Context())
-				for _, h := range in {
-					select {
-					case <-next:
-						w.Fatal("a writer is in, and so are readers")
-					case <-late:
-						w.Fatal("a reader that came after the batch was admitted")
-					default:
-					}
-					w.unlock(h)
-				}
-				w.unlock(<-next)
-				w.unlock(<-late)
-				synctest.Wait()
-				if keys := w.mini.Keys(); len(keys) > 0 {
-					w.Errorf("left behind: %q", keys)
-				}
-			})
-		})
-	}
+	}, func(w *world, of func(w *world) *Session) {
+		h := w.take(w.b, writing, w.Context())
+		next := w.goLock(of(w), writing, w.Context())
+		time.Sleep(pollTime / 2)
+		var readers []<-chan lock.Hold
+		for range 5 {
+			readers = append(readers, w.goRead(w.a, w.Context()))
+		}
+		time.Sleep(pollTime / 2)
+		w.unlock(h)
+		var in []lock.Hold
+		for _, r := range readers {
+			in = append(in, w.next(r))
+		}
+		time.Sleep(time.Millisecond)
+		late := w.goRead(w.b, w.Context())
+		for _, h := range in {
+			w.waitsOn(next)
+			w.waitsOn(late)
+			w.unlock(h)
+		}
+		w.unlockEach(next, late)
+		synctest.Wait()
+		if keys := w.mini.Keys(); len(keys) > 0 {
+			w.Errorf("left behind: %q", keys)
+		}
+	})
 }
 
 // slow returns a kind whose replies are delayed by d.
@@ -535,24 +432,22 @@ func slow(k Kind, d time.Duration) *Kind {
 // Redis does not respond. Readers retry with backoff, like all waiters.
 func TestReaders_pauseAfterErrors(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var n atomic.Int64
 		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
 		defer cancel()
-		broken := *reading
-		broken.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error) {
-			if n.Add(1) > 1000 {
+		requests := 0
+		broken := onRequest(reading, func(n int, _ luascripts.Request, _ requestFunc) (luascripts.Acquired, error) {
+			if requests = n; n > 1000 {
 				cancel()
 			}
 			return luascripts.Acquired{}, io.EOF
-		}
+		})
 		broken.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
 			return luascripts.Gone, nil
 		}
-		if _, err := w.a.Lock(ctx, w.a.NewSpec(&broken, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, io.EOF) {
-			w.Errorf("%v, want one that names the time-out and the error", err)
-		}
-		if got := n.Load(); got > 100 {
-			w.Errorf("%d requests in ten seconds", got)
+		_, err := w.a.Lock(ctx, w.a.NewSpec(broken, "orders", nil))
+		w.wantErrs(err, context.DeadlineExceeded, io.EOF)
+		if requests > 100 {
+			w.Errorf("%d requests in ten seconds", requests)
 		}
 	})
 }
