@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,29 +15,45 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
+
+// inLine starts n waiters for the fair lock in session a, one after the other. served waits for all of them, and fails
+// the test unless they were served in this order.
+func (w *world) inLine(n int) (served func()) {
+	w.Helper()
+	return w.inLineAs(n, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+}
+
+func (w *world) inLineAs(n int, wait func(i int) lock.Hold) (served func()) {
+	order := w.inOrder(n, wait)
+	return func() { w.Helper(); w.wantServed(order(), n) }
+}
 
 func TestQueue_oneHeartbeatForAll(t *testing.T) {
 	inBubble(t, func(w *world) {
-		const waiters = 50
 		h := w.take(w.b, fair, w.Context())
-		served := w.inOrder(waiters, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(50)
 		time.Sleep(pollTime)
 		n := w.scripts()
 		time.Sleep(60 * time.Second)
 		if got := n.Load(); got < 59 || got > 61 {
-			w.Errorf("%d waiters sent %d commands in a minute, want one a second", waiters, got)
+			w.Errorf("50 waiters sent %d commands in a minute, want one a second", got)
 		}
 		released := time.Now()
 		w.unlock(h)
-		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
-			w.Errorf("served in the order %v", order)
-		}
-		if took := time.Since(released); took != 0 {
-			w.Errorf("it took %v, although each waiter is notified", took)
-		}
+		served()
+		w.wantTook(released, 0) // each waiter is notified
 	})
+}
+
+// inspectQueue returns the waiters of the fair lock.
+func (w *world) inspectQueue() []lock.Waiter {
+	w.Helper()
+	state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return state.Waiters
 }
 
 // A waiter with a short waiter timeout needs more frequent heartbeats than the first in the queue.
@@ -47,45 +62,37 @@ func TestQueue_heartbeatsForTheShortestTimeout(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		waiterTimeout := []time.Duration{time.Minute, 300 * time.Millisecond, time.Minute}
 		sessions := []*Session{w.a, w.a, w.b}
-		served := w.inOrder(3, func(i int) lock.Hold {
+		served := w.inLineAs(3, func(i int) lock.Hold {
 			return w.take(sessions[i], fair, w.Context(), lock.WithWaiterTimeout(waiterTimeout[i]))
 		})
 		for range 20 {
 			time.Sleep(450 * time.Millisecond)
-			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
-			if err != nil || len(state.Waiters) != 3 {
-				w.Fatalf("%v: %+v", err, state)
+			waiters := w.inspectQueue()
+			if len(waiters) != 3 {
+				w.Fatalf("%+v", waiters)
 			}
-			for _, waiter := range state.Waiters {
+			for _, waiter := range waiters {
 				if waiter.WaiterTimeout <= 0 {
-					w.Fatalf("a living waiter counts as dead: %+v", state.Waiters)
+					w.Fatalf("a living waiter counts as dead: %+v", waiters)
 				}
 			}
 		}
 		w.unlock(h)
-		if order := served(); !slices.IsSorted(order) {
-			w.Errorf("served in the order %v", order)
-		}
+		served()
 	})
 }
 
 // No message arrives, and the reply to the heartbeat says whose turn it is.
 func TestQueue_servedWithoutMessages(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-		})
+		w.withoutPubSub()
 		h := w.take(w.b, fair, w.Context())
-		served := w.inOrder(3, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(3)
 		time.Sleep(10 * time.Second)
 		released := time.Now()
 		w.unlock(h)
-		if order := served(); !slices.IsSorted(order) {
-			w.Errorf("served in the order %v", order)
-		}
-		if took := time.Since(released); took > 3*pollTime {
-			w.Errorf("three waiters were served within %v, want a poll interval each", took)
-		}
+		served()
+		w.wantWithin(released, 3*pollTime)
 	})
 }
 
@@ -94,7 +101,7 @@ func TestQueue_servedWithoutMessages(t *testing.T) {
 func TestQueue_oneHeartbeatAfterAReconnect(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
-		served := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(20)
 		time.Sleep(pollTime / 4)
 		// Longer than all confirmations, even on a slow machine, because a confirmation after the reply triggers
 		// another heartbeat.
@@ -116,30 +123,20 @@ func TestQueue_manyDeadCostOneTimeout(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		away := w.inOrder(20, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
 		time.Sleep(9 * pollTime / 10) // the heartbeats of the two sessions are not at the same time
-		behind := make(chan time.Time)
-		go func() {
-			h := w.take(w.b, fair, w.Context())
-			behind <- time.Now()
-			time.Sleep(time.Minute) // the others return in the meantime
-			w.unlock(h)
-			close(behind)
-		}()
-		synctest.Wait()
+		behind := w.goLock(w.b, fair, w.Context())
 		time.Sleep(10*time.Second + pollTime/5)
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		cut := time.Now()
 		w.unlock(h)
-		served := <-behind
-		if took := served.Sub(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
+		h = <-behind
+		if took := time.Since(cut); took < lock.DefaultWaiterTimeout-2*pollTime || took > lock.DefaultWaiterTimeout+10*time.Millisecond {
 			w.Errorf("served after %v, want one waiter timeout of %v, minus the age of the last heartbeat", took, lock.DefaultWaiterTimeout)
 		}
 		w.wire.Refuse(false)
+		time.Sleep(time.Minute) // the others return in the meantime
+		w.unlock(h)
 		if order := away(); len(order) != 20 {
 			w.Errorf("%d of 20 were served", len(order))
-		}
-		if _, more := <-behind; more {
-			w.Error("served twice")
 		}
 	})
 }
@@ -149,15 +146,8 @@ func TestQueue_leavingNotifiesTheNext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.Canceled) {
-				w.Error(err)
-			}
-		}()
-		synctest.Wait()
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, fair, w.Context()) })
+		gone := w.beginLock(w.a, fair, ctx)
+		next := w.goLock(w.b, fair, w.Context())
 		time.Sleep(10*time.Second + pollTime/2) // not at a heartbeat
 		// It is the turn of the first waiter, but the message is lost; then the waiter leaves.
 		w.wire.Freeze(true)
@@ -166,30 +156,25 @@ func TestQueue_leavingNotifiesTheNext(t *testing.T) {
 		left := time.Now()
 		cancel()
 		w.wire.Freeze(false)
-		<-gone
-		served()
-		if took := time.Since(left); took != 0 {
-			w.Errorf("the next was served %v after the first had left", took)
-		}
+		w.wantErrs(<-gone, context.Canceled)
+		w.unlock(<-next)
+		w.wantTook(left, 0)
 	})
 }
 
 // A new waiter must not delay the heartbeat of the existing waiters.
 func TestQueue_heartbeatsGoOnWhileOthersCome(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action { // its confirmation would trigger a heartbeat
-			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-		})
+		w.withoutPubSub() // its confirmation would trigger a heartbeat
 		h := w.take(w.b, fair, w.Context())
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(1)
 		var comers sync.WaitGroup
 		for range 60 {
 			time.Sleep(pollTime / 4)
 			comers.Go(func() { w.unlock(w.take(w.a, fair, w.Context())) })
 			synctest.Wait()
-			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(fair, "orders", nil), luascripts.InspectFair)
-			if err != nil || state.Waiters[0].WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
-				w.Fatalf("the first in the queue sent no heartbeat: %v, %+v", err, state.Waiters[0])
+			if first := w.inspectQueue()[0]; first.WaiterTimeout < lock.DefaultWaiterTimeout-2*pollTime {
+				w.Fatalf("the first in the queue sent no heartbeat: %+v", first)
 			}
 		}
 		w.unlock(h)
@@ -204,17 +189,12 @@ func TestQueue_leftBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, fair, w.Context())) // loads the scripts
 		h := w.take(w.b, fair, w.Context())
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 900 * time.Millisecond}))
-		ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
-		defer cancel()
-		if _, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
+		w.onNext(redistest.Action{DelayReply: 900 * time.Millisecond})
+		_, err := w.a.Lock(w.within(500*time.Millisecond), w.a.NewSpec(fair, "orders", nil))
+		w.wantErrs(err, context.DeadlineExceeded)
 		time.Sleep(600 * time.Millisecond) // for the reply, and its reconciliation
 		synctest.Wait()
-		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 0 {
-			w.Errorf("a waiter that left is still queued: %q", queue)
-		}
+		w.wantQueued(0)
 		w.unlock(h)
 	})
 }
@@ -222,23 +202,17 @@ func TestQueue_leftBeforeTheReply(t *testing.T) {
 // The replies to heartbeats take longer than a heartbeat interval. They still report whose turn it is.
 func TestQueue_repliesSlowerThanHeartbeats(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action { // no other notification arrives
-			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-		})
+		w.withoutPubSub()
 		h := w.take(w.b, fair, w.Context())
 		far := slow(*fair, 120*time.Millisecond)
-		served := w.inOrder(2, func(int) lock.Hold {
+		served := w.inLineAs(2, func(int) lock.Hold {
 			return w.take(w.a, far, w.Context(), lock.WithWaiterTimeout(300*time.Millisecond))
 		})
 		time.Sleep(10 * time.Second)
 		released := time.Now()
 		w.unlock(h)
-		if order := served(); !slices.IsSorted(order) {
-			w.Errorf("served in the order %v", order)
-		}
-		if took := time.Since(released); took > 2*time.Second {
-			w.Errorf("two waiters were served within %v", took)
-		}
+		served()
+		w.wantWithin(released, 2*time.Second)
 	})
 }
 
@@ -247,28 +221,24 @@ func TestQueue_heartbeatsDuringARequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		var late atomic.Bool
-		hangs := *fair
-		hangs.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			a, err := luascripts.AcquireFair(ctx, rdb, keys, q)
+		hangs := onRequest(fair, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			a, err := send(q)
 			if late.CompareAndSwap(true, false) {
 				time.Sleep(2500 * time.Millisecond) // one of several connections
 			}
 			return a, err
-		}
-		sessions := []*Session{w.a, w.a, w.b, w.b}
-		served := w.inOrder(4, func(i int) lock.Hold {
-			kind := fair
-			if sessions[i] == w.a {
-				kind = &hangs
+		})
+		served := w.inLineAs(4, func(i int) lock.Hold {
+			s, k := w.a, hangs
+			if i >= 2 {
+				s, k = w.b, fair
 			}
-			return w.take(sessions[i], kind, w.Context(), lock.WithWaiterTimeout(time.Second))
+			return w.take(s, k, w.Context(), lock.WithWaiterTimeout(time.Second))
 		})
 		time.Sleep(time.Second)
 		late.Store(true)
 		w.unlock(h)
-		if order := served(); !slices.IsSorted(order) {
-			w.Errorf("served in the order %v", order)
-		}
+		served()
 	})
 }
 
@@ -290,17 +260,13 @@ func TestQueue_commandsOfAChange(t *testing.T) {
 			return a
 		})
 		h := w.take(w.b, fair, w.Context())
-		served := w.inOrder(waiters, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(waiters)
 		w.unlock(h)
-		if order := served(); !slices.IsSorted(order) || len(order) != waiters {
-			w.Errorf("served in the order %v", order)
-		}
+		served()
 		if n := scripts.Load(); n > 3*waiters+5 { // and a heartbeat after the subscription
 			w.Errorf("%d scripts for %d changes of holder", n, waiters)
 		}
-		if n := subscriptions.Load(); n != 1 {
-			w.Errorf("%d commands to listen or to listen no more, want 1", n)
-		}
+		w.wantSent(&subscriptions, 1)
 	})
 }
 
@@ -310,20 +276,18 @@ func TestQueue_commandsOfAChange(t *testing.T) {
 func TestQueue_messageBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context()) // 1
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(1)
 		w.unlock(h)
 		served()
 
 		h = w.take(w.b, fair, w.Context())
 		const late = 100 * time.Millisecond
-		served = w.inOrder(1, func(int) lock.Hold { return w.take(w.a, slow(*fair, late), w.Context()) }) // 2
-		w.unlock(h)                                                                                       // 3
+		served = w.inLineAs(1, func(int) lock.Hold { return w.take(w.a, slow(*fair, late), w.Context()) }) // 2
+		w.unlock(h)                                                                                        // 3
 		synctest.Wait()
 		released := time.Now()
 		served()
-		if took := time.Since(released); took > 2*late {
-			w.Errorf("it took %v, although two replies take %v", took, 2*late)
-		}
+		w.wantWithin(released, 2*late)
 	})
 }
 
@@ -337,13 +301,10 @@ func TestQueue_notifiedByRedisson(t *testing.T) {
 		timeouts = "redisson_lock_timeout:{orders}"
 	)
 	inBubble(t, func(w *world) {
-		losses := func(what string) {
+		notified := func(what string) {
 			w.Helper()
-			served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
-			all, err := w.mini.List(queue)
-			if err != nil {
-				w.Fatal(err)
-			}
+			served := w.inLine(1)
+			all := w.inQueue()
 			it := all[len(all)-1]
 			if n := w.mini.PubSubNumSub(channel + it)[channel+it]; n != 1 {
 				w.Errorf("%s: %d listen at the channel of the waiter", what, n)
@@ -357,20 +318,18 @@ func TestQueue_notifiedByRedisson(t *testing.T) {
 			w.mini.Publish(channel+it, "0")
 			released := time.Now()
 			served()
-			if took := time.Since(released); took != 0 {
-				w.Errorf("%s: it took %v, although the waiter was notified", what, took)
-			}
+			w.wantTook(released, 0)
 		}
 		w.mini.HSet("orders", theirs, "1")
-		losses("one of Redisson's has it")
+		notified("one of Redisson's has it")
 
 		w.take(w.b, fair, w.Context())
 		w.mini.RPush(queue, theirs)
 		w.mini.ZAdd(timeouts, float64(time.Now().Add(time.Hour).UnixMilli()), theirs)
-		losses("one of Redisson's is before it")
+		notified("one of Redisson's is before it")
 
 		h := w.take(w.b, fair, w.Context())
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.a, fair, w.Context()) })
+		served := w.inLine(1)
 		if all := w.mini.PubSubChannels(channel + "*"); len(all) != 1 || all[0] != channel+w.a.id+":fair" {
 			w.Errorf("without an owner of Redisson, the waiters listen at %q", all)
 		}
@@ -381,29 +340,6 @@ func TestQueue_notifiedByRedisson(t *testing.T) {
 
 // How a fair lock is handed off inside a process and between processes.
 
-// contend makes n goroutines of each session acquire and release the lock for this number of rounds, and checks mutual
-// exclusion.
-func (w *world) contend(sessions []*Session, n, rounds int, opts ...lock.Option) {
-	w.Helper()
-	var wg sync.WaitGroup
-	var inside atomic.Int32
-	for _, s := range sessions {
-		for range n {
-			wg.Go(func() {
-				for range rounds {
-					h := w.take(s, fair, w.Context(), opts...)
-					if inside.Add(1) != 1 {
-						w.Error("two have the lock")
-					}
-					inside.Add(-1)
-					w.unlock(h)
-				}
-			})
-		}
-	}
-	wg.Wait()
-}
-
 // Every change of holder is signaled by the reply to the release, by a message, or inside the process. No waiter
 // depends on the heartbeat, which is sent once per poll interval.
 func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
@@ -412,10 +348,14 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 			t.Run(fmt.Sprintf("%dx%d", processes, n), func(t *testing.T) {
 				inBubble(t, func(w *world) {
 					start := time.Now()
-					w.contend([]*Session{w.a, w.b}[:processes], n, 60/n+2)
-					if took := time.Since(start); took >= pollTime/2 {
-						w.Errorf("it took %v", took)
-					}
+					var inside atomic.Int32
+					w.use(w.Context(), fair, []*Session{w.a, w.b}[:processes], n, 60/n+2, func(*Session) {
+						if inside.Add(1) != 1 {
+							w.Error("two have the lock")
+						}
+						inside.Add(-1)
+					})()
+					w.wantWithin(start, pollTime/2-1)
 				})
 			})
 		}
@@ -426,24 +366,18 @@ func TestQueue_noChangeWaitsForAHeartbeat(t *testing.T) {
 // position of its call. It has these options.
 func (w *world) handedOffHold(opts ...lock.Option) lock.Hold {
 	w.Helper()
-	first := w.take(w.a, fair, w.Context())
-	holds := make(chan lock.Hold, 2)
-	opts = append(opts, lock.WithWaiterTimeout(minute)) // so that it stays in the queue
-	for _, opts := range [][]lock.Option{nil, opts} {
-		go func() { holds <- w.take(w.a, fair, w.Context(), opts...) }()
-		synctest.Wait()
-	}
-	w.unlock(first) // the reply grants it to the first waiter, and names the second as next
-	second := <-holds
+	h := w.take(w.a, fair, w.Context())
+	next := w.goLock(w.a, fair, w.Context())
+	last := w.goLock(w.a, fair, w.Context(), append(opts, lock.WithWaiterTimeout(minute))...) // so that it stays in the queue
+	w.unlock(h)                                                                               // the reply grants it to the first waiter, and names the second as next
+	second := <-next
 	time.Sleep(time.Millisecond)
 	w.unlock(second)
-	third := <-holds
+	third := <-last
 	if third.Owner() != second.Owner() || third.Token() <= second.Token() {
 		w.Fatal("the lock was not handed off")
 	}
-	if queue := w.inQueue(); len(queue) != 1 {
-		w.Fatalf("got %q queued", queue)
-	}
+	w.wantQueued(1)
 	return third
 }
 
@@ -452,15 +386,12 @@ func TestQueue_nextOwnerSendsNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.take(w.a, fair, w.Context())) // loads the script
 		h := w.take(w.a, fair, w.Context())
-		next := make(chan lock.Hold)
-		go func() { next <- w.take(w.a, fair, w.Context()) }()
+		next := w.goLock(w.a, fair, w.Context())
 		time.Sleep(pollTime / 2)
-		scripts := w.slowScripts(0)
+		scripts := w.scripts()
 		w.unlock(h)
 		h = <-next
-		if n := scripts.Load(); n != 1 {
-			w.Errorf("%d scripts", n)
-		}
+		w.wantSent(scripts, 1)
 		w.unlock(h)
 	})
 }
@@ -499,36 +430,28 @@ func (w *world) inQueue() []string {
 
 // The owner strings from which an acquisition was handed off are removed from the queue with it, however it ends.
 func TestHandedOff_leavesNothing(t *testing.T) {
-	for name, end := range map[string]func(w *world, h lock.Hold){
+	forEach(t, map[string]func(w *world, h lock.Hold){
 		"unlock": func(w *world, h lock.Hold) { w.unlock(h) },
 		"the holder keeps the lock": func(w *world, _ lock.Hold) {
 			time.Sleep(lockstate.ServedPause)
 			synctest.Wait()
 			n := w.scripts()
 			time.Sleep(3 * pollTime)
-			if got := n.Load(); got != 0 {
-				w.Errorf("got %d further commands", got)
-			}
+			w.wantSent(n, 0)
 		},
 		"the holder keeps the lock, and Redis is unreachable for a while": func(w *world, _ lock.Hold) {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropRequest: true}))
+			w.onNext(redistest.Action{DropRequest: true})
 			time.Sleep(2 * pollTime)
 		},
-		"close": func(w *world, h lock.Hold) {
-			if err := w.a.Close(context.Background()); err != nil {
-				w.Error(err)
-			}
-		},
+		"close": func(w *world, _ lock.Hold) { w.close(w.a) },
 		"an Unlock with a lost reply": func(w *world, h lock.Hold) {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+			w.onNext(redistest.Action{DropReply: true})
 			_ = h.Unlock(w.Context())
 			time.Sleep(10 * time.Second)
 		},
 		"an Unlock that is executed late": func(w *world, h lock.Hold) {
 			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
-			if h.Unlock(w.Context()) == nil {
-				w.Error("Unlock succeeded without a reply")
-			}
+			w.wantNotErrs(h.Unlock(w.Context()))
 			w.wire.OnRequest(nil)
 			time.Sleep(4 * time.Second)
 		},
@@ -539,43 +462,29 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 			})
 			w.mini.Del("orders")
 			<-h.Context().Done()
-			if !errors.Is(h.Err(), lock.ErrLost) {
-				w.Error(h.Err())
-			}
+			w.wantErrs(h.Err(), lock.ErrLost)
 			w.wire.OnRequest(nil)
 			time.Sleep(2 * pollTime)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.handedOffHold()
-				end(w, h)
-				synctest.Wait()
-				if queue := w.inQueue(); len(queue) != 0 {
-					w.Errorf("got %q queued", queue)
-				}
-				_ = h.Unlock(w.Context())
-			})
-		})
-	}
+	}, func(w *world, end func(w *world, h lock.Hold)) {
+		h := w.handedOffHold()
+		end(w, h)
+		synctest.Wait()
+		w.wantQueued(0)
+		_ = h.Unlock(w.Context())
+	})
 }
 
 // The same for a lock that stays locked after its Unlock, even if Redis is unavailable at first.
 func TestHandedOff_leavesNothingButTheLock(t *testing.T) {
-	for name, act := range map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.handedOffHold(lock.WithMinHold(minute))
-				w.wire.OnRequest(redistest.Once("EVALSHA", act))
-				w.unlock(h)
-				if queue := w.inQueue(); len(queue) != 0 {
-					w.Errorf("got %q queued", queue)
-				}
-				if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
-					w.Errorf("the lock is kept for %v", left)
-				}
-				time.Sleep(minute)
-			})
-		})
-	}
+	forEach(t, map[string]redistest.Action{"at once": {}, "later": {DropRequest: true}}, func(w *world, act redistest.Action) {
+		h := w.handedOffHold(lock.WithMinHold(minute))
+		w.onNext(act)
+		w.unlock(h)
+		w.wantQueued(0)
+		if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
+			w.Errorf("the lock is kept for %v", left)
+		}
+		time.Sleep(minute)
+	})
 }
