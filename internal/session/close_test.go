@@ -15,8 +15,12 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
+
+// beginClose runs Close of session a in a separate goroutine, without a deadline.
+func (w *world) beginClose() <-chan error {
+	return w.begin(func() error { return w.a.Close(context.Background()) })
+}
 
 // The server does not respond, and the context of Close is canceled while Close releases a lock. No watchdog,
 // subscription or reconciler of the session keeps running.
@@ -24,17 +28,12 @@ func TestClose_canceled(t *testing.T) {
 	for range 20 { // a select with two ready channels chooses at random
 		inBubble(t, func(w *world) {
 			h := w.lock(w.a, w.Context())
-			w.wire.Refuse(true)
-			w.wire.CutAll()
-			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-			defer cancel()
-			err := w.a.Close(ctx)
+			w.cut()
+			err := w.a.Close(w.within(time.Second))
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 1 locks") {
 				w.Errorf("Close: %v", err)
 			}
-			if err := h.Err(); !errors.Is(err, lock.ErrClosed) {
-				w.Errorf("the hold: %v", err)
-			}
+			w.wantErrs(h.Err(), lock.ErrClosed)
 			synctest.Wait()
 			if n := w.pending(); n != 0 {
 				w.Errorf("got %d pending", n)
@@ -91,23 +90,23 @@ func TestAtClose(t *testing.T) {
 
 // A program passes its canceled context to Close. Close still has two operation timeouts.
 func TestClose_withACanceledContext(t *testing.T) {
-	for _, unavailable := range []bool{false, true} {
-		inBubble(t, func(w *world) {
-			w.lock(w.a, w.Context())
-			if unavailable {
-				w.wire.Freeze(true)
-			}
-			ctx, cancel := context.WithCancel(w.Context())
-			cancel()
-			start := time.Now()
-			err := w.a.Close(ctx)
-			if took := time.Since(start); unavailable && (err == nil || took > 2*opTime) || !unavailable && (err != nil || w.mini.Exists("orders")) {
-				w.Errorf("%v after %v", err, took)
-			}
-			w.wire.Freeze(false)
-			w.mini.FlushAll()
-		})
-	}
+	forEach(t, map[string]bool{"unavailable": true, "available": false}, func(w *world, unavailable bool) {
+		w.lock(w.a, w.Context())
+		w.wire.Freeze(unavailable)
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		start := time.Now()
+		err := w.a.Close(ctx)
+		if (err != nil) != unavailable {
+			w.Errorf("Close: %v", err)
+		}
+		w.wantWithin(start, 2*opTime)
+		if !unavailable {
+			w.wantFree()
+		}
+		w.wire.Freeze(false)
+		w.mini.FlushAll()
+	})
 }
 
 // The context of Close is canceled before an available server replies. Neither the error of Close nor the observer reports
@@ -116,12 +115,11 @@ func TestClose_canceledBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
 		w.wantEvents("granted")
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		w.onNext(redistest.Action{DelayReply: time.Second})
 		err := w.a.Close(w.within(time.Millisecond))
 		for _, err := range []error{err, w.wantEvents("released")[0].Err} {
-			if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
-				w.Error(err)
-			}
+			w.wantErrs(err, context.DeadlineExceeded)
+			w.wantNotErrs(err, lock.ErrUnavailable)
 		}
 	})
 }
@@ -132,15 +130,11 @@ func TestCloseContext(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := w.a.CloseContext(w.Context())
 		defer cancel()
-		time.Sleep(3*opTime - 1)
-		if err := ctx.Err(); err != nil {
-			w.Error(err)
-		}
-		time.Sleep(time.Nanosecond)
+		start := time.Now()
 		<-ctx.Done()
-		if err := ctx.Err(); !errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
+		w.wantTook(start, 3*opTime)
+		w.wantErrs(ctx.Err(), lock.ErrUnavailable, os.ErrDeadlineExceeded)
+		w.wantNotErrs(ctx.Err(), context.DeadlineExceeded)
 		inner, cancel := w.a.CloseContext(ctx)
 		defer cancel()
 		if inner != ctx {
@@ -156,9 +150,7 @@ func TestClose_whileTheServerLoads(t *testing.T) {
 		w.lock(w.a, w.Context())
 		w.wantEvents("granted")
 		w.mini.SetError(loading)
-		if err := w.a.Close(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
-			w.Error(err)
-		}
+		w.wantErrs(w.a.Close(w.Context()), lock.ErrUnavailable)
 		w.wantEnd("the release", w.wantEvents("released")[0].Err, []error{lock.ErrUnavailable}, lock.ErrNotHeld)
 		w.mini.SetError("")
 		w.mini.FlushAll()
@@ -167,40 +159,36 @@ func TestClose_whileTheServerLoads(t *testing.T) {
 
 // The error of Close says which lock Redis did not confirm as released, and why, whether Close or an Unlock before it released the lock.
 func TestClose_says(t *testing.T) {
-	readOnly := "READONLY You can't write against a read only replica."
-	for name, c := range map[string]struct {
+	const held = `1 of 1 locks, which expire with their leases, such as "orders": `
+	type row struct {
 		unlock, frozen bool
 		want           string
-	}{
-		"held":                   {false, false, `1 of 1 locks, which expire with their leases, such as "orders": `},
+	}
+	forEach(t, map[string]row{
+		"held":                   {false, false, held},
 		"unlocked before":        {true, false, `release of "orders" not confirmed: `},
 		"unlocked without reply": {true, true, "commands are still waiting for a reply"},
-		"held without reply":     {false, true, `1 of 1 locks, which expire with their leases, such as "orders": `},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.lock(w.a, w.Context())
-				if c.frozen {
-					w.wire.Freeze(true)
-				} else {
-					w.mini.SetError(readOnly)
-				}
-				if c.unlock {
-					if err := h.Unlock(w.Context()); err == nil {
-						w.Error("unlocked")
-					}
-				}
-				err := w.a.Close(w.Context())
-				if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "READONLY") == c.frozen ||
-					strings.Contains(err.Error(), "waiting for a reply") != (c.unlock && c.frozen) {
-					w.Errorf("%v, want %q", err, c.want)
-				}
-				w.wire.Freeze(false)
-				w.mini.SetError("")
-				w.mini.FlushAll()
-			})
-		})
-	}
+		"held without reply":     {false, true, held},
+	}, func(w *world, c row) {
+		h := w.lock(w.a, w.Context())
+		if c.frozen {
+			w.wire.Freeze(true)
+		} else {
+			w.mini.SetError("READONLY You can't write against a read only replica.")
+		}
+		if c.unlock {
+			w.wantNotErrs(h.Unlock(w.Context()))
+		}
+		err := w.a.Close(w.Context())
+		w.wantErrs(err, lock.ErrUnavailable)
+		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "READONLY") == c.frozen ||
+			strings.Contains(err.Error(), "waiting for a reply") != (c.unlock && c.frozen) {
+			w.Errorf("%v, want %q", err, c.want)
+		}
+		w.wire.Freeze(false)
+		w.mini.SetError("")
+		w.mini.FlushAll()
+	})
 }
 
 // A lock that is gone in Redis is not held any more: Close returns no error for it, and logs the loss.
@@ -241,28 +229,20 @@ func TestClose_twice(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.lock(w.a, w.Context())
 		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-		first := make(chan error, 1)
-		go func() { first <- w.a.Close(w.Context()) }()
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
+		w.onNext(redistest.Action{HoldReply: reply})
+		first := w.beginClose()
 		start := time.Now()
-		if err := w.a.Close(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
-			w.Errorf("the second: %v after %v", err, time.Since(start))
-		}
-		select {
-		case err := <-first:
-			w.Errorf("the first Close returned before the reply: %v", err)
-		default:
+		w.wantErrs(w.a.Close(w.within(time.Second)), context.DeadlineExceeded)
+		w.wantTook(start, time.Second)
+		if len(first) > 0 {
+			w.Error("the first Close returned before the reply")
 		}
 		if w.a.GaveBack() {
 			w.Error("GaveBack reports a release, but Redis still has the lock")
 		}
 		close(reply)
-		if err := w.a.Close(w.Context()); err != nil || w.mini.Exists("orders") {
-			w.Errorf("the third: %v", err)
-		}
+		w.close(w.a)
+		w.wantFree()
 		if !w.a.GaveBack() {
 			w.Error("GaveBack reports no release")
 		}
@@ -277,21 +257,20 @@ func TestClose_twice(t *testing.T) {
 func TestClose_duringARequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		k := hookable()
-		spec := w.a.NewSpec(k, "orders", nil)
-		closed := make(chan error, 1)
-		var n atomic.Int32
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			a, err := plain.Acquire(ctx, rdb, keys, q)
-			if n.Add(1) == 1 {
-				go func() { closed <- w.a.Close(context.Background()) }()
-				time.Sleep(time.Millisecond)
-				w.a.mayBeFree(spec)
+		requests := 0
+		var closed <-chan error
+		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+			a, err := send(q)
+			if requests = n; n == 1 {
+				closed = w.beginClose()
+				w.a.mayBeFree(w.a.NewSpec(plain, "orders", nil))
 			}
 			return a, err
-		}
-		if _, err := w.a.Lock(w.Context(), spec); !errors.Is(err, lock.ErrClosed) || n.Load() != 1 {
-			w.Errorf("%v after %d requests", err, n.Load())
+		})
+		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
+		w.wantErrs(err, lock.ErrClosed)
+		if requests != 1 {
+			w.Errorf("%d requests", requests)
 		}
 		if err := <-closed; err != nil {
 			w.Error(err)
@@ -305,23 +284,12 @@ func TestClose_duringARequest(t *testing.T) {
 func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 4 * opTime}))
-		waited := make(chan error, 1)
-		go func() {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(fair, "orders", nil))
-			waited <- err
-		}()
-		synctest.Wait()
-		if err := w.a.Close(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("Close: %v, want %v", err, lock.ErrUnavailable)
-		}
-		if err := <-waited; !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("Lock: %v, want %v", err, lock.ErrClosed)
-		}
+		w.onNext(redistest.Action{DelayReply: 4 * opTime})
+		waited := w.beginLock(w.a, fair, w.Context())
+		w.wantErrs(w.a.Close(w.Context()), lock.ErrUnavailable)
+		w.wantErrs(<-waited, lock.ErrClosed)
 		time.Sleep(opTime + time.Second) // the reply arrives
-		if queue, _ := w.mini.List("redisson_lock_queue:{orders}"); len(queue) != 1 {
-			w.Errorf("in the queue: %q, want one waiter", queue)
-		}
+		w.wantQueued(1)
 		w.unlock(h)
 		w.unlock(w.take(w.b, fair, w.Context())) // and inBubble finds no key
 	})
@@ -333,7 +301,7 @@ func TestClose_unavailableServer(t *testing.T) {
 	for _, locks := range []int{0, 3, 1000} {
 		for name, fail := range map[string]func(w *world){
 			"paused":  func(w *world) { w.wire.Freeze(true) },
-			"refuses": func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
+			"refuses": func(w *world) { w.cut() },
 		} {
 			t.Run(fmt.Sprint(name, ", locks=", locks), func(t *testing.T) {
 				inBubble(t, func(w *world) {
@@ -354,30 +322,24 @@ func TestClose_unavailableServer(t *testing.T) {
 					start := time.Now()
 					var closing sync.WaitGroup
 					var failed atomic.Int64
-					for i := range 2 {
+					for range 2 {
 						closing.Go(func() {
 							err := w.a.Close(context.Background())
+							w.wantWithin(start, 3*opTime)
 							if err == nil {
 								return // the other call timed out at the same time, and nothing keeps running
 							}
 							failed.Add(1)
-							if took := time.Since(start); took > 3*opTime {
-								w.Errorf("call %d took %v, and an operation timeout is %v", i, took, opTime)
-							}
-							if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-								w.Errorf("call %d: %v, want %v", i, err, lock.ErrUnavailable)
-							}
+							w.wantErrs(err, lock.ErrUnavailable)
+							w.wantNotErrs(err, context.DeadlineExceeded)
 						})
 					}
 					closing.Wait()
-					if locks > 0 && failed.Load() == 0 || time.Since(start) > 3*opTime {
-						w.Errorf("%d errors after %v, and an operation timeout is %v", failed.Load(), time.Since(start), opTime)
+					if locks > 0 && failed.Load() == 0 {
+						w.Error("no call of Close fails")
 					}
 					for _, h := range holds {
-						if !errors.Is(h.Err(), lock.ErrClosed) {
-							w.Errorf("a hold after Close: %v", h.Err())
-							break
-						}
+						w.wantErrs(h.Err(), lock.ErrClosed)
 					}
 					w.wire.Freeze(false)
 					w.wire.CutAll()
@@ -388,39 +350,29 @@ func TestClose_unavailableServer(t *testing.T) {
 	}
 }
 
-// Close while Redis does not respond: waiters end with ErrClosed.
-func TestClose_wakesWaitersWhileUnavailable(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.wire.Refuse(true)
-		w.wire.CutAll()
-		errs := make(chan error)
-		go func() { _, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil)); errs <- err }()
-		time.Sleep(5500 * time.Millisecond)
-		go func() { _ = w.a.Close(w.Context()) }()
-		if err := <-errs; !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("a waiter: %v", err)
+// Close wakes waiters: they end with ErrClosed. Without a reply of Redis, Close itself takes longer.
+func TestClose_wakesWaiters(t *testing.T) {
+	forEach(t, map[string]bool{"unavailable": true, "available": false}, func(w *world, unavailable bool) {
+		h := w.lock(w.b, w.Context())
+		if unavailable {
+			w.cut()
+		}
+		var waiters []<-chan error
+		for range 10 {
+			waiters = append(waiters, w.beginLock(w.a, plain, w.Context()))
+		}
+		time.Sleep(time.Minute - opTime/6)
+		start := time.Now()
+		closed := w.beginClose()
+		for _, ended := range waiters {
+			w.wantErrs(<-ended, lock.ErrClosed)
+		}
+		w.wantTook(start, 0)
+		if err := <-closed; !unavailable {
+			w.wantErrs(err, nil)
+			w.wantTook(start, 0)
 		}
 		w.wire.Refuse(false)
-	})
-}
-
-func TestClose_wakesWaiters(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.b, w.Context())
-		errs := make(chan error, 10)
-		for range 10 {
-			go func() { _, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", nil)); errs <- err }()
-		}
-		time.Sleep(time.Minute)
-		start := time.Now()
-		if err := w.a.Close(w.Context()); err != nil || time.Since(start) != 0 {
-			w.Errorf("Close: %v after %v", err, time.Since(start))
-		}
-		for range 10 {
-			if err := <-errs; !errors.Is(err, lock.ErrClosed) {
-				w.Errorf("a waiter: %v", err)
-			}
-		}
 		w.unlock(h)
 	})
 }
