@@ -26,35 +26,37 @@ func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...
 	return read
 }
 
+// tryDowngrade is downgrade in session a, which is expected to fail.
+func (w *world) tryDowngrade(ctx context.Context, h lock.Hold) error {
+	w.Helper()
+	read, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h)
+	if read != nil || err == nil {
+		w.Errorf("got a read hold: %v, %v", read, err)
+	}
+	return err
+}
+
 // After a downgrade the owner continues to read. Other readers enter immediately. No writer does, not even one that was
 // waiting before.
 func TestDowngrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
-		writer := w.goLockKind(w.b, writing, w.Context())
+		writer := w.goLock(w.b, writing, w.Context())
 		reader := w.goRead(w.a, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		start := time.Now()
 		read := w.downgrade(w.a, write.Context(), write) // whose context is canceled, but not the context of read
 		other := <-reader
-		if took := time.Since(start); took != 0 {
-			w.Errorf("it took %v until both read", took)
-		}
-		if !errors.Is(write.Err(), lock.ErrUnlocked) || !errors.Is(write.Unlock(w.Context()), lock.ErrNotHeld) {
-			w.Errorf("the write hold: %v", write.Err())
-		}
+		w.wantTook(start, 0)
+		w.wantErrs(write.Err(), lock.ErrUnlocked)
+		w.wantErrs(write.Unlock(w.Context()), lock.ErrNotHeld)
 		again := w.take(w.a, reading, read.Context())
-		w.unlock(again)
-		w.unlock(other)
+		w.unlockAll(again, other)
 		time.Sleep(10 * time.Minute)
 		if err := read.Context().Err(); err != nil {
 			w.Errorf("the read hold: %v", context.Cause(read.Context()))
 		}
-		select {
-		case <-writer:
-			w.Error("got a writer and a reader at the same time")
-		default:
-		}
+		w.waitsOn(writer)
 		w.unlock(read)
 		w.unlock(<-writer)
 	})
@@ -68,28 +70,51 @@ func TestDowngrade_context(t *testing.T) {
 		write := w.take(w.a, writing, ctx)
 		read := w.downgrade(w.a, call, write)
 		done()
-		if err := read.Err(); err != nil {
-			w.Errorf("with the call: %v", err)
-		}
+		w.wantHeld(read)
 		cancel()
-		if err := read.Err(); !errors.Is(err, context.Canceled) {
-			w.Errorf("%v, want the end of the context that the write hold had", err)
-		}
+		w.wantErrs(read.Err(), context.Canceled)
 		w.unlock(read)
+	})
+}
 
-		write = w.take(w.a, writing, w.Context())
-		if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, context.Canceled) || write.Err() != nil {
-			w.Errorf("canceled call: %v; write hold: %v", err, write.Err())
+// The context of a downgrade, or of its write hold, is canceled before: no command is sent, and the write hold is
+// unchanged in Redis.
+func TestDowngrade_canceledBefore(t *testing.T) {
+	forEach(t, map[string]bool{"of the call": true, "of the write hold": false}, func(w *world, call bool) {
+		canceled, cancel := context.WithCancel(w.Context())
+		ctx, parent := canceled, w.Context()
+		if !call {
+			ctx, parent = parent, ctx
 		}
-		w.unlock(write)
-
-		ctx, cancel = context.WithCancel(w.Context())
-		write = w.take(w.a, writing, ctx)
+		h := w.take(w.a, writing, parent)
+		n := w.scripts()
 		cancel()
-		if _, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, context.Canceled) || w.mini.HGet("orders", write.Owner()+":write") != "1" {
-			w.Errorf("canceled parent of the read hold: %v", err)
+		err := w.tryDowngrade(ctx, h)
+		w.wantErrs(err, context.Canceled)
+		w.wantNotErrs(err, lock.ErrNotAcquired, lock.ErrUnavailable)
+		w.wantSent(n, 0)
+		if call {
+			w.wantHeld(h)
 		}
-		w.unlock(write)
+		if w.mini.HGet("orders", h.Owner()+":write") != "1" {
+			w.Error("Redis does not have the write hold")
+		}
+		w.unlock(h)
+	})
+}
+
+// The context of a downgrade is canceled during its request: it ends like a TryLock, and leaves the write hold unchanged.
+func TestDowngrade_canceled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		w.onNext(redistest.Action{DelayRequest: time.Second})
+		err := w.tryDowngrade(w.within(time.Second/2), h)
+		w.wantErrs(err, context.DeadlineExceeded)
+		w.wantNotErrs(err, lock.ErrNotAcquired, lock.ErrUnavailable)
+		time.Sleep(opTime)
+		w.wantHeld(h)
+		w.unlock(h)
+		time.Sleep(opTime)
 	})
 }
 
@@ -100,18 +125,15 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 		first, second := w.take(w.a, writing, ctx), w.take(w.a, writing, ctx)
 		reads := w.take(w.a, reading, ctx)
 		more := w.downgrade(w.a, ctx, second)
-		if w.count(reads) != 2 || more.Owner() != reads.Owner() || first.Err() != nil {
-			w.Errorf("%d read holds of %s and %s, the other write hold: %v", w.count(reads), reads.Owner(), more.Owner(), first.Err())
+		w.wantCount(reads, 2)
+		w.wantHeld(first)
+		if more.Owner() != reads.Owner() {
+			w.Errorf("owners %s and %s", reads.Owner(), more.Owner())
 		}
-		if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(reading, "orders", nil)); err == nil {
-			w.Error("a reader was admitted while a writer had the lock")
-			w.unlock(h)
-		}
+		w.refused(w.b, reading)
 		last := w.downgrade(w.a, ctx, first)
-		w.unlock(w.take(w.b, reading, w.Context()))
-		for _, h := range []lock.Hold{reads, more, last} {
-			w.unlock(h)
-		}
+		w.tryElsewhere(reading)
+		w.unlockAll(reads, more, last)
 	})
 }
 
@@ -120,19 +142,18 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 func TestDowngrade_ofALostHold(t *testing.T) {
 	for name, lose := range map[string]func(w *world, h lock.Hold) (other lock.Hold){
 		"released": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
-		"notified": func(w *world, h lock.Hold) lock.Hold {
+		"notified": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); <-h.Context().Done(); return nil },
+		"deleted":  func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return nil },
+		"deleted and taken": func(w *world, _ lock.Hold) lock.Hold {
 			w.mini.Del("orders")
-			<-h.Context().Done()
-			return nil
+			return w.take(w.b, writing, w.Context())
 		},
-		"deleted":           func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return nil },
-		"deleted and taken": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, writing, w.Context()) },
-		"deleted and kept": func(w *world, h lock.Hold) lock.Hold {
+		"deleted and kept": func(w *world, _ lock.Hold) lock.Hold {
 			w.mini.Del("orders")
 			return w.take(w.b, writing, w.Context(), lingers)
 		},
-		"deleted and read":      func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, reading, w.Context()) },
-		"deleted and read here": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.a, reading, w.Context()) },
+		"deleted and read":      func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, reading, w.Context()) },
+		"deleted and read here": func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.a, reading, w.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -140,24 +161,25 @@ func TestDowngrade_ofALostHold(t *testing.T) {
 				other := lose(w, h)
 				n := w.scripts()
 				start := time.Now()
-				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
-				if known := name == "released" || name == "notified"; known && n.Load() != 0 {
-					w.Errorf("got %d commands, although the loss was known", n.Load())
+				err := w.tryDowngrade(w.Context(), h)
+				if name == "released" || name == "notified" { // the loss was known
+					w.wantSent(n, 0)
 				}
-				if read != nil || !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) == (name == "released") {
-					w.Errorf("%v, %v", read, err)
+				w.wantErrs(err, lock.ErrNotHeld)
+				if errors.Is(err, lock.ErrLost) == (name == "released") {
+					w.Error(err)
 				}
-				if took := time.Since(start); took != 0 {
-					w.Errorf("after %v", took)
-				}
+				w.wantTook(start, 0)
 				if h.Err() == nil {
 					w.Error("the write hold is valid")
 				}
 				if other != nil {
 					synctest.Wait()
-					if state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW); err != nil || len(state.Holders) != 1 || other.Err() != nil {
-						w.Errorf("%+v, %v; the other's hold: %v", state, err, other.Err())
+					state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW)
+					if err != nil || len(state.Holders) != 1 {
+						w.Errorf("%+v, %v", state, err)
 					}
+					w.wantHeld(other)
 					w.unlock(other)
 				}
 			})
@@ -168,25 +190,25 @@ func TestDowngrade_ofALostHold(t *testing.T) {
 // Downgrade rejects a hold that is not a write hold of this lock, and leaves it unchanged.
 func TestDowngrade_ofAnotherHold(t *testing.T) {
 	inBubble(t, func(w *world) {
-		spec := w.a.NewSpec(reading, "orders", nil)
-		other := w.take(w.b, reading, w.Context())
-		here := w.take(w.a, reading, w.Context())
-		for name, h := range map[string]lock.Hold{"nil": nil, "a read hold": here, "another client's read hold": other, "of another type": struct{ lock.Hold }{here}} {
-			if _, err := w.a.Downgrade(w.Context(), spec, h); !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrLost) {
-				w.Errorf("%s: %v", name, err)
+		reject := func(name string, h lock.Hold) {
+			w.Helper()
+			_, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, name, nil), h)
+			w.wantErrs(err, lock.ErrNotHeld)
+			w.wantNotErrs(err, lock.ErrLost)
+			if h != nil {
+				w.wantHeld(h)
 			}
 		}
-		w.unlock(other)
-		w.unlock(here)
+		elsewhere, here := w.take(w.b, reading, w.Context()), w.take(w.a, reading, w.Context())
+		for _, h := range []lock.Hold{nil, here, elsewhere, struct{ lock.Hold }{here}} {
+			reject("orders", h)
+		}
+		w.unlockAll(elsewhere, here)
 		write := w.take(w.a, writing, w.Context())
-		if _, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "invoices", nil), write); !errors.Is(err, lock.ErrNotHeld) || write.Err() != nil {
-			w.Errorf("of another lock: %v, and the write hold: %v", err, write.Err())
-		}
+		reject("invoices", write)
 		w.unlock(write)
-		elsewhere := w.take(w.b, writing, w.Context())
-		if _, err := w.a.Downgrade(w.Context(), spec, elsewhere); !errors.Is(err, lock.ErrNotHeld) || elsewhere.Err() != nil {
-			w.Errorf("another client's: %v, and that hold: %v", err, elsewhere.Err())
-		}
+		elsewhere = w.take(w.b, writing, w.Context())
+		reject("orders", elsewhere)
 		w.unlock(elsewhere)
 	})
 }
@@ -194,65 +216,32 @@ func TestDowngrade_ofAnotherHold(t *testing.T) {
 // Redis does not respond. If it does not confirm the read hold, the write hold is unchanged. If it does not confirm the
 // release of the write hold, the release continues in the background.
 func TestDowngrade_withoutAReply(t *testing.T) {
-	for name, swallowed := range map[string]int{"of the reading": 1, "of the end": 2} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.known()
-				h := w.take(w.a, writing, w.Context())
-				n := 0
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					if string(req[0]) == "EVALSHA" {
-						n++
-					}
-					return redistest.Action{DropReply: n >= swallowed}
-				})
-				start := time.Now()
-				read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
-				if took := time.Since(start); took > 2*opTime {
-					w.Errorf("after %v", took)
-				}
-				w.wire.OnRequest(nil)
-				if swallowed == 1 {
-					if err == nil || h.Err() != nil {
-						w.Fatalf("%v, and the write hold: %v", err, h.Err())
-					}
-					read = w.downgrade(w.a, w.Context(), h) // retry
-				} else if err != nil {
-					w.Fatal(err)
-				}
-				time.Sleep(3 * opTime)
-				w.unlock(w.take(w.b, reading, w.Context()))
-				if err := read.Err(); err != nil {
-					w.Error(err)
-				}
-				w.unlock(read)
-				time.Sleep(3 * opTime)
-			})
-		})
-	}
-}
-
-// A canceled context ends a downgrade like a TryLock, and leaves the write hold unchanged.
-func TestDowngrade_canceled(t *testing.T) {
-	inBubble(t, func(w *world) {
+	forEach(t, map[string]int{"of the reading": 1, "of the end": 2}, func(w *world, swallowed int) {
+		w.known()
 		h := w.take(w.a, writing, w.Context())
-		done, cancel := context.WithCancel(w.Context())
-		cancel()
-		if _, err := w.a.Downgrade(done, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("before its request: %v", err)
+		n := 0
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "EVALSHA" {
+				n++
+			}
+			return redistest.Action{DropReply: n >= swallowed}
+		})
+		start := time.Now()
+		read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
+		w.wantWithin(start, 2*opTime)
+		w.wire.OnRequest(nil)
+		if swallowed == 1 {
+			w.wantNotErrs(err)
+			w.wantHeld(h)
+			read = w.downgrade(w.a, w.Context(), h) // retry
+		} else if err != nil {
+			w.Fatal(err)
 		}
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
-		short, cancel := context.WithTimeout(w.Context(), time.Second/2)
-		defer cancel()
-		if _, err := w.a.Downgrade(short, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("during its request: %v", err)
-		}
-		time.Sleep(opTime)
-		if err := h.Err(); err != nil {
-			w.Error(err)
-		}
-		w.unlock(h)
-		time.Sleep(opTime)
+		time.Sleep(3 * opTime)
+		w.unlock(w.take(w.b, reading, w.Context()))
+		w.wantHeld(read)
+		w.unlock(read)
+		time.Sleep(3 * opTime)
 	})
 }
 
@@ -264,13 +253,9 @@ func TestDowngrade_whileTheOwnerWaitsToRead(t *testing.T) {
 		waits := w.goRead(w.a, ctx)
 		time.Sleep(pollTime / 2)
 		w.mini.Del("orders")
-		write := w.take(w.a, writing, ctx)
-		read := w.downgrade(w.a, w.Context(), write)
-		w.unlock(<-waits)
-		w.unlock(read)
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
+		read := w.downgrade(w.a, w.Context(), w.take(w.a, writing, ctx))
+		w.unlockAll(<-waits, read)
+		w.unlockLost(h)
 	})
 }
 
@@ -279,16 +264,12 @@ func TestDowngrade_waitsForItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		write := w.take(w.a, writing, ctx)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: time.Second}))
+		w.onNext(redistest.Action{DelayRequest: time.Second})
 		other := w.goRead(w.a, ctx)
-		synctest.Wait()
 		start := time.Now()
 		read := w.downgrade(w.a, ctx, write)
-		if took := time.Since(start); took != time.Second {
-			w.Errorf("it took %v", took)
-		}
-		w.unlock(<-other)
-		w.unlock(read)
+		w.wantTook(start, time.Second)
+		w.unlockAll(<-other, read)
 	})
 }
 
@@ -301,19 +282,15 @@ func TestDowngrade_behindAnotherCallOfItsOwner(t *testing.T) {
 		w.mini.Del("orders")
 		other := w.take(w.b, writing, w.Context())
 		waits := w.goRead(w.a, ctx)
-		synctest.Wait()
 		start := time.Now()
-		if _, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), write); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
-			w.Errorf("%v after %v", err, time.Since(start))
-		}
-		if err := write.Err(); err != nil {
-			w.Errorf("the write hold, before a renewal: %v", err)
-		}
+		err := w.tryDowngrade(ctx, write)
+		w.wantErrs(err, lock.ErrNotAcquired)
+		w.wantNotErrs(err, lock.ErrUnavailable)
+		w.wantTook(start, opTime)
+		w.wantHeld(write) // before a renewal
 		w.unlock(other)
 		w.unlock(<-waits)
-		if err := write.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
+		w.unlockLost(write)
 	})
 }
 
@@ -322,9 +299,10 @@ func TestDowngrade_wrongOptions(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
 		spec := w.a.NewSpec(reading, "orders", []lock.Option{lock.WithWait(-1)})
-		if read, err := w.a.Downgrade(w.Context(), spec, h); read != nil || !errors.Is(err, spec.Err) || spec.Err == nil || h.Err() != nil {
-			w.Errorf("%v, %v, and the write hold: %v", read, err, h.Err())
+		if read, err := w.a.Downgrade(w.Context(), spec, h); read != nil || !errors.Is(err, spec.Err) || spec.Err == nil {
+			w.Errorf("%v, %v", read, err)
 		}
+		w.wantHeld(h)
 		w.unlock(h)
 	})
 }
@@ -334,66 +312,30 @@ func TestDowngrade_wrongOptions(t *testing.T) {
 func TestDowngrade_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
-		ctx := &errHook{Context: w.Context(), f: func() {
-			if err := w.a.Close(context.Background()); err != nil {
-				w.Error(err)
-			}
-		}}
-		if read, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h); read != nil || !errors.Is(err, lock.ErrClosed) {
-			w.Errorf("%v, %v", read, err)
-		}
+		ctx := &errHook{Context: w.Context(), f: func() { w.close(w.a) }}
+		w.wantErrs(w.tryDowngrade(ctx, h), lock.ErrClosed)
 	})
 }
 
-// The context of a downgrade or of its write hold is canceled: no command is sent.
-func TestDowngrade_canceledBefore(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.Context())
-		h := w.take(w.a, writing, ctx)
-		n := w.scripts()
-		cancel()
-		for _, call := range []context.Context{ctx, w.Context()} {
-			if _, err := w.a.Downgrade(call, w.a.NewSpec(reading, "orders", nil), h); errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) || n.Load() != 0 {
-				w.Errorf("%v, and %d commands", err, n.Load())
-			}
-		}
-		w.unlock(h)
-	})
-}
-
-// The write hold is lost during a downgrade, and then its context is canceled. The error reports the loss.
+// The write hold is lost during a downgrade, with or without a last renewal that timed out. Then the context of the
+// downgrade is canceled. The error reports the loss, and not only the timeout.
 func TestDowngrade_lostInBetween(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.take(w.a, writing, w.Context(), lock.WithFixedLease(time.Second))
-		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
-		defer cancel()
-		if _, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || errors.Is(err, lock.ErrNotAcquired) {
-			w.Error(err)
-		}
-		close(reply)
-		time.Sleep(opTime)
-	})
-}
-
-// The write hold is lost during a downgrade, and its last renewal timed out. Then the context of the downgrade times out.
-// The error reports the loss, and not only the timeout.
-func TestDowngrade_lostAfterATimeout(t *testing.T) {
-	inBubble(t, func(w *world) {
+	forEach(t, map[string][]lock.Option{
+		"a fixed lease":   {lock.WithFixedLease(leaseTime)},
+		"a renewed lease": nil,
+	}, func(w *world, opts []lock.Option) {
 		read, write := *reading, *writing
 		read.Sibling, write.Sibling = &write, &read
 		write.Renew = func(_ context.Context, _ rueidis.Client, batch []luascripts.Renewal, _ time.Duration, _ int) []luascripts.Renewed {
 			return slices.Repeat([]luascripts.Renewed{{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}}, len(batch))
 		}
-		h := w.take(w.a, &write, w.Context())
+		h := w.take(w.a, &write, w.Context(), opts...)
 		time.Sleep(time.Until(h.Until()) - time.Second)
 		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
+		w.onNext(redistest.Action{HoldReply: reply})
 		_, err := w.a.Downgrade(w.within(2*time.Second), w.a.NewSpec(&read, "orders", nil), h)
-		if !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrExpired) || errors.Is(err, lock.ErrNotAcquired) {
-			w.Error(err)
-		}
+		w.wantErrs(err, lock.ErrNotHeld, lock.ErrExpired)
+		w.wantNotErrs(err, lock.ErrNotAcquired)
 		close(reply)
 		time.Sleep(opTime)
 	})
@@ -426,9 +368,11 @@ func TestDowngrade_unavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
 		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-		_, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h)
-		if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) || strings.Contains(err.Error(), "%!") {
+		w.onNext(redistest.Action{HoldReply: reply})
+		err := w.tryDowngrade(w.Context(), h)
+		w.wantErrs(err, lock.ErrUnavailable)
+		w.wantNotErrs(err, lock.ErrNotAcquired)
+		if strings.Contains(err.Error(), "%!") {
 			w.Error(err)
 		}
 		close(reply)
@@ -442,25 +386,20 @@ func TestDowngrade_unavailable(t *testing.T) {
 func TestDowngrade_livesForHours(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
-		write := w.take(w.a, writing, ctx)
-		read := w.take(w.a, reading, ctx)
+		write, read := w.take(w.a, writing, ctx), w.take(w.a, reading, ctx)
 		if read.Token() != 0 || write.Token() == 0 {
 			w.Errorf("tokens %d for reading and %d for writing", read.Token(), write.Token())
 		}
 		time.Sleep(time.Hour)
 		w.unlock(write)
-		served := w.inOrder(1, func(int) lock.Hold { return w.take(w.b, writing, w.Context()) })
-		others := w.take(w.b, reading, w.Context(), lock.WithReaderPreference())
-		w.unlock(others)
+		writer := w.goLock(w.b, writing, w.Context())
+		w.unlock(w.take(w.b, reading, w.Context(), lock.WithReaderPreference()))
 		time.Sleep(time.Hour)
-		if err := read.Err(); err != nil {
-			w.Errorf("the reading was lost: %v", err)
-		}
-		if _, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrUpgrade) {
-			w.Errorf("write under a read hold: got %v, want ErrUpgrade", err)
-		}
+		w.wantHeld(read)
+		_, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil))
+		w.wantErrs(err, lock.ErrUpgrade)
 		w.unlock(read)
-		served()
+		w.unlock(<-writer)
 	})
 }
 
@@ -477,9 +416,7 @@ func TestDowngrade_lastsUntilUnlock(t *testing.T) {
 		read := w.downgrade(w.a, w.Context(), write)
 		cancel()
 		time.Sleep(10 * leaseTime)
-		if err := read.Err(); err != nil {
-			w.Error(err)
-		}
+		w.wantHeld(read)
 		w.unlock(read)
 		if len(n.draining) != 1 || len(n.running) != 1 || len(n.abandoned) != 0 {
 			w.Errorf("got %d Draining, %d StillRunning, %d abandoned holds", len(n.draining), len(n.running), len(n.abandoned))
