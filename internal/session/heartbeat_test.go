@@ -21,14 +21,9 @@ func TestHeartbeat_unavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		ended := make(chan error)
-		go func() {
-			_, err := w.a.Lock(ctx, w.a.NewSpec(fair, "orders", nil))
-			ended <- err
-		}()
+		ended := w.beginLock(w.a, fair, ctx)
 		time.Sleep(pollTime * 5 / 2)
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		time.Sleep(pollTime/2 + opTime/20) // the heartbeat that was due in between has failed
 		cancel()
 		w.wantEnd("Lock", <-ended, []error{lock.ErrUnavailable, context.Canceled})
@@ -66,17 +61,13 @@ func TestHeartbeat_denied(t *testing.T) {
 	inBubble(t, func(w *world) {
 		denied := false
 		k := *fair
-		k.Keep = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, all []luascripts.Waiter) (luascripts.Kept, error) {
+		k.Keep = func(context.Context, rueidis.Client, luascripts.Keys, []luascripts.Waiter) (luascripts.Kept, error) {
 			denied = true
 			return luascripts.Kept{}, command.Final{Err: errors.New("denied")}
 		}
 		h := w.take(w.b, &k, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		ended := make(chan error)
-		go func() {
-			_, err := w.a.Lock(ctx, w.a.NewSpec(&k, "orders", nil))
-			ended <- err
-		}()
+		ended := w.beginLock(w.a, &k, ctx)
 		time.Sleep(pollTime / 2)
 		w.slowScripts(pollTime)
 		time.Sleep(pollTime)
@@ -116,29 +107,33 @@ func TestHeartbeat_entryFails(t *testing.T) {
 			return send()
 		})
 		h := w.take(w.b, k, w.Context())
-		first, second := w.goLockKind(w.a, k, w.Context()), w.goLockKind(w.a, k, w.Context())
+		first, second := w.goLock(w.a, k, w.Context()), w.goLock(w.a, k, w.Context())
 		time.Sleep(pollTime / 4)
-		if n := len(w.inQueue()); n != 2 || tried.Load() != 1 {
-			w.Errorf("got %d queued after %d entries", n, tried.Load())
-		}
+		w.wantQueued(2)
+		w.wantSent(&tried, 1)
 		w.unlock(h)
-		w.unlock(<-first)
-		w.unlock(<-second)
+		w.unlockEach(first, second)
 	})
+}
+
+// gaveUp waits for the end of a call, and fails the test if it has the lock.
+func (w *world) gaveUp(waiter <-chan lock.Hold) {
+	w.Helper()
+	if _, got := <-waiter; got {
+		w.Fatal("it has the lock")
+	}
 }
 
 // secondLeaves makes session b hold the lock, and two calls of session a wait for it. The second call leaves.
 func (w *world) secondLeaves(k *Kind) (h lock.Hold, first <-chan lock.Hold) {
 	w.Helper()
 	h = w.take(w.b, k, w.Context())
-	first = w.goLockKind(w.a, k, w.Context())
+	first = w.goLock(w.a, k, w.Context())
 	ctx, cancel := context.WithCancel(w.Context())
-	second := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+	second := w.goLock(w.a, k, ctx)
 	time.Sleep(pollTime / 4)
 	cancel()
-	if _, got := <-second; got {
-		w.Fatal("it has the lock")
-	}
+	w.gaveUp(second)
 	return h, first
 }
 
@@ -148,18 +143,15 @@ func TestHeartbeat_lateErrorOfAnEntry(t *testing.T) {
 	for err, after := range map[error]time.Duration{io.EOF: pollTime / 2, rueidis.ErrNoSlot: time.Second} {
 		t.Run(err.Error(), func(t *testing.T) {
 			inBubble(t, func(w *world) {
-				k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
+				h, first := w.secondLeaves(enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
 					if _, err := send(); err != nil {
 						w.Error(err)
 					}
 					time.Sleep(after)
 					return luascripts.Kept{}, err
-				})
-				h, first := w.secondLeaves(k)
+				}))
 				time.Sleep(2 * pollTime)
-				if queue := w.inQueue(); len(queue) != 1 {
-					w.Errorf("got %q queued, want one waiter", queue)
-				}
+				w.wantQueued(1)
 				w.unlock(h)
 				w.unlock(<-first)
 			})
@@ -192,22 +184,18 @@ func TestHeartbeat_partOfAnEntryFails(t *testing.T) {
 		var left <-chan lock.Hold
 		for i := range luascripts.KeepAtOnce + 3 {
 			if i == luascripts.KeepAtOnce/2 {
-				left = w.waitingFor(w.a, leaving, w.a.NewSpec(&k, "orders", nil))
+				left = w.goLock(w.a, &k, leaving)
 				continue
 			}
-			w.goLockKind(w.a, &k, ctx)
+			w.goLock(w.a, &k, ctx)
 		}
 		close(first)
 		time.Sleep(pollTime / 4)
 		leave()
-		if _, got := <-left; got {
-			w.Fatal("it has the lock")
-		}
+		w.gaveUp(left)
 		close(second)
 		time.Sleep(2 * pollTime)
-		if n := len(w.inQueue()); n != luascripts.KeepAtOnce+2 {
-			w.Errorf("got %d queued, want %d", n, luascripts.KeepAtOnce+2)
-		}
+		w.wantQueued(luascripts.KeepAtOnce + 2)
 		cancel()
 		w.unlock(h)
 	})
@@ -216,59 +204,49 @@ func TestHeartbeat_partOfAnEntryFails(t *testing.T) {
 // The reply to an entry into the queue comes so late that rueidis can have sent the entry twice, and the second copy arrives when
 // its waiter has left or has been served. The waiter does not stay in the queue.
 func TestHeartbeat_lateReplyToAnEntry(t *testing.T) {
-	for name, test := range map[string]struct {
+	type row struct {
 		wait   time.Duration
 		served bool
 		holds  time.Duration // how long the first waiter holds the lock; after a millisecond it hands the lock off in the process
-	}{
+	}
+	forEach(t, map[string]row{
 		"leaves before the reply":        {wait: time.Second / 2},
 		"leaves after the reply":         {wait: 3 * time.Second / 2},
 		"is served before the reply":     {wait: time.Second / 2, served: true},
 		"is handed off before the reply": {wait: time.Second / 2, served: true, holds: time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var again func() (luascripts.Kept, error)
-				k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
-					kept, err := send()
-					again = send
-					time.Sleep(time.Second)
-					return kept, err
-				})
-				h := w.take(w.b, k, w.Context())
-				first := w.goLockKind(w.a, k, w.Context())
-				ctx, cancel := context.WithCancel(w.Context())
-				second := w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
-				time.Sleep(test.wait)
-				if test.served {
-					w.unlock(h)
-					h := <-first
-					time.Sleep(test.holds)
-					w.unlock(h)
-					w.unlock(<-second)
-				} else {
-					cancel()
-					if _, got := <-second; got {
-						w.Fatal("it has the lock")
-					}
-					w.unlock(h)
-					w.unlock(<-first)
-				}
-				time.Sleep(time.Second)
-				if _, err := again(); err != nil {
-					w.Error(err)
-				}
-				if n := len(w.inQueue()); n != 1 {
-					w.Errorf("got %d queued, want the second copy", n)
-				}
-				time.Sleep(opTime)
-				if queue := w.inQueue(); len(queue) != 0 {
-					w.Errorf("got %q queued", queue)
-				}
-				cancel()
-			})
+	}, func(w *world, c row) {
+		var again func() (luascripts.Kept, error)
+		k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
+			kept, err := send()
+			again = send
+			time.Sleep(time.Second)
+			return kept, err
 		})
-	}
+		h := w.take(w.b, k, w.Context())
+		first := w.goLock(w.a, k, w.Context())
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		second := w.goLock(w.a, k, ctx)
+		time.Sleep(c.wait)
+		if !c.served {
+			cancel()
+			w.gaveUp(second)
+		}
+		w.unlock(h)
+		h = <-first
+		time.Sleep(c.holds)
+		w.unlock(h)
+		if c.served {
+			w.unlock(<-second)
+		}
+		time.Sleep(time.Second)
+		if _, err := again(); err != nil {
+			w.Error(err)
+		}
+		w.wantQueued(1) // the second copy
+		time.Sleep(opTime)
+		w.wantQueued(0)
+	})
 }
 
 // A waiter leaves while its entry into the queue is in flight, and then the entry is executed. The waiter does not stay
@@ -276,16 +254,13 @@ func TestHeartbeat_lateReplyToAnEntry(t *testing.T) {
 func TestHeartbeat_leavesBeforeItEnters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
-		k := enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
+		h, first := w.secondLeaves(enters(func(send func() (luascripts.Kept, error)) (luascripts.Kept, error) {
 			<-goes
 			return send()
-		})
-		h, first := w.secondLeaves(k)
+		}))
 		close(goes)
 		synctest.Wait()
-		if queue := w.inQueue(); len(queue) != 1 {
-			w.Errorf("got %q queued, want one waiter", queue)
-		}
+		w.wantQueued(1)
 		w.unlock(h)
 		w.unlock(<-first)
 	})
