@@ -211,9 +211,7 @@ func TestClose_duringUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		var held []*acquisition
-		if err := h.Unlock(&errHook{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.Unlock(&errHook{Context: w.Context(), f: func() { held, _ = w.a.table.close() }}))
 		n := w.scripts()
 		w.a.sender.Shut() // as Close continues
 		if err := w.a.releaseAll(w.Context(), held); len(held) != 1 || err != nil || n.Load() != 0 {
@@ -246,9 +244,7 @@ func TestClose_twice(t *testing.T) {
 		if !w.a.GaveBack() {
 			w.Error("GaveBack reports no release")
 		}
-		if err := <-first; err != nil {
-			w.Errorf("the first: %v", err)
-		}
+		w.wantNoErr(<-first)
 	})
 }
 
@@ -272,9 +268,7 @@ func TestClose_duringARequest(t *testing.T) {
 		if requests != 1 {
 			w.Errorf("%d requests", requests)
 		}
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 		w.unlock(h)
 	})
 }
@@ -369,7 +363,7 @@ func TestClose_wakesWaiters(t *testing.T) {
 		}
 		w.wantTook(start, 0)
 		if err := <-closed; !unavailable {
-			w.wantErrs(err, nil)
+			w.wantNoErr(err)
 			w.wantTook(start, 0)
 		}
 		w.wire.Refuse(false)

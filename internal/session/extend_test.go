@@ -19,9 +19,7 @@ import (
 // extend extends h by d, and fails the test on an error.
 func (w *world) extend(h lock.Hold, d time.Duration) {
 	w.Helper()
-	if err := h.Extend(w.Context(), d); err != nil {
-		w.Fatal(err)
-	}
+	w.wantNoErr(h.Extend(w.Context(), d))
 }
 
 // wantLeft fails the test unless left is d, or up to a minute less.
@@ -120,9 +118,7 @@ func TestExtend_endsInBetween(t *testing.T) {
 				h := w.lock(w.a, w.Context())
 				n := w.scripts()
 				ctx := &errHook{Context: w.Context(), f: func() {
-					if err := ends(w, h); err != nil {
-						w.Error(err)
-					}
+					w.wantNoErr(ends(w, h))
 					n.Store(0)
 				}}
 				err := h.Extend(ctx, time.Hour)
@@ -154,9 +150,7 @@ func TestExtend_beforeTheCause(t *testing.T) {
 					w.Errorf("%v, want %v", err, want)
 				}
 			}
-			if err := w.a.release(w.Context(), a, time.Now(), nil); err != nil {
-				w.Error(err)
-			}
+			w.wantNoErr(w.a.release(w.Context(), a, time.Now(), nil))
 			a.at.tidy()
 		})
 	}

@@ -27,6 +27,12 @@ type watched struct {
 	forced time.Time // when it was last force-unlocked: earlier holds may not have detected the loss yet
 }
 
+func (l *watched) setForced() {
+	l.mu.Lock()
+	l.forced = time.Now()
+	l.mu.Unlock()
+}
+
 // stress runs many waiters of several processes for two locks. They wait in every supported way, and come and go at
 // random.
 type stress struct {
@@ -98,50 +104,35 @@ func (e *stress) work(s *Session, r *rand.Rand, rounds int) {
 			opts = append(opts, lock.WithFixedLease(time.Duration(100+r.IntN(4000))*time.Millisecond))
 		}
 		since := time.Now()
-		holds, err := make([]lock.Hold, 0, 2), error(nil)
-		names := []string{name}
+		var h lock.Hold
+		var err error
 		spec := s.NewSpec(e.kind, name, opts)
 		switch how := r.IntN(10); {
 		case how == 0:
-			var h lock.Hold
-			if h, err = s.TryLock(ctx, spec); err == nil {
-				holds = append(holds, h)
-			}
+			h, err = s.TryLock(ctx, spec)
 		case how == 3 && e.force:
-			l := e.locks[name]
-			l.mu.Lock()
-			l.forced = time.Now()
-			l.mu.Unlock()
+			e.locks[name].setForced()
 			_, err = s.Force(ctx, spec, e.free)
-			l.mu.Lock()
-			l.forced = time.Now()
-			l.mu.Unlock()
+			e.locks[name].setForced()
 		default:
-			var h lock.Hold
-			if h, err = s.Lock(ctx, spec); err == nil {
-				holds = append(holds, h)
-			}
+			h, err = s.Lock(ctx, spec)
 		}
 		if err != nil && ctx.Err() == nil && !errors.Is(err, lock.ErrNotAcquired) && !e.faults {
 			e.Errorf("after %v: %v", time.Since(since), err)
 		}
-		for i, h := range holds {
-			e.enter(names[i], h, since)
-		}
-		if len(holds) > 0 {
+		if h != nil {
+			e.enter(name, h, since)
 			time.Sleep(time.Duration(20+r.IntN(200)) * time.Microsecond)
 			if r.IntN(8) == 0 {
 				time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
 			}
 			if r.IntN(5) == 0 {
-				if inner, err := s.Lock(holds[0].Context(), s.NewSpec(e.kind, names[0], opts[:0])); err == nil {
+				if inner, err := s.Lock(h.Context(), s.NewSpec(e.kind, name, opts[:0])); err == nil {
 					time.Sleep(time.Duration(r.IntN(50)) * time.Microsecond)
 					_ = inner.Unlock(context.Background())
 				}
 			}
-		}
-		for i, h := range holds {
-			e.leave(names[i], h)
+			e.leave(name, h)
 		}
 		cancel()
 		if r.IntN(4) == 0 {
@@ -213,10 +204,11 @@ func (e *stress) run(seed uint64) {
 		}
 		time.Sleep(5 * time.Second) // a fixed lease that was lost expires
 		for _, key := range m.Keys() {
-			if m.Type(key) == "hash" {
+			switch m.Type(key) {
+			case "hash":
 				fields, _ := m.HKeys(key)
 				t.Errorf("left in Redis: %q: %q", key, fields)
-			} else if m.Type(key) == "list" {
+			case "list":
 				queue, _ := m.List(key)
 				t.Errorf("left in Redis: %q: %q", key, queue)
 			}

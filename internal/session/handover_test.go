@@ -332,30 +332,23 @@ func TestHandover_notRenewedUnclaimed(t *testing.T) {
 
 // A waiter with its own lease does not claim a lock with a different one, nor does the next waiter.
 func TestHandover_fixedLeases(t *testing.T) {
-	for from, s := range map[string]func(w *world) *Session{
-		"the same process": func(w *world) *Session { return w.a },
-		"another process":  func(w *world) *Session { return w.b },
-	} {
-		t.Run(from, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.lock(s(w), w.Context())
-				fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
-				renewed := w.waiting(w.a, w.Context())
-				time.Sleep(pollTime / 2)
-				released := time.Now()
-				w.unlock(h)
-				got := w.next(fixed)
-				if want := released.Add(watchdog.Trusted(7 * time.Second)); !got.Until().Equal(want) {
-					w.Errorf("Until is %v after the release, want %v", got.Until().Sub(released), want.Sub(released))
-				}
-				w.unlock(got)
-				got = w.next(renewed)
-				time.Sleep(3 * leaseTime)
-				w.wantHeld(got)
-				w.unlock(got)
-			})
-		})
-	}
+	forEach(t, processes, func(w *world, s func(w *world) *Session) {
+		h := w.lock(s(w), w.Context())
+		fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
+		renewed := w.waiting(w.a, w.Context())
+		time.Sleep(pollTime / 2)
+		released := time.Now()
+		w.unlock(h)
+		got := w.next(fixed)
+		if want := released.Add(watchdog.Trusted(7 * time.Second)); !got.Until().Equal(want) {
+			w.Errorf("Until is %v after the release, want %v", got.Until().Sub(released), want.Sub(released))
+		}
+		w.unlock(got)
+		got = w.next(renewed)
+		time.Sleep(3 * leaseTime)
+		w.wantHeld(got)
+		w.unlock(got)
+	})
 }
 
 // The first waiter cannot claim the lock granted to its queue, because it has a fixed lease or has just left. The
@@ -380,31 +373,24 @@ func TestHandover_skipsAWaiterThatCannotClaim(t *testing.T) {
 // The lock is force-unlocked, by this process or another, during a chain of hand-offs: its holder detects it, and a
 // waiter acquires the lock.
 func TestHandover_forceUnlock(t *testing.T) {
-	for by, s := range map[string]func(w *world) *Session{
-		"the same process": func(w *world) *Session { return w.a },
-		"another process":  func(w *world) *Session { return w.b },
-	} {
-		t.Run(by, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.lock(w.a, w.Context())
-				waiters := w.waiters(2)
-				time.Sleep(time.Millisecond)
-				w.unlock(h)
-				h = w.next(waiters[0])
-				w.force(s(w), plain, luascripts.ForceReentrant)
-				start := time.Now()
-				got := <-waiters[1]
-				w.wantWithin(start, pollTime)
-				if got.Token() <= h.Token() {
-					w.Errorf("token %d after %d", got.Token(), h.Token())
-				}
-				<-h.Context().Done()
-				w.wantWithin(start, leaseTime/3)
-				w.wantErrs(context.Cause(h.Context()), lock.ErrLost)
-				w.unlock(got)
-			})
-		})
-	}
+	forEach(t, processes, func(w *world, s func(w *world) *Session) {
+		h := w.lock(w.a, w.Context())
+		waiters := w.waiters(2)
+		time.Sleep(time.Millisecond)
+		w.unlock(h)
+		h = w.next(waiters[0])
+		w.force(s(w), plain, luascripts.ForceReentrant)
+		start := time.Now()
+		got := <-waiters[1]
+		w.wantWithin(start, pollTime)
+		if got.Token() <= h.Token() {
+			w.Errorf("token %d after %d", got.Token(), h.Token())
+		}
+		<-h.Context().Done()
+		w.wantWithin(start, leaseTime/3)
+		w.wantErrs(context.Cause(h.Context()), lock.ErrLost)
+		w.unlock(got)
+	})
 }
 
 // The server is unreachable. A chain of hand-offs ends when its lease expires, even if the last hold has just begun.
@@ -454,19 +440,15 @@ func TestHandover_close(t *testing.T) {
 func TestHandover_nextOwnerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		waiter := w.waiting(w.a, ctx)
+		leave := w.leaving(plain)
 		time.Sleep(2 * lockstate.MaxHandOffTime) // too long for a hand-off
 		release := make(chan struct{})
 		w.onNext(redistest.Action{HoldRequest: release})
 		unlocked := w.beginUnlock(h)
-		cancel()
-		<-waiter
+		leave()
 		time.Sleep(opTime / 2) // the command that removes its queue position was sent, and may arrive first
 		close(release)
-		if err := <-unlocked; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-unlocked)
 		time.Sleep(10 * time.Millisecond)
 		w.wantFree()
 	})
@@ -546,9 +528,7 @@ func TestGuard_requestExecutedLate(t *testing.T) {
 		"released, with a late reply": func(w *world, k *Kind, h lock.Hold) {
 			late := make(chan struct{})
 			kindWithSlowRelease(k, 1, late)
-			if err := h.Unlock(w.within(time.Second)); err == nil {
-				w.Error("the server did not reply")
-			}
+			w.wantNotErrs(h.Unlock(w.within(time.Second)))
 			close(late)
 		},
 		"lost": func(w *world, _ *Kind, h lock.Hold) {
@@ -605,14 +585,12 @@ func TestGuard_longLeaseIsNotHandedOff(t *testing.T) {
 func TestGuard_leaseOfTheSendingWaiter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.waiting(w.a, ctx)
+		leave := w.leaving(plain)
 		time.Sleep(pollTime / 2)
 		var waited time.Duration
 		w.observer().Acquired = func(_ context.Context, e lock.Event) { waited = e.Took }
 		fixed := w.waiting(w.a, w.Context(), lock.WithFixedLease(7*time.Second))
-		cancel()
-		<-gone
+		leave()
 		time.Sleep(pollTime / 2)
 		w.unlock(h)
 		got := w.next(fixed)
@@ -806,9 +784,7 @@ func TestGuard_failedRelease(t *testing.T) {
 		next := w.goLock(w.a, k, w.Context())
 		time.Sleep(2 * lockstate.MaxHandOffTime)
 		start := time.Now()
-		if err := h.Unlock(w.Context()); err == nil {
-			w.Error("the server did not confirm")
-		}
+		w.wantNotErrs(h.Unlock(w.Context()))
 		w.unlock(<-next)
 		w.wantWithin(start, pollTime)
 	})
@@ -819,9 +795,7 @@ func TestGuard_failedRelease(t *testing.T) {
 func TestGuard_tokenCounterOfTheNextOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const tokenCounter = "redisson_lock_token:{orders}"
-		if err := w.mini.Set(tokenCounter, "4000000000000000"); err != nil {
-			w.Fatal(err)
-		}
+		w.wantNoErr(w.mini.Set(tokenCounter, "4000000000000000"))
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
 		h := w.lock(w.a, w.Context())
 		next := w.waiting(w.a, w.Context(), lock.WithFencing())
@@ -1061,21 +1035,19 @@ func TestGuard_nextOwnerOfALateRelease(t *testing.T) {
 		})
 		h := w.take(w.a, k, w.Context())
 		holder = h.Owner()
-		ctx, cancel := context.WithCancel(w.Context())
-		nextOwner := w.goLock(w.a, k, ctx)
+		leave := w.leaving(k)
 		time.Sleep(2 * lockstate.MaxHandOffTime)
 		unlocked := w.beginUnlock(h)
-		leave := func() { cancel(); <-nextOwner; synctest.Wait() }
 		if before {
 			leave()
+			synctest.Wait()
 		}
 		close(breaks)
-		if err := <-unlocked; err == nil {
-			w.Error("the server did not confirm")
-		}
+		w.wantNotErrs(<-unlocked)
 		synctest.Wait()
 		if !before {
 			leave()
+			synctest.Wait()
 		}
 		time.Sleep(opTime - time.Millisecond)
 		execute()
@@ -1114,10 +1086,7 @@ func TestGuard_requestIsReconciledOnce(t *testing.T) {
 		goes := make(chan struct{})
 		k := delayNthRequest(1, true, goes)
 		sent := kindWithSlowRelease(k, 0, nil)
-		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.goLock(w.a, k, ctx)
-		cancel()
-		<-gone
+		w.leaving(k)()
 		synctest.Wait()
 		if n := sent.Load(); n != 0 {
 			w.Errorf("got %d releases before the request was executed", n)
@@ -1181,9 +1150,7 @@ func TestGuard_messageBeforeTheReply(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		close(reply)
-		if err := <-unlocked; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-unlocked)
 		w.unlock(<-here)
 		w.wantTook(start, 0)
 	})
@@ -1382,16 +1349,12 @@ func TestGuard_notHandedOffDuringClose(t *testing.T) {
 		ctx := &errHook{Context: w.Context(), f: func() {
 			closed = w.begin(func() error { return w.a.Close(context.Background()) })
 		}}
-		if err := h.Unlock(ctx); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.Unlock(ctx))
 		w.tryElsewhere(plain)
 		close(reply)
 		w.wantErrs(<-left, lock.ErrClosed)
 		close(released)
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 	})
 }
 
@@ -1408,9 +1371,7 @@ func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 		w.tryElsewhere(plain)
 		close(reply)
 		w.wantErrs(<-left, lock.ErrClosed)
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 	})
 }
 
@@ -1425,9 +1386,7 @@ func TestGuard_repeatedRelease(t *testing.T) {
 		if !cancelable {
 			ctx = context.Background()
 		}
-		if err := h.Unlock(ctx); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.Unlock(ctx))
 		w.wantEvents("granted", "released")
 	})
 }
@@ -1459,9 +1418,7 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 			w.Error("the request was not reconciled again")
 		}
 		close(renewal)
-		if err := <-unlocked; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-unlocked)
 	})
 }
 

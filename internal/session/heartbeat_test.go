@@ -116,24 +116,14 @@ func TestHeartbeat_entryFails(t *testing.T) {
 	})
 }
 
-// gaveUp waits for the end of a call, and fails the test if it has the lock.
-func (w *world) gaveUp(waiter <-chan lock.Hold) {
-	w.Helper()
-	if _, got := <-waiter; got {
-		w.Fatal("it has the lock")
-	}
-}
-
 // secondLeaves makes session b hold the lock, and two calls of session a wait for it. The second call leaves.
 func (w *world) secondLeaves(k *Kind) (h lock.Hold, first <-chan lock.Hold) {
 	w.Helper()
 	h = w.take(w.b, k, w.Context())
 	first = w.goLock(w.a, k, w.Context())
-	ctx, cancel := context.WithCancel(w.Context())
-	second := w.goLock(w.a, k, ctx)
+	leave := w.leaving(k)
 	time.Sleep(pollTime / 4)
-	cancel()
-	w.gaveUp(second)
+	leave()
 	return h, first
 }
 
@@ -180,11 +170,10 @@ func TestHeartbeat_partOfAnEntryFails(t *testing.T) {
 		}
 		h := w.take(w.b, &k, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
-		leaving, leave := context.WithCancel(w.Context())
-		var left <-chan lock.Hold
+		var leave func()
 		for i := range luascripts.KeepAtOnce + 3 {
 			if i == luascripts.KeepAtOnce/2 {
-				left = w.goLock(w.a, &k, leaving)
+				leave = w.leaving(&k)
 				continue
 			}
 			w.goLock(w.a, &k, ctx)
@@ -192,7 +181,6 @@ func TestHeartbeat_partOfAnEntryFails(t *testing.T) {
 		close(first)
 		time.Sleep(pollTime / 4)
 		leave()
-		w.gaveUp(left)
 		close(second)
 		time.Sleep(2 * pollTime)
 		w.wantQueued(luascripts.KeepAtOnce + 2)
@@ -230,7 +218,9 @@ func TestHeartbeat_lateReplyToAnEntry(t *testing.T) {
 		time.Sleep(c.wait)
 		if !c.served {
 			cancel()
-			w.gaveUp(second)
+			if h := <-second; h != nil {
+				w.Fatal("it has the lock")
+			}
 		}
 		w.unlock(h)
 		h = <-first

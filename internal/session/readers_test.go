@@ -379,10 +379,7 @@ func TestReaders_passAWriterThatCameLater(t *testing.T) {
 // A writer waits, and then readers come. When the current writer leaves, all these readers enter before the waiting
 // writer. Readers that come later wait for it.
 func TestReaders_batchWhenAWriterLeaves(t *testing.T) {
-	forEach(t, map[string]func(w *world) *Session{
-		"with a writer of their process":   func(w *world) *Session { return w.a },
-		"with a writer of another process": func(w *world) *Session { return w.b },
-	}, func(w *world, of func(w *world) *Session) {
+	forEach(t, processes, func(w *world, of func(w *world) *Session) {
 		h := w.take(w.b, writing, w.Context())
 		next := w.goLock(of(w), writing, w.Context())
 		time.Sleep(pollTime / 2)

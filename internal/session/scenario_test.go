@@ -27,6 +27,12 @@ func forEach[C any](t *testing.T, cases map[string]C, test func(w *world, c C)) 
 	}
 }
 
+// processes are the process of session a, and another one.
+var processes = map[string]func(w *world) *Session{
+	"the same process": func(w *world) *Session { return w.a },
+	"another process":  func(w *world) *Session { return w.b },
+}
+
 // waiting starts a call for the lock and returns when it waits. The hold is received later; the channel is closed if the
 // call fails.
 func (w *world) waiting(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
@@ -47,6 +53,20 @@ func (w *world) waiters(n int) (all []<-chan lock.Hold) {
 func (w *world) goLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
 	w.Helper()
 	return w.waitingFor(s, ctx, s.NewSpec(k, "orders", opts))
+}
+
+// leaving is goLock of session a. leave cancels the context of the call, and waits until the call has returned.
+func (w *world) leaving(k *Kind, opts ...lock.Option) (leave func()) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(w.Context())
+	holds := w.goLock(w.a, k, ctx, opts...)
+	return func() {
+		w.Helper()
+		cancel()
+		if h := <-holds; h != nil {
+			w.Fatal("it has the lock")
+		}
+	}
 }
 
 // waitingFor fails the test if the call fails, unless ctx is canceled.
@@ -183,6 +203,13 @@ func (w *world) wantWithin(start time.Time, most time.Duration) {
 	w.Helper()
 	if took := time.Since(start); took > most {
 		w.Errorf("it took %v, want at most %v", took, most)
+	}
+}
+
+func (w *world) wantNoErr(err error) {
+	w.Helper()
+	if err != nil {
+		w.Error(err)
 	}
 }
 

@@ -52,30 +52,24 @@ func TestShare_everything(t *testing.T) {
 					t.Errorf("seed %d: %v", seed, err)
 				}
 			}
-			if faults {
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					if string(req[0]) != "EVALSHA" {
-						return redistest.Action{} // the in-memory server blocks if a subscriber does not read
-					}
-					switch n(150) {
-					case 0:
-						return redistest.Action{DelayReply: time.Duration(n(4000)) * time.Millisecond}
-					case 1:
-						return redistest.Action{DelayRequest: time.Duration(n(4000)) * time.Millisecond}
-					case 2:
-						return redistest.Action{DropReply: true}
-					default:
-						return redistest.Action{DelayReply: time.Duration(n(3)) * time.Millisecond}
-					}
-				})
-			} else {
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					if string(req[0]) != "EVALSHA" {
-						return redistest.Action{} // the in-memory server blocks if a subscriber does not read
-					}
+			w.wire.OnRequest(func(req [][]byte) redistest.Action {
+				if string(req[0]) != "EVALSHA" {
+					return redistest.Action{} // the in-memory server blocks if a subscriber does not read
+				}
+				if !faults {
 					return redistest.Action{DelayReply: time.Duration(n(3000)) * time.Microsecond}
-				})
-			}
+				}
+				switch n(150) {
+				case 0:
+					return redistest.Action{DelayReply: time.Duration(n(4000)) * time.Millisecond}
+				case 1:
+					return redistest.Action{DelayRequest: time.Duration(n(4000)) * time.Millisecond}
+				case 2:
+					return redistest.Action{DropReply: true}
+				default:
+					return redistest.Action{DelayReply: time.Duration(n(3)) * time.Millisecond}
+				}
+			})
 			shared := []context.Context{lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())}
 			var wg sync.WaitGroup
 			for i := range 16 {

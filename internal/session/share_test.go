@@ -121,46 +121,39 @@ func TestShare_admitsAWriter(t *testing.T) {
 	if testing.Short() {
 		writings = 12
 	}
-	for from, bound := range map[string]time.Duration{
-		"the same process": stay + time.Millisecond,
-		"another process":  lockstate.ShareTime + stay + 2*time.Millisecond,
-	} {
-		t.Run(from, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.known()
-				n := w.scripts()
-				s := w.b
-				if from == "the same process" {
-					s = w.a
-				}
-				var wg sync.WaitGroup
-				var pairs atomic.Int64
-				ctx, cancel := context.WithCancel(w.Context())
-				for i := range 100 {
-					wg.Go(func() {
-						time.Sleep(time.Duration(i) * stay / 100)
-						w.use(ctx, reading, []*Session{w.a}, 1, math.MaxInt, func(*Session) {
-							time.Sleep(stay)
-							pairs.Add(1)
-						})()
-					})
-				}
-				time.Sleep(time.Second / 4)
-				if each := float64(n.Load()) / float64(pairs.Load()); each > 0.02 {
-					t.Errorf("%d commands for %d readings", n.Load(), pairs.Load())
-				}
-				for i := range writings {
-					time.Sleep(37*time.Millisecond + time.Duration(i+1)*313*time.Microsecond)
-					came := time.Now()
-					h := w.take(s, writing, w.Context())
-					w.wantWithin(came, bound)
-					w.unlock(h)
-				}
-				cancel()
-				wg.Wait()
+	forEach(t, processes, func(w *world, of func(w *world) *Session) {
+		w.known()
+		n := w.scripts()
+		s, bound := of(w), lockstate.ShareTime+stay+2*time.Millisecond
+		if s == w.a {
+			bound = stay + time.Millisecond
+		}
+		var wg sync.WaitGroup
+		var pairs atomic.Int64
+		ctx, cancel := context.WithCancel(w.Context())
+		for i := range 100 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * stay / 100)
+				w.use(ctx, reading, []*Session{w.a}, 1, math.MaxInt, func(*Session) {
+					time.Sleep(stay)
+					pairs.Add(1)
+				})()
 			})
-		})
-	}
+		}
+		time.Sleep(time.Second / 4)
+		if each := float64(n.Load()) / float64(pairs.Load()); each > 0.02 {
+			t.Errorf("%d commands for %d readings", n.Load(), pairs.Load())
+		}
+		for i := range writings {
+			time.Sleep(37*time.Millisecond + time.Duration(i+1)*313*time.Microsecond)
+			came := time.Now()
+			h := w.take(s, writing, w.Context())
+			w.wantWithin(came, bound)
+			w.unlock(h)
+		}
+		cancel()
+		wg.Wait()
+	})
 }
 
 // A reader that came long after the first request sends its own request. So does every reader after one was refused.
@@ -388,9 +381,7 @@ func TestShare_joinerGivesUp(t *testing.T) {
 		if <-sender != nil {
 			t.Error("the first reader reads")
 		}
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		w.wantNoErr(<-closed)
 	})
 }
 
@@ -537,9 +528,7 @@ func TestShare_oneRetries(t *testing.T) {
 func TestShare_errorOfAnother(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		if err := w.mini.Set("orders", "1"); err != nil {
-			t.Fatal(err)
-		}
+		w.wantNoErr(w.mini.Set("orders", "1"))
 		var n atomic.Int64
 		w.wire.OnRequest(func([][]byte) redistest.Action { n.Add(1); return redistest.Action{DelayReply: 10 * time.Millisecond} })
 		var readers []<-chan error

@@ -212,9 +212,7 @@ func TestReduce_overtakenByTheRelease(t *testing.T) {
 		unlocked := w.beginUnlock(inner)
 		w.unlock(outer)
 		close(goes)
-		if err := <-unlocked; err != nil {
-			w.Errorf("Unlock: %v", err)
-		}
+		w.wantNoErr(<-unlocked)
 	})
 }
 
@@ -315,9 +313,7 @@ func TestUnlock_wrongTypeAtTheRepetition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, failFirstRelease(io.EOF), w.Context())
 		w.mini.Del("orders")
-		if err := w.mini.Set("orders", "a string"); err != nil {
-			w.Fatal(err)
-		}
+		w.wantNoErr(w.mini.Set("orders", "a string"))
 		w.wantErrs(h.Unlock(w.Context()), lock.ErrLost, lock.ErrWrongType)
 		w.mini.Del("orders")
 	})
@@ -344,9 +340,7 @@ func TestReduce_doesNotFreeTheLock(t *testing.T) {
 		synctest.Wait()
 		endRenewal()
 		for _, u := range unlocked {
-			if err := <-u; err != nil {
-				w.Error(err)
-			}
+			w.wantNoErr(<-u)
 		}
 	})
 }
@@ -384,9 +378,7 @@ func TestReduce_isReconciled(t *testing.T) {
 		w.wantCount(outer, 1)
 		inner = w.lock(w.a, outer.Context())
 		w.cut()
-		if err := inner.Unlock(w.Context()); err == nil {
-			w.Error("the release was confirmed without a reply")
-		}
+		w.wantNotErrs(inner.Unlock(w.Context()))
 		w.wire.Refuse(false)
 		time.Sleep(2 * opTime)
 		synctest.Wait()
@@ -698,7 +690,7 @@ func TestAsyncUnlock_closeWaits(t *testing.T) {
 		start := time.Now()
 		err := w.a.Close(w.Context())
 		if slow < opTime {
-			w.wantErrs(err, nil)
+			w.wantNoErr(err)
 			w.wantTook(start, slow+time.Second)
 		} else {
 			w.wantErrs(err, lock.ErrUnavailable)
