@@ -935,40 +935,34 @@ func TestGuard_newOwnerStringAfterAnUnconfirmedGrant(t *testing.T) {
 // others, it sends its request after the others had their time, and not later. If the release was executed but gets no
 // reply, it acquires the lock immediately.
 func TestGuard_replyWakesTheNext(t *testing.T) {
-	for name, yields := range map[string]bool{"the lock was released for others": true, "no reply": false} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.withoutPubSub()
-				k := onRelease(plain, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
-					if n > 1 {
-						return send(p)
-					}
-					if !yields {
-						_, _ = send(p)
-						return luascripts.Released{}, errGarbled
-					}
-					p.NextOwner = ""
-					reply, err := send(p)
-					reply.Aside = true
-					return reply, err
-				})
-				h := w.take(w.a, k, w.Context())
-				next := w.goLock(w.a, k, w.Context())
-				time.Sleep(pollTime * 3 / 2)
-				start := time.Now()
-				if err := h.Unlock(w.Context()); (err == nil) != yields {
-					w.Errorf("Unlock: %v", err)
-				}
-				h = <-next
-				if yields {
-					w.wantTook(start, asideTime)
-				} else {
-					w.wantTook(start, 0)
-				}
-				w.unlock(h)
-			})
+	forEach(t, map[string]time.Duration{"released for others": asideTime, "no reply": 0}, func(w *world, took time.Duration) {
+		yields := took > 0
+		w.withoutPubSub()
+		k := onRelease(plain, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
+			switch {
+			case n > 1:
+				return send(p)
+			case yields:
+				p.NextOwner = ""
+				reply, err := send(p)
+				reply.Aside = true
+				return reply, err
+			default:
+				_, _ = send(p)
+				return luascripts.Released{}, errGarbled
+			}
 		})
-	}
+		h := w.take(w.a, k, w.Context())
+		next := w.goLock(w.a, k, w.Context())
+		time.Sleep(pollTime * 3 / 2)
+		start := time.Now()
+		if err := h.Unlock(w.Context()); (err == nil) != yields {
+			w.Errorf("Unlock: %v", err)
+		}
+		h = <-next
+		w.wantTook(start, took)
+		w.unlock(h)
+	})
 }
 
 // A release grants the lock to another process. The next waiter in this process retries when its subscription is
