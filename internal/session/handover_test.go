@@ -565,8 +565,8 @@ func TestGuard_longLeaseIsNotHandedOff(t *testing.T) {
 			outer := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Hour))
 			return []lock.Hold{outer, w.lock(w.a, outer.Context())}
 		},
-	}, func(w *world, lock func(w *world) []lock.Hold) {
-		holds := lock(w)
+	}, func(w *world, acquire func(w *world) []lock.Hold) {
+		holds := acquire(w)
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(time.Millisecond)
 		w.unlockAll(holds...)
