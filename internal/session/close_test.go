@@ -131,6 +131,8 @@ func TestCloseContext(t *testing.T) {
 		ctx, cancel := w.a.CloseContext(w.Context())
 		defer cancel()
 		start := time.Now()
+		time.Sleep(3*opTime - 1)
+		w.wantNoErr(ctx.Err())
 		<-ctx.Done()
 		w.wantTook(start, 3*opTime)
 		w.wantErrs(ctx.Err(), lock.ErrUnavailable, os.ErrDeadlineExceeded)
