@@ -379,7 +379,7 @@ func TestHandover_forceUnlock(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
 		h = w.next(waiters[0])
-		w.force(s(w), plain, luascripts.ForceReentrant)
+		w.force(s(w), plain)
 		start := time.Now()
 		got := <-waiters[1]
 		w.wantWithin(start, pollTime)

@@ -14,16 +14,20 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// losses records the Lost, Abandoned, Draining and StillRunning events of a session's observer, and counts the releases.
+// losses records the events of the ends of holds that a session's observer gets.
 type losses struct {
+	w                                  *world
 	mu                                 sync.Mutex
 	lost, abandoned, draining, running []lock.Event
 	released                           int
 }
 
+// totals are numbers of events.
+type totals struct{ lost, abandoned, draining, running, released int }
+
 // listen makes the observer of session a record its events.
 func (w *world) listen() *losses {
-	var n losses
+	n := losses{w: w}
 	add := func(to *[]lock.Event) func(context.Context, lock.Event) {
 		return func(_ context.Context, e lock.Event) {
 			n.mu.Lock()
@@ -37,12 +41,15 @@ func (w *world) listen() *losses {
 	return &n
 }
 
-// told returns how many Draining and StillRunning events there were by now.
-func (n *losses) told() (draining, running int) {
+// want fails the test unless there were so many events by now.
+func (n *losses) want(want totals) {
+	n.w.Helper()
 	synctest.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.draining), len(n.running)
+	if got := (totals{len(n.lost), len(n.abandoned), len(n.draining), len(n.running), n.released}); got != want {
+		n.w.Errorf("got the events %+v, want %+v", got, want)
+	}
 }
 
 // ended fails the test unless h was lost by cause.
@@ -61,53 +68,37 @@ var limited = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "w
 
 // A hold ends at its limit although it is renewed. A waiter acquires the lock at that time.
 func TestMaxHold(t *testing.T) {
-	for name, kind := range limited {
-		for _, fixed := range []time.Duration{0, 5 * time.Minute} {
-			t.Run(fmt.Sprint(name, fixed), func(t *testing.T) {
-				inBubble(t, func(w *world) {
-					n := w.listen()
-					const most = 3*leaseTime + leaseTime/2
-					opts := []lock.Option{lock.WithMaxHold(most)}
-					if fixed > 0 {
-						opts = append(opts, lock.WithFixedLease(fixed))
-					}
-					start := time.Now()
-					h := w.take(w.a, kind, context.Background(), opts...)
-					waits := kind
-					if kind == reading {
-						waits = writing
-					}
-					served := make(chan time.Time)
-					go func() {
-						h := w.take(w.b, waits, w.Context())
-						served <- time.Now()
-						w.unlock(h)
-					}()
-					if fixed > 0 && h.Until().Sub(start) != most {
-						w.Errorf("Until is %v after the grant, want %v", h.Until().Sub(start), most)
-					}
-					time.Sleep(most - time.Nanosecond)
-					if err := h.Err(); err != nil {
-						w.Errorf("%v, which is too early", err)
-					}
-					<-h.Context().Done()
-					if took := time.Since(start); took != most {
-						w.Errorf("notified after %v, want %v", took, most)
-					}
-					if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrMaxHold) {
-						w.Errorf("lost by %v", err)
-					}
-					if late := (<-served).Sub(start.Add(most)); late != 0 {
-						w.Errorf("the next was served %v after that", late)
-					}
-					synctest.Wait()
-					w.ended(h, lock.ErrMaxHold)
-					if len(n.lost) != 1 || !errors.Is(n.lost[0].Err, lock.ErrMaxHold) || n.released != 0 || len(n.abandoned) != 0 {
-						w.Errorf("notified of %d losses %v, %d releases, %d abandoned", len(n.lost), n.lost, n.released, len(n.abandoned))
-					}
-				})
-			})
-		}
+	for _, fixed := range [][]lock.Option{nil, {lock.WithFixedLease(5 * time.Minute)}} {
+		forEach(t, limited, func(w *world, kind *Kind) {
+			n := w.listen()
+			const most = 3*leaseTime + leaseTime/2
+			start := time.Now()
+			h := w.take(w.a, kind, context.Background(), append(fixed, lock.WithMaxHold(most))...)
+			served := make(chan time.Time)
+			go func() {
+				h := w.take(w.b, rival(kind), w.Context())
+				served <- time.Now()
+				w.unlock(h)
+			}()
+			if fixed != nil && h.Until().Sub(start) != most {
+				w.Errorf("Until is %v after the grant, want %v", h.Until().Sub(start), most)
+			}
+			time.Sleep(most - time.Nanosecond)
+			if err := h.Err(); err != nil {
+				w.Errorf("%v, which is too early", err)
+			}
+			<-h.Context().Done()
+			if took := time.Since(start); took != most {
+				w.Errorf("notified after %v, want %v", took, most)
+			}
+			w.wantErr(h.Err(), lock.ErrLost, lock.ErrMaxHold)
+			if late := (<-served).Sub(start.Add(most)); late != 0 {
+				w.Errorf("the next was served %v after that", late)
+			}
+			w.ended(h, lock.ErrMaxHold)
+			n.want(totals{lost: 1})
+			w.wantErr(n.lost[0].Err, lock.ErrMaxHold)
+		})
 	}
 }
 
@@ -123,14 +114,10 @@ func TestMaxHold_atTheFirstCheck(t *testing.T) {
 				continue
 			default:
 			}
-			if err := h.Err(); !errors.Is(err, lock.ErrMaxHold) {
-				w.Errorf("at its end: %v", err)
-			}
+			w.wantErr(h.Err(), lock.ErrMaxHold)
 			w.ended(h, lock.ErrMaxHold)
 			time.Sleep(time.Second)
-			if keys := w.mini.Keys(); len(keys) != 0 {
-				w.Errorf("left: %q", keys)
-			}
+			w.wantEmpty()
 			return
 		}
 		w.Error("the timer was first a hundred times")
@@ -140,17 +127,12 @@ func TestMaxHold_atTheFirstCheck(t *testing.T) {
 // The machine slept after the limit was set. Until and later limits go by the wall clock, and so does the next call of
 // Due.
 func TestMaxHold_afterASleep(t *testing.T) {
+	w := &world{T: t}
 	s := New(redistest.NewMini(t).Client(t), testConfig())
 	defer s.Close(context.Background())
 	ctx := lock.ContextWithNewOwner(t.Context())
-	take := func(most time.Duration) *hold {
-		h, err := s.Lock(ctx, s.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(2 * time.Hour), lock.WithMaxHold(most)}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h.(*hold)
-	}
-	outer, inner := take(time.Hour), take(30*time.Minute)
+	lease := lock.WithFixedLease(2 * time.Hour)
+	outer, inner := w.take(s, plain, ctx, lease, lock.WithMaxHold(time.Hour)).(*hold), w.take(s, plain, ctx, lease, lock.WithMaxHold(30*time.Minute))
 	a, limits := outer.acquisition(), &outer.limits.Load().earliest
 	end := limits.Load().end
 	limits.Store(&limit{redistest.BeforeSleep(end, 50*time.Minute), lock.ErrMaxHold})
@@ -172,130 +154,85 @@ func TestMaxHold_afterASleep(t *testing.T) {
 	}
 }
 
-// Each hold of an owner has its own limit, and the lock stays until the last hold ends.
-func TestMaxHold_ofOneHoldOfSeveral(t *testing.T) {
-	for name, outerEnds := range map[string]bool{"the outer one": true, "the inner one": false} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				n := w.listen()
-				ctx := lock.ContextWithNewOwner(w.Context())
-				bounded, free := lock.WithMaxHold(10*time.Second), lock.WithMaxHold(20*time.Minute)
-				if !outerEnds {
-					bounded, free = free, bounded
-				}
-				outer, inner := w.lock(w.a, ctx, bounded), w.lock(w.a, ctx, free)
-				ends, stays := outer, inner
-				if !outerEnds {
-					ends, stays = inner, outer
-				}
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
-				w.ended(ends, lock.ErrMaxHold)
-				if len(n.lost) != 1 {
-					w.Errorf("the owner has the lock, and got %d losses, want one", len(n.lost))
-				}
-				time.Sleep(10 * time.Minute)
-				if err := stays.Err(); err != nil || w.count(stays) != 1 {
-					w.Errorf("the other hold: %v, count %d", err, w.count(stays))
-				}
-				time.Sleep(10 * time.Minute)
-				w.ended(stays, lock.ErrMaxHold)
-				if len(n.lost) != 2 {
-					w.Errorf("got %d losses, want two", len(n.lost))
-				}
-			})
-		})
-	}
-}
-
-// Readers of a process share their hold in Redis, but each ends at its own limit.
+// Readers of a process share their hold in Redis, but each ends at its own limit, without a command.
 func TestMaxHold_ofReadersThatShare(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
-		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(10*time.Second))
+		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(5*time.Second))
 		b := w.take(w.a, reading, w.Context())
 		if a.Owner() != b.Owner() {
 			w.Fatal("they do not share")
 		}
-		time.Sleep(10 * time.Second)
+		sent := w.scripts()
+		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		w.ended(a, lock.ErrMaxHold)
-		time.Sleep(time.Hour)
-		if err := b.Err(); err != nil || len(n.lost) != 1 {
-			w.Errorf("the other reader: %v; got %d losses", err, len(n.lost))
+		if sent.Load() != 0 {
+			w.Errorf("got %d commands", sent.Load())
 		}
+		time.Sleep(time.Hour)
+		if err := b.Err(); err != nil {
+			w.Errorf("the other reader: %v", err)
+		}
+		n.want(totals{lost: 1})
 		w.unlock(b)
 	})
 }
 
-// A hold that was handed off by another holder of the process ends, too.
+// A hold also ends at its limit if it was handed off by another holder of the process, or is a read hold of a downgrade.
 func TestMaxHold_howeverItWasAcquired(t *testing.T) {
-	inBubble(t, func(w *world) {
-		first := w.lock(w.a, w.Context())
-		next := make(chan lock.Hold)
-		go func() { next <- w.lock(w.a, w.Context(), lock.WithMaxHold(time.Minute)) }()
-		synctest.Wait()
-		w.unlock(first)
-		h := <-next
-		if h.Owner() != first.Owner() {
-			w.Log("the lock was not handed off")
-		}
+	forEach(t, map[string]func(w *world) lock.Hold{
+		"handed off": func(w *world) lock.Hold {
+			first := w.lock(w.a, w.Context())
+			next := w.waiting(w.a, w.Context(), lock.WithMaxHold(time.Minute))
+			w.unlock(first)
+			return <-next
+		},
+		"downgraded": func(w *world) lock.Hold {
+			return w.downgrade(w.a, w.Context(), w.take(w.a, writing, w.Context()), lock.WithMaxHold(time.Minute))
+		},
+	}, func(w *world, acquire func(w *world) lock.Hold) {
+		h := acquire(w)
 		time.Sleep(time.Minute)
 		w.ended(h, lock.ErrMaxHold)
 	})
 }
 
-// The context of a hold is canceled without an Unlock. The session renews the lock for one more lease.
-//
-//  1. The context is canceled.
-//  2. The next renewal detects that, and reports that the hold is draining.
-//  3. A lease later the hold is abandoned and lost, and a waiter acquires the lock.
+// The context of a hold is canceled without an Unlock. The next renewal detects that, and reports that the hold is draining. A
+// lease later the hold is abandoned and lost, and a waiter acquires the lock.
 func TestAbandonedHold(t *testing.T) {
-	for name, kind := range limited {
-		for _, grace := range []time.Duration{0, time.Second, 10 * leaseTime} {
-			t.Run(fmt.Sprint(name, grace), func(t *testing.T) {
-				inBubble(t, func(w *world) {
-					n := w.listen()
-					var opts []lock.Option
-					want := leaseTime
-					if grace > 0 {
-						opts, want = append(opts, lock.WithGrace(grace)), grace
-					}
-					ctx, cancel := context.WithCancelCause(w.Context())
-					h := w.take(w.a, kind, ctx, opts...)
-					time.Sleep(10*time.Minute + time.Second)
-					gone, done := errors.New("gone"), time.Now()
-					cancel(gone) // 1
-					waits := kind
-					if kind == reading {
-						waits = writing
-					}
-					next := w.take(w.b, waits, w.Context()) // 2, 3
-					if took := time.Since(done); took > leaseTime/3+want || took < want {
-						w.Errorf("another had it %v after the end of the context, want %v and up to a third of a lease", took, want)
-					}
-					w.unlock(next)
-					w.ended(h, lock.ErrAbandoned)
-					if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrAbandoned) {
-						w.Errorf("the hold ended by %v, want its loss", err)
-					}
-					if cause := context.Cause(h.Context()); cause != gone {
-						w.Errorf("its context ended by %v, want the first cause", cause)
-					}
-					if len(n.draining) != 1 || len(n.abandoned) != 1 || len(n.lost) != 1 || n.released != 0 || len(n.running) != 0 {
-						w.Fatalf("got %d Draining, %d Abandoned, %d losses and %d releases", len(n.draining), len(n.abandoned), len(n.lost), n.released)
-					}
-					for _, e := range []lock.Event{n.draining[0], n.abandoned[0]} {
-						if !errors.Is(e.Err, gone) || e.Name != "orders" {
-							w.Errorf("got %+v", e)
-						}
-					}
-					if e := n.lost[0]; !errors.Is(e.Err, lock.ErrAbandoned) || e.Draining != want {
-						w.Errorf("notified of a loss: %+v", e)
-					}
-				})
-			})
-		}
+	for want, grace := range map[time.Duration][]lock.Option{
+		leaseTime:      nil,
+		time.Second:    {lock.WithGrace(time.Second)},
+		10 * leaseTime: {lock.WithGrace(10 * leaseTime)},
+	} {
+		forEach(t, limited, func(w *world, kind *Kind) {
+			n := w.listen()
+			ctx, cancel := context.WithCancelCause(w.Context())
+			h := w.take(w.a, kind, ctx, grace...)
+			time.Sleep(10*time.Minute + time.Second)
+			gone, done := errors.New("gone"), time.Now()
+			cancel(gone)
+			next := w.take(w.b, rival(kind), w.Context())
+			if took := time.Since(done); took > leaseTime/3+want || took < want {
+				w.Errorf("another had it %v after the end of the context, want %v and up to a third of a lease", took, want)
+			}
+			w.unlock(next)
+			w.ended(h, lock.ErrAbandoned)
+			w.wantErr(h.Err(), lock.ErrLost, lock.ErrAbandoned)
+			if cause := context.Cause(h.Context()); cause != gone {
+				w.Errorf("its context ended by %v, want the first cause", cause)
+			}
+			n.want(totals{draining: 1, abandoned: 1, lost: 1})
+			for _, e := range []lock.Event{n.draining[0], n.abandoned[0]} {
+				if !errors.Is(e.Err, gone) || e.Name != "orders" {
+					w.Errorf("got %+v", e)
+				}
+			}
+			if e := n.lost[0]; !errors.Is(e.Err, lock.ErrAbandoned) || e.Draining != want {
+				w.Errorf("notified of a loss: %+v", e)
+			}
+		})
 	}
 }
 
@@ -309,13 +246,9 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 		cancel()
 		time.Sleep(leaseTime)
 		w.unlock(h)
-		if keys := w.mini.Keys(); len(keys) != 0 || len(n.lost) != 0 || len(n.abandoned) != 0 || len(n.draining) != 1 {
-			w.Errorf("left: %q; got %d losses and %d abandoned holds", keys, len(n.lost), len(n.abandoned))
-		}
+		w.wantEmpty()
 		time.Sleep(2 * leaseTime)
-		if len(n.lost) != 0 {
-			w.Error("lost after its Unlock")
-		}
+		n.want(totals{draining: 1, released: 1})
 	})
 }
 
@@ -330,9 +263,10 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 			cancel()
 			time.Sleep(time.Hour)
 			w.ended(h, lock.ErrAbandoned)
-			if err := other.Err(); err != nil || len(n.lost) != 1 || len(n.abandoned) != 1 {
-				w.Errorf("the other hold: %v; got %d losses and %d abandoned holds", err, len(n.lost), len(n.abandoned))
+			if err := other.Err(); err != nil {
+				w.Errorf("the other hold: %v", err)
 			}
+			n.want(totals{draining: 1, abandoned: 1, lost: 1})
 			w.unlock(other)
 		})
 	}
@@ -347,9 +281,7 @@ func TestAbandonedHold_fixedLease(t *testing.T) {
 		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithFixedLease(time.Hour)) // one of them is renewed
 		cancel()
 		time.Sleep(30 * time.Minute)
-		if len(n.abandoned) != 0 || len(n.lost) != 0 {
-			w.Errorf("got %d abandoned holds and %d losses", len(n.abandoned), len(n.lost))
-		}
+		n.want(totals{})
 		w.unlock(h)
 		w.unlock(renewed)
 	})
@@ -373,68 +305,37 @@ func TestMaxHold_waiterOfTheSameProcess(t *testing.T) {
 	})
 }
 
-// An abandoned hold ends at its earlier limit, if that comes first.
+// The context of a hold with a limit is canceled. The hold is lost a lease later, or at its limit if that comes first.
 func TestMaxHold_ofAnAbandonedHold(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.Context())
-		const most = leaseTime/3 + 5*time.Second
-		h := w.lock(w.a, ctx, lock.WithMaxHold(most))
-		cancel()
-		time.Sleep(most + time.Millisecond)
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
+		for most, cause := range map[time.Duration]error{leaseTime/3 + 5*time.Second: lock.ErrMaxHold, time.Hour: lock.ErrAbandoned} {
+			ctx, cancel := context.WithCancel(w.Context())
+			h := w.lock(w.a, ctx, lock.WithMaxHold(most))
+			cancel()
+			time.Sleep(min(most, leaseTime/3+leaseTime) + time.Millisecond)
+			w.wantEmpty()
+			w.ended(h, cause)
 		}
-		w.ended(h, lock.ErrMaxHold)
 	})
 }
 
-// The read hold of a downgrade ends at the limit of the read handle.
-func TestMaxHold_ofADowngrade(t *testing.T) {
-	inBubble(t, func(w *world) {
-		write := w.take(w.a, writing, w.Context())
-		read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithMaxHold(time.Minute)}), write)
-		if err != nil {
-			w.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		w.ended(read, lock.ErrMaxHold)
-	})
-}
-
-// A hold has a distant limit, and its context is canceled. It is lost a lease later, and not at the limit.
-func TestAbandonedHold_beforeItsLimit(t *testing.T) {
-	inBubble(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.Context())
-		h := w.lock(w.a, ctx, lock.WithMaxHold(time.Hour))
-		cancel()
-		time.Sleep(leaseTime/3 + leaseTime + time.Millisecond)
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
-		}
-		w.ended(h, lock.ErrAbandoned)
-	})
-}
-
-// Three holds of an owner each end at their own limit, in whatever order they were acquired.
+// Three holds of an owner each end at their own limit, in whatever order they were acquired. The lock stays until the last ends.
 func TestMaxHold_inAnyOrder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		ctx := lock.ContextWithNewOwner(w.Context())
 		start := time.Now()
-		var holds []lock.Hold
-		for _, most := range []time.Duration{10 * time.Second, 30 * time.Second, 20 * time.Second} {
-			holds = append(holds, w.lock(w.a, ctx, lock.WithMaxHold(most)))
-		}
-		for i, at := range []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second} {
-			time.Sleep(time.Until(start.Add(at)))
-			synctest.Wait()
-			n.mu.Lock()
-			if len(n.lost) != i+1 {
-				w.Errorf("%d holds are lost after %v, want %d", len(n.lost), at, i+1)
+		outer := w.lock(w.a, ctx, lock.WithMaxHold(10*time.Second))
+		middle := w.lock(w.a, ctx, lock.WithMaxHold(20*time.Minute))
+		inner := w.lock(w.a, ctx, lock.WithMaxHold(10*time.Minute))
+		for i, h := range []lock.Hold{outer, inner, middle} {
+			most := []time.Duration{10 * time.Second, 10 * time.Minute, 20 * time.Minute}[i]
+			time.Sleep(time.Until(start.Add(most - time.Second)))
+			if err := h.Err(); err != nil || w.count(h) != 3-i {
+				w.Errorf("a second before %v: %v, count %d", most, err, w.count(h))
 			}
-			n.mu.Unlock()
-		}
-		for _, h := range holds {
+			time.Sleep(time.Second)
+			n.want(totals{lost: i + 1})
 			w.ended(h, lock.ErrMaxHold)
 		}
 	})
@@ -445,32 +346,12 @@ func TestMaxHold_lossAtTheSameTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
-		w.mini.Del("orders")
-		h.(*hold).acquisition().lease.Lose(lock.ErrGone)
+		w.loseLock(h.(*hold).acquisition())
 		w.a.sender.Add()
 		w.a.expire(h.(*hold))
 		w.a.sender.Done()
-		synctest.Wait()
-		if len(n.lost) != 1 {
-			w.Errorf("got %d losses", len(n.lost))
-		}
+		n.want(totals{lost: 1})
 		w.ended(h, lock.ErrGone)
-	})
-}
-
-// A reader that shares its hold in Redis reaches its limit. No command is sent.
-func TestMaxHold_ofASharerCostsNothing(t *testing.T) {
-	inBubble(t, func(w *world) {
-		n := w.listen()
-		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(5*time.Second))
-		b := w.take(w.a, reading, w.Context())
-		sent := w.scripts()
-		time.Sleep(6 * time.Second)
-		w.ended(a, lock.ErrMaxHold)
-		if sent.Load() != 0 || len(n.lost) != 1 {
-			w.Errorf("got %d commands and %d losses", sent.Load(), len(n.lost))
-		}
-		w.unlock(b)
 	})
 }
 
@@ -585,15 +466,11 @@ func TestMaxHold_duringClose(t *testing.T) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
 		at := h.(*hold).acquisition().at
-		at.lock()
-		at.state.Close()
-		at.unlock()
+		locked(at, func() bool { at.state.Close(); return true })
 		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if len(n.lost) != 0 || !w.mini.Exists("orders") {
-			w.Errorf("got %d losses", len(n.lost))
+		n.want(totals{})
+		if !w.mini.Exists("orders") {
+			w.Error("the lock is released")
 		}
 	})
 }
@@ -605,11 +482,11 @@ func TestMaxHold_checkedBeforeClose(t *testing.T) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour)).(*hold)
 		h.end(h.acquisition().lostBy(lock.ErrMaxHold)) // as look does at the limit
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
-		if len(n.lost) != 1 || n.released != 0 || n.lost[0].Err != h.Err() || !errors.Is(h.Err(), lock.ErrMaxHold) {
-			w.Errorf("the hold: %v; got %d releases and the losses %v", h.Err(), n.released, n.lost)
+		w.close(w.a)
+		n.want(totals{lost: 1})
+		w.wantErr(h.Err(), lock.ErrMaxHold)
+		if n.lost[0].Err != h.Err() {
+			w.Errorf("the hold: %v; got the loss %v", h.Err(), n.lost[0].Err)
 		}
 		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], `cause="`+lock.ErrMaxHold.Error()+`"`) {
 			w.Errorf("logged: %q", lines)
@@ -635,48 +512,33 @@ func (l locker) TryLock(ctx context.Context) (lock.Hold, error) { return l.s.Try
 // held until it returns. The session reports once that it is still running.
 func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 	for name, kind := range limited {
-		for _, grace := range []time.Duration{0, time.Second} {
-			t.Run(fmt.Sprint(name, grace), func(t *testing.T) {
+		for want, grace := range map[time.Duration][]lock.Option{leaseTime: nil, time.Second: {lock.WithGrace(time.Second)}} {
+			t.Run(fmt.Sprint(name, want), func(t *testing.T) {
 				withDefaultLogger(t, func(w *world, log *logLines) {
 					n := w.listen()
-					var opts []lock.Option
-					want := leaseTime
-					if grace > 0 {
-						opts, want = append(opts, lock.WithGrace(grace)), grace
-					}
-					rivals := w.locker(w.b, kind)
-					if kind == reading {
-						rivals = w.locker(w.b, writing)
-					}
+					others := w.locker(w.b, rival(kind))
 					ctx, cancel := context.WithCancelCause(w.Context())
 					stop := errors.New("SIGTERM")
-					err := lock.Do(ctx, w.locker(w.a, kind, opts...), func(ctx context.Context) error {
+					err := lock.Do(ctx, w.locker(w.a, kind, grace...), func(ctx context.Context) error {
 						time.Sleep(time.Second)
 						cancel(stop)
 						<-ctx.Done()
 						if cause := context.Cause(ctx); cause != stop {
 							w.Errorf("its context ended by %v", cause)
 						}
-						const drain = leaseTime / 3 // a renewal happens in between
-						time.Sleep(drain)
-						n.mu.Lock()
-						if len(n.draining) != 1 || grace == 0 && len(n.running) != 0 || !errors.Is(n.draining[0].Err, stop) {
-							w.Errorf("got Draining %+v and StillRunning %+v", n.draining, n.running)
+						time.Sleep(leaseTime / 3) // a renewal happens in between
+						if grace == nil {
+							n.want(totals{draining: 1})
 						}
-						n.mu.Unlock()
 						time.Sleep(want)
-						n.mu.Lock()
-						if len(n.running) != 1 || !errors.Is(n.running[0].Err, stop) {
-							w.Errorf("got StillRunning %+v", n.running)
-						}
-						n.mu.Unlock()
+						n.want(totals{draining: 1, running: 1})
+						w.wantErr(n.draining[0].Err, stop)
+						w.wantErr(n.running[0].Err, stop)
 						if lines := log.lines("still running"); len(lines) != 1 {
 							w.Errorf("logged: %q", lines)
 						}
 						time.Sleep(10 * time.Minute)
-						if _, err := rivals.TryLock(w.Context()); !errors.Is(err, lock.ErrNotAcquired) {
-							w.Errorf("while it runs, another TryLock: %v", err)
-						}
+						w.wantFail(w.b.TryLock, w.Context(), others.spec, lock.ErrNotAcquired)
 						if err := lock.HoldFromContext(ctx).Err(); err != nil {
 							w.Errorf("the hold: %v", err)
 						}
@@ -685,11 +547,8 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 					if !errors.Is(err, stop) || errors.Is(err, lock.ErrNotHeld) {
 						w.Errorf("Do: %v", err)
 					}
-					synctest.Wait()
-					if len(n.draining) != 1 || len(n.running) != 1 || len(n.abandoned) != 0 || len(n.lost) != 0 || n.released != 1 {
-						w.Errorf("got %d Draining, %d StillRunning, %d abandoned holds, %d losses and %d releases", len(n.draining), len(n.running), len(n.abandoned), len(n.lost), n.released)
-					}
-					h, err := rivals.TryLock(w.Context())
+					n.want(totals{draining: 1, running: 1, released: 1})
+					h, err := others.TryLock(w.Context())
 					if err != nil {
 						w.Fatalf("after it returned: %v", err)
 					}
@@ -711,9 +570,10 @@ func TestDo_underUntilUnlock(t *testing.T) {
 			time.Sleep(2 * leaseTime)
 			return nil
 		})
-		if err != nil || len(n.draining) != 1 || len(n.running) != 1 {
-			w.Errorf("%v, and got %d Draining and %d StillRunning", err, len(n.draining), len(n.running))
+		if err != nil {
+			w.Error(err)
 		}
+		n.want(totals{draining: 1, running: 1, released: 1})
 	})
 }
 
@@ -729,14 +589,10 @@ func TestDo_reportedOnce(t *testing.T) {
 			cancel()
 			time.Sleep(leaseTime/3 + leaseTime - time.Millisecond) // the next renewal detects the cancellation
 			w.ended(before, lock.ErrMaxHold)
-			if draining, running := n.told(); draining != 3 || running != 0 {
-				w.Errorf("too early: got %d Draining and %d StillRunning", draining, running)
-			}
-			for range 2 {
+			n.want(totals{draining: 3, lost: 1})
+			for _, lost := range []int{1, 2} {
 				time.Sleep(leaseTime)
-				if _, running := n.told(); running != 1 {
-					w.Errorf("got %d StillRunning", running)
-				}
+				n.want(totals{draining: 3, lost: lost, running: 1})
 			}
 			w.ended(after, lock.ErrMaxHold)
 			return nil
@@ -756,24 +612,21 @@ func TestDo_stopsSoon(t *testing.T) {
 				time.Sleep(300 * time.Millisecond) // a renewal happens in between
 				return ctx.Err()
 			})
-			if !errors.Is(err, context.Canceled) {
-				w.Error(err)
-			}
+			w.wantErr(err, context.Canceled)
 		}
-		if len(n.abandoned) != 0 || len(n.running) != 0 {
-			w.Errorf("got %d abandoned holds and %d StillRunning", len(n.abandoned), len(n.running))
-		}
+		n.want(totals{draining: 20, released: 20})
 	})
 }
 
 // A function that drains detects a loss through its hold: the lock is gone, the maximum hold time has passed, or the
 // client is closed. Its context keeps the first cause.
 func TestDo_lostWhileDraining(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		opts []lock.Option
 		lose func(w *world)
 		want []error
-	}{
+	}
+	forEach(t, map[string]test{
 		"gone":     {nil, func(w *world) { w.mini.Del("orders") }, []error{lock.ErrLost, lock.ErrGone}},
 		"max hold": {[]lock.Option{lock.WithMaxHold(20 * time.Minute)}, func(*world) { time.Sleep(10 * time.Minute) }, []error{lock.ErrLost, lock.ErrMaxHold}},
 		"closed": {nil, func(w *world) {
@@ -782,41 +635,29 @@ func TestDo_lostWhileDraining(t *testing.T) {
 				w.Errorf("Close: %v after %v", err, time.Since(start))
 			}
 		}, []error{lock.ErrClosed}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				start := time.Now()
-				ctx, cancel := context.WithCancel(w.Context())
-				err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
-					cancel()
-					time.Sleep(10 * time.Minute)
-					h := lock.HoldFromContext(ctx)
-					if err := h.Err(); err != nil {
-						w.Errorf("before the loss: %v", err)
-					}
-					c.lose(w)
-					<-h.Context().Done()
-					for _, want := range c.want {
-						if err := h.Err(); !errors.Is(err, want) {
-							w.Errorf("after the loss: %v, want %v", err, want)
-						}
-					}
-					if cause := context.Cause(ctx); cause != context.Canceled {
-						w.Errorf("the context ended by %v", cause)
-					}
-					return h.Err()
-				})
-				for _, want := range c.want {
-					if !errors.Is(err, want) {
-						w.Errorf("Do: %v, want %v", err, want)
-					}
-				}
-				if name == "max hold" && time.Since(start) != 20*time.Minute {
-					w.Errorf("after %v", time.Since(start))
-				}
-			})
+	}, func(w *world, c test) {
+		start := time.Now()
+		ctx, cancel := context.WithCancel(w.Context())
+		err := lock.Do(ctx, w.locker(w.a, plain, c.opts...), func(ctx context.Context) error {
+			cancel()
+			time.Sleep(10 * time.Minute)
+			h := lock.HoldFromContext(ctx)
+			if err := h.Err(); err != nil {
+				w.Errorf("before the loss: %v", err)
+			}
+			c.lose(w)
+			<-h.Context().Done()
+			w.wantErr(h.Err(), c.want...)
+			if cause := context.Cause(ctx); cause != context.Canceled {
+				w.Errorf("the context ended by %v", cause)
+			}
+			return h.Err()
 		})
-	}
+		w.wantErr(err, c.want...)
+		if c.opts != nil && time.Since(start) != 20*time.Minute {
+			w.Errorf("after %v", time.Since(start))
+		}
+	})
 }
 
 // A lock that a function acquires itself is limited by cancellation, even under the hold of the function.
@@ -826,17 +667,9 @@ func TestDo_locksUnderIt(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		var last lock.Hold
 		_ = lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
-			h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "own", nil))
-			if err != nil {
-				w.Fatal(err)
-			}
-			again, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) // re-enters
-			if err != nil {
-				w.Fatal(err)
-			}
-			if last, err = w.a.Lock(lock.HoldFromContext(ctx).Context(), w.a.NewSpec(plain, "last", nil)); err != nil {
-				w.Fatal(err)
-			}
+			h := w.mustLock(ctx, w.a.NewSpec(plain, "own", nil))
+			again := w.lock(w.a, ctx) // re-enters
+			last = w.mustLock(lock.HoldFromContext(ctx).Context(), w.a.NewSpec(plain, "last", nil))
 			cancel()
 			time.Sleep(2 * leaseTime)
 			if err := last.Err(); err != nil {
@@ -851,8 +684,6 @@ func TestDo_locksUnderIt(t *testing.T) {
 		})
 		time.Sleep(2 * leaseTime)
 		w.ended(last, lock.ErrAbandoned)
-		if len(n.abandoned) != 3 || len(n.lost) != 3 || n.released != 1 {
-			w.Errorf("got %d abandoned holds, %d losses and %d releases", len(n.abandoned), len(n.lost), n.released)
-		}
+		n.want(totals{draining: 4, running: 1, abandoned: 3, lost: 3, released: 1})
 	})
 }

@@ -170,14 +170,6 @@ func (w *world) refused(s *Session, k *Kind, opts ...lock.Option) {
 	}
 }
 
-// force removes the holder of the lock, as session s.
-func (w *world) force(s *Session, k *Kind, free inquiry[luascripts.Verdict]) {
-	w.Helper()
-	if done, err := s.Force(w.Context(), s.NewSpec(k, "orders", nil), free); err != nil || !done {
-		w.Fatal(done, err)
-	}
-}
-
 // ours fails the test unless Redis has exactly one hold for the owner of h.
 func (w *world) ours(h lock.Hold) {
 	w.Helper()

@@ -293,8 +293,8 @@ func TestShare_loss(t *testing.T) {
 			w.mini.Del("orders")
 			w.mini.Del("{orders}:" + owner + ":rwlock_timeout:1")
 		},
-		"by force":           func(w *world, _ string) { w.force(w.a, reading, luascripts.ForceRW) },
-		"by force elsewhere": func(w *world, _ string) { w.force(w.b, reading, luascripts.ForceRW) },
+		"by force":           func(w *world, _ string) { w.force(w.a, reading) },
+		"by force elsewhere": func(w *world, _ string) { w.force(w.b, reading) },
 		"Close":              func(w *world, _ string) { w.close(w.a) },
 	} {
 		t.Run(how, func(t *testing.T) {

@@ -1,0 +1,134 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"testing/synctest"
+
+	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
+	"github.com/redis/rueidis"
+)
+
+// rival returns a kind that excludes k: readers exclude only writers.
+func rival(k *Kind) *Kind {
+	if k.Sibling != nil {
+		return writing
+	}
+	return k
+}
+
+// wantEmpty fails the test if Redis has a key.
+func (w *world) wantEmpty() {
+	w.Helper()
+	if keys := w.mini.Keys(); len(keys) != 0 {
+		w.Errorf("left: %q", keys)
+	}
+}
+
+// wantErr fails the test unless err matches all of these errors, and not both ErrNotAcquired and ErrUnavailable. Without any,
+// every error will do.
+func (w *world) wantErr(err error, match ...error) {
+	w.Helper()
+	if err == nil || errors.Is(err, lock.ErrNotAcquired) && errors.Is(err, lock.ErrUnavailable) {
+		w.Errorf("got the error %v", err)
+	}
+	for _, target := range match {
+		if !errors.Is(err, target) {
+			w.Errorf("got the error %v, want one that matches %q", err, target)
+		}
+	}
+}
+
+// lockCall is Session.Lock or Session.TryLock.
+type lockCall func(context.Context, *Spec) (lock.Hold, error)
+
+// wantFail fails the test unless call returns an error that matches all of these errors.
+func (w *world) wantFail(call lockCall, ctx context.Context, spec *Spec, match ...error) {
+	w.Helper()
+	_, err := call(ctx, spec)
+	w.wantErr(err, match...)
+}
+
+// goFail starts call in a separate goroutine. The channel receives its error.
+func (w *world) goFail(call lockCall, ctx context.Context, spec *Spec) <-chan error {
+	failed := make(chan error, 1)
+	go func() {
+		_, err := call(ctx, spec)
+		failed <- err
+	}()
+	synctest.Wait()
+	return failed
+}
+
+// lockNamed locks a plain lock of session a with this name.
+func (w *world) lockNamed(name string) lock.Hold {
+	w.Helper()
+	return w.mustLock(w.Context(), w.a.NewSpec(plain, name, nil))
+}
+
+// force force-unlocks the lock, which has a holder.
+func (w *world) force(s *Session, k *Kind) {
+	w.Helper()
+	script := luascripts.ForceReentrant
+	switch {
+	case k.Sibling != nil:
+		script = luascripts.ForceRW
+	case k.Keep != nil:
+		script = luascripts.ForceFair
+	}
+	if done, err := s.Force(w.Context(), s.NewSpec(k, "orders", nil), script); err != nil || !done {
+		w.Fatal(done, err)
+	}
+}
+
+// request is a request for a plain lock that a test intercepts.
+type request struct {
+	luascripts.Request
+	ctx  context.Context
+	rdb  rueidis.Client
+	keys luascripts.Keys
+}
+
+func (r request) send() (luascripts.Acquired, error) {
+	return plain.Acquire(r.ctx, r.rdb, r.keys, r.Request)
+}
+
+// onAcquire returns the plain kind. Its requests are passed to f, which may send them.
+func onAcquire(f func(r request) (luascripts.Acquired, error)) *Kind {
+	k := hookable()
+	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+		return f(request{q, ctx, rdb, keys})
+	}
+	return k
+}
+
+// duplicate executes a copy of r, which must be granted.
+func (w *world) duplicate(r request) {
+	w.Helper()
+	r.ctx, r.rdb = w.Context(), w.rdb
+	if a, err := r.send(); err != nil || a.Verdict != luascripts.Done {
+		w.Errorf("%+v, %v", a, err)
+	}
+}
+
+// release is a release of a plain lock that a test intercepts.
+type release struct {
+	luascripts.Release
+	ctx   context.Context
+	rdb   rueidis.Client
+	keys  luascripts.Keys
+	owner string
+}
+
+func (r release) send() (luascripts.Released, error) {
+	return plain.HandOff(r.ctx, r.rdb, r.keys, r.owner, r.Release)
+}
+
+// onHandOff returns k. Its releases are passed to f, which may send them.
+func onHandOff(k *Kind, f func(r release) (luascripts.Released, error)) *Kind {
+	k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+		return f(release{p, ctx, rdb, keys, owner})
+	}
+	return k
+}
