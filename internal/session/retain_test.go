@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -40,42 +39,46 @@ func TestUnrenewed_afterAHandOff(t *testing.T) {
 
 // A lock that is unlocked early stays locked for its minimum hold time, and no longer.
 func TestMinHold(t *testing.T) {
-	for name, k := range map[string]*Kind{"plain": plain, "fair": fair} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				start := time.Now()
-				h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
-				time.Sleep(time.Second)
-				if err := h.Unlock(w.Context()); err != nil {
-					w.Fatal(err)
-				}
-				if err := h.Err(); !errors.Is(err, lock.ErrUnlocked) {
-					w.Errorf("after Unlock: %v", err)
-				}
-				if left := w.mini.TTL("orders"); left > minute-time.Second {
-					w.Errorf("the TTL is %v", left)
-				}
-				for _, s := range []*Session{w.a, w.b} {
-					if _, err := s.TryLock(w.Context(), s.NewSpec(k, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-						w.Errorf("it is not locked: %v", err)
-					}
-				}
-				here, there := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil)), w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))
-				for range 2 {
-					select {
-					case h = <-here:
-						here = nil
-					case h = <-there:
-						there = nil
-					}
-					if after := time.Since(start); after < minute || after > minute+2*pollTime {
-						w.Errorf("the next got it after %v", after)
-					}
-					w.unlock(h)
-				}
-			})
-		})
+	forEach(t, map[string]*Kind{"plain": plain, "fair": fair}, func(w *world, k *Kind) {
+		start := time.Now()
+		h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
+		time.Sleep(time.Second)
+		w.unlock(h)
+		w.wantErr(h.Err(), lock.ErrUnlocked)
+		w.wantTTL(0, minute-time.Second)
+		for _, s := range []*Session{w.a, w.b} {
+			w.wantFail(s.TryLock, w.Context(), s.NewSpec(k, "orders", nil), lock.ErrNotAcquired)
+		}
+		here, there := w.goLock(w.a, k, w.Context()), w.goLock(w.b, k, w.Context())
+		for range 2 {
+			select {
+			case h = <-here:
+				here = nil
+			case h = <-there:
+				there = nil
+			}
+			if after := time.Since(start); after < minute || after > minute+2*pollTime {
+				w.Errorf("the next got it after %v", after)
+			}
+			w.unlock(h)
+		}
+	})
+}
+
+// wantTTL fails the test unless the TTL of the lock is in these bounds.
+func (w *world) wantTTL(least, most time.Duration) {
+	w.Helper()
+	if left := w.mini.TTL("orders"); left < least || left > most {
+		w.Errorf("the TTL is %v, want %v to %v", left, least, most)
 	}
+}
+
+// goLockSoon is goLock for a lock that is handed off: it also lets the clock move, which tokens need.
+func (w *world) goLockSoon(k *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
+	w.Helper()
+	next := w.goLock(w.a, k, ctx, opts...)
+	time.Sleep(time.Millisecond)
+	return next
 }
 
 // If the process dies or closes the client, the lock stays locked for the same time.
@@ -87,23 +90,13 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 		if n := n.Load(); n != 1 {
 			w.Errorf("a free lock took %d scripts", n)
 		}
-		if left := w.mini.TTL("orders"); left < minute {
-			w.Errorf("without a renewal the TTL is %v", left)
-		}
+		w.wantTTL(minute, 2*minute) // without a renewal
 		time.Sleep(time.Second)
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Fatal(err)
-		}
-		if left := w.mini.TTL("orders"); left > minute-time.Second || left < minute-2*time.Second {
-			w.Errorf("after Close the TTL is %v", left)
-		}
-		if err := h.Err(); !errors.Is(err, lock.ErrClosed) {
-			w.Error(err)
-		}
+		w.close(w.a)
+		w.wantTTL(minute-2*time.Second, minute-time.Second)
+		w.wantErr(h.Err(), lock.ErrClosed)
 		time.Sleep(minute)
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
-		}
+		w.wantEmpty()
 	})
 }
 
@@ -115,9 +108,7 @@ func TestMinHold_longestWins(t *testing.T) {
 			inner := w.lock(w.a, outer.Context(), lock.WithMinHold(holds[1]))
 			w.unlock(inner)
 			w.unlock(outer)
-			if left := w.mini.TTL("orders"); left < minute-time.Second {
-				w.Errorf("%v: the TTL is %v", holds, left)
-			}
+			w.wantTTL(minute-time.Second, minute)
 			time.Sleep(minute)
 		}
 	})
@@ -129,9 +120,7 @@ func TestMinHold_later(t *testing.T) {
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		time.Sleep(minute)
 		w.unlock(h)
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
-		}
+		w.wantEmpty()
 	})
 }
 
@@ -142,16 +131,12 @@ func TestMinHold_reconciles(t *testing.T) {
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		w.wire.Refuse(true)
 		w.wire.CutAll()
-		if err := h.Unlock(w.Context()); err == nil {
-			w.Error("Unlock was confirmed")
-		}
+		w.wantErr(h.Unlock(w.Context()))
 		time.Sleep(5 * time.Second)
 		w.wire.Refuse(false)
 		time.Sleep(10 * time.Second)
-		left := w.mini.TTL("orders")
-		if want := minute - time.Since(start); left > want || left < want-time.Second {
-			w.Errorf("the TTL is %v, want %v", left, want)
-		}
+		want := minute - time.Since(start)
+		w.wantTTL(want-time.Second, want)
 		time.Sleep(minute)
 	})
 }
@@ -160,21 +145,12 @@ func TestMinHold_reconciles(t *testing.T) {
 func TestMinHold_handedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		defer cancel()
-		next := w.waitingFor(w.a, ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
-		time.Sleep(time.Millisecond)
-		if err := h.Unlock(w.Context()); err != nil {
-			w.Fatal(err)
-		}
-		h = <-next
-		if left := w.mini.TTL("orders"); left < minute {
-			w.Errorf("the TTL is %v", left)
-		}
+		next := w.goLockSoon(plain, w.Context(), lock.WithMinHold(minute))
 		w.unlock(h)
-		if left := w.mini.TTL("orders"); left > minute || left < minute-time.Second {
-			w.Errorf("after Unlock the TTL is %v", left)
-		}
+		h = <-next
+		w.wantTTL(minute, 2*minute)
+		w.unlock(h)
+		w.wantTTL(minute-time.Second, minute)
 		time.Sleep(minute)
 	})
 }
@@ -184,8 +160,7 @@ func TestMinHold_isNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		start := time.Now()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(leaseTime/2))
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(plain, "orders", nil))
-		time.Sleep(time.Millisecond)
+		next := w.goLockSoon(plain, w.Context())
 		w.unlock(h)
 		h = <-next
 		if after := time.Since(start); after < leaseTime/2 {
@@ -206,60 +181,6 @@ func TestMinHold_lostReply(t *testing.T) {
 	})
 }
 
-// A duplicate of a request arrives after the Unlock. It does not extend the minimum hold time.
-func TestMinHold_delayedRequest(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k, execute := w.failOnce()
-		k.Retain = plain.Retain
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(leaseTime / 2)}))
-		if err != nil {
-			w.Fatal(err)
-		}
-		w.unlock(h)
-		time.Sleep(time.Second)
-		execute()
-		time.Sleep(leaseTime / 2)
-		w.wantFree()
-	})
-}
-
-// A duplicate of a renewal arrives after the Unlock. It does not extend the minimum hold time either.
-func TestMinHold_delayedRenewal(t *testing.T) {
-	for _, extends := range []bool{false, true} {
-		t.Run(fmt.Sprintf("Extend %v", extends), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				k := *plain
-				var once sync.Once
-				var execute func()
-				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) (renewed []luascripts.Renewed) {
-					batch = slices.Clone(batch)
-					once.Do(func() {
-						execute = func() { plain.Renew(w.Context(), w.rdb, batch, lease, perCall) }
-						renewed = []luascripts.Renewed{{Err: io.EOF}}
-					})
-					if renewed == nil {
-						renewed = plain.Renew(ctx, rdb, batch, lease, perCall)
-					}
-					return renewed
-				}
-				h := w.take(w.a, &k, w.Context(), lock.WithMinHold(2*leaseTime/3))
-				if extends {
-					if err := h.Extend(w.Context(), time.Hour); err != nil {
-						w.Fatal(err)
-					}
-				} else {
-					time.Sleep(leaseTime / 2)
-				}
-				w.unlock(h)
-				time.Sleep(time.Second)
-				execute()
-				time.Sleep(2 * leaseTime / 3)
-				w.wantFree()
-			})
-		})
-	}
-}
-
 // wantFree fails if Redis still has the lock, which then has time to expire.
 func (w *world) wantFree() {
 	w.Helper()
@@ -269,75 +190,103 @@ func (w *world) wantFree() {
 	}
 }
 
-// The same for renewals and extensions whose outcome is not known to the watchdog, or became known before there was a
-// minimum hold time.
+// A duplicate of a request, a renewal or an extension is executed after the Unlock. It does not extend the minimum hold time,
+// even if its outcome is not known to the watchdog, or became known before there was a minimum hold time.
 func TestMinHold_delayedCommand(t *testing.T) {
 	minimum := lock.WithMinHold(2 * leaseTime / 3)
-	for name, test := range map[string]struct {
-		hold   func(w *world, k *Kind) lock.Hold
-		during bool // Unlock is called while the renewal is in flight
-	}{
-		"in flight at Unlock": {during: true, hold: func(w *world, k *Kind) lock.Hold {
+	// failedRenewal returns a kind whose first renewal fails, after a delay. The server executes it when execute is called.
+	failedRenewal := func(w *world, delay time.Duration) (k *Kind, execute func()) {
+		k = hookable()
+		var delayed atomic.Pointer[func()]
+		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+			batch = slices.Clone(batch)
+			again := func() { plain.Renew(w.Context(), w.rdb, batch, lease, perCall) }
+			if !delayed.CompareAndSwap(nil, &again) {
+				return plain.Renew(ctx, rdb, batch, lease, perCall)
+			}
+			time.Sleep(delay)
+			return []luascripts.Renewed{{Err: io.EOF}}
+		}
+		return k, func() { (*delayed.Load())() }
+	}
+	forEach(t, map[string]func(w *world) (h lock.Hold, execute func()){
+		"a request": func(w *world) (lock.Hold, func()) {
+			k, execute := w.failOnce()
+			k.Retain = plain.Retain
+			return w.take(w.a, k, w.Context(), minimum), execute
+		},
+		"a renewal": func(w *world) (lock.Hold, func()) {
+			k, execute := failedRenewal(w, 0)
+			h := w.take(w.a, k, w.Context(), minimum)
+			time.Sleep(leaseTime / 2)
+			return h, execute
+		},
+		"an extension": func(w *world) (lock.Hold, func()) {
+			k, execute := failedRenewal(w, 0)
+			h := w.take(w.a, k, w.Context(), minimum)
+			if err := h.Extend(w.Context(), time.Hour); err != nil {
+				w.Fatal(err)
+			}
+			return h, execute
+		},
+		"a renewal in flight at Unlock": func(w *world) (lock.Hold, func()) {
+			k, execute := failedRenewal(w, 2*time.Second)
 			h := w.take(w.a, k, w.Context(), minimum)
 			time.Sleep(leaseTime/3 + time.Second)
-			return h
-		}},
-		"in flight when it is abandoned": {during: true, hold: func(w *world, k *Kind) lock.Hold {
+			return h, execute
+		},
+		"a renewal in flight when it is abandoned": func(w *world) (lock.Hold, func()) {
+			k, execute := failedRenewal(w, 2*time.Second)
 			ctx, cancel := context.WithCancel(w.Context())
 			h := w.take(w.a, k, ctx, minimum, lock.WithGrace(time.Second))
 			cancel()
 			time.Sleep(leaseTime/3 + time.Second + time.Millisecond)
-			if !errors.Is(h.Err(), lock.ErrAbandoned) {
-				w.Error(h.Err())
-			}
-			return nil
-		}},
-		"before the reentry with the minimum": {hold: func(w *world, k *Kind) lock.Hold {
+			w.wantErr(h.Err(), lock.ErrAbandoned)
+			return nil, execute
+		},
+		"a renewal before the reentry with the minimum": func(w *world) (lock.Hold, func()) {
+			k, execute := failedRenewal(w, 0)
 			outer := w.take(w.a, k, w.Context())
 			time.Sleep(leaseTime / 2)
 			inner := w.take(w.a, k, outer.Context(), minimum)
 			w.unlock(outer)
-			return inner
-		}},
-		"before the hand-off": {hold: func(w *world, k *Kind) lock.Hold {
+			return inner, execute
+		},
+		"an extension before the hand-off": func(w *world) (lock.Hold, func()) {
+			k, execute := failedRenewal(w, 0)
 			first := w.take(w.a, k, w.Context())
-			next := w.goLockKind(w.a, k, w.Context(), minimum)
+			next := w.goLock(w.a, k, w.Context(), minimum)
 			if err := first.Extend(w.Context(), leaseTime); err != nil {
 				w.Fatal(err)
 			}
-			w.unlock(first)
-			h := <-next
-			if h.Owner() != first.Owner() {
-				w.Error("the lock was not handed off")
-			}
-			return h
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				k := *plain
-				var delayed atomic.Pointer[func()] // the first renewal
-				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
-					batch = slices.Clone(batch)
-					execute := func() { plain.Renew(w.Context(), w.rdb, batch, lease, perCall) }
-					if !delayed.CompareAndSwap(nil, &execute) {
-						return plain.Renew(ctx, rdb, batch, lease, perCall)
-					}
-					if test.during {
-						time.Sleep(2 * time.Second)
-					}
-					return []luascripts.Renewed{{Err: io.EOF}}
-				}
-				if h := test.hold(w, &k); h != nil {
-					w.unlock(h)
-				}
-				time.Sleep(time.Second)
-				(*delayed.Load())()
-				time.Sleep(2 * leaseTime / 3)
-				w.wantFree()
-			})
-		})
+			return w.handedTo(first, next), execute
+		},
+	}, func(w *world, last func(w *world) (h lock.Hold, execute func())) { w.expiresAfter(last) })
+}
+
+// handedTo releases h, and returns the next hold, to which the lock must be handed off.
+func (w *world) handedTo(h lock.Hold, next <-chan lock.Hold) lock.Hold {
+	w.Helper()
+	w.unlock(h)
+	second := <-next
+	if second.Owner() != h.Owner() {
+		w.Error("the lock was not handed off")
 	}
+	return second
+}
+
+// expiresAfter fails the test if a command that is executed after the Unlock of the last hold extends its minimum hold time of
+// two thirds of a lease.
+func (w *world) expiresAfter(last func(w *world) (h lock.Hold, execute func())) {
+	w.Helper()
+	h, execute := last(w)
+	if h != nil {
+		w.unlock(h)
+	}
+	time.Sleep(time.Second)
+	execute()
+	time.Sleep(2 * leaseTime / 3)
+	w.wantFree()
 }
 
 // The same for extensions and reentries that are in flight during the last Unlock, and for a duplicate of a reentry.
@@ -351,7 +300,7 @@ func TestMinHold_inFlight(t *testing.T) {
 		ctx := context.WithoutCancel(outer.Context()) // Unlock does not end the call
 		return w.a.TryLock(ctx, w.a.NewSpec(k, "orders", []lock.Option{minimum}))
 	}
-	for name, last := range map[string]func(w *world) (h lock.Hold, execute func()){
+	forEach(t, map[string]func(w *world) (h lock.Hold, execute func()){
 		"an extension": func(w *world) (lock.Hold, func()) {
 			k, sent := w.late()
 			h := w.take(w.a, k, w.Context(), minimum)
@@ -361,26 +310,18 @@ func TestMinHold_inFlight(t *testing.T) {
 		"an extension before a hand-off": func(w *world) (lock.Hold, func()) {
 			k, sent := w.late()
 			first := w.take(w.a, k, w.Context())
-			next := w.goLockKind(w.a, k, w.Context(), minimum)
-			time.Sleep(time.Millisecond)
+			next := w.goLockSoon(k, w.Context(), minimum)
 			extend(w, first, leaseTime)
-			w.unlock(first)
-			h := <-next
-			if h.Owner() != first.Owner() {
-				w.Error("the lock was not handed off")
-			}
-			return h, func() { close(sent) }
+			return w.handedTo(first, next), func() { close(sent) }
 		},
 		"a reentry": func(w *world) (lock.Hold, func()) {
 			sent := make(chan struct{})
-			k := gated(func(acquire acquireFunc) acquireFunc {
-				return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-					if q.Want > 1 {
-						<-sent
-					}
-					return acquire(ctx, rdb, k, q)
+			k := onAcquire(func(r request) (luascripts.Acquired, error) {
+				if r.Want > 1 {
+					<-sent
 				}
-			}, nil)
+				return r.send()
+			})
 			h := w.take(w.a, k, w.Context(), minimum)
 			go func() { _, _ = reenter(w, k, h) }()
 			synctest.Wait()
@@ -388,15 +329,14 @@ func TestMinHold_inFlight(t *testing.T) {
 		},
 		"a duplicate of a reentry": func(w *world) (lock.Hold, func()) {
 			var execute func()
-			k := gated(func(acquire acquireFunc) acquireFunc {
-				return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-					if q.Want > 1 && execute == nil {
-						execute = func() { _, _ = acquire(w.Context(), w.rdb, k, q) }
-						return luascripts.Acquired{}, io.EOF
-					}
-					return acquire(ctx, rdb, k, q)
+			k := onAcquire(func(r request) (luascripts.Acquired, error) {
+				if r.Want > 1 && execute == nil {
+					r.ctx, r.rdb = w.Context(), w.rdb
+					execute = func() { _, _ = r.send() }
+					return luascripts.Acquired{}, io.EOF
 				}
-			}, nil)
+				return r.send()
+			})
 			h := w.take(w.a, k, w.Context(), minimum)
 			inner, err := reenter(w, k, h)
 			if err != nil {
@@ -405,18 +345,7 @@ func TestMinHold_inFlight(t *testing.T) {
 			w.unlock(inner)
 			return h, execute
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h, execute := last(w)
-				w.unlock(h)
-				time.Sleep(time.Second)
-				execute()
-				time.Sleep(2 * leaseTime / 3)
-				w.wantFree()
-			})
-		})
-	}
+	}, func(w *world, last func(w *world) (h lock.Hold, execute func())) { w.expiresAfter(last) })
 }
 
 // An extension or a reentry is in flight during the last Unlock, and is executed after its command. The context of the Unlock
@@ -478,28 +407,23 @@ func TestMinHold_inFlightAndLateReply(t *testing.T) {
 // A lock is handed off to a call with WithMinHold, which extends its lease, and Redis is unavailable: the call ends
 // when its context is canceled, and reports that.
 func TestMinHold_unavailable(t *testing.T) {
-	for _, limit := range []time.Duration{2 * time.Second, time.Hour} {
+	for limit, want := range map[time.Duration]error{2 * time.Second: context.DeadlineExceeded, time.Hour: lock.ErrUnavailable} {
 		inBubble(t, func(w *world) {
 			other := w.lock(w.b, w.Context())
 			first := w.waiting(w.a, w.Context())
-			synctest.Wait()
-			ended, start := make(chan error), time.Now()
-			go func() {
-				ctx := w.within(limit)
-				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
-				if late := time.Since(start) - limit; late > 0 {
-					w.Errorf("returned %v after its deadline", late)
-				}
-				ended <- err
-			}()
-			synctest.Wait()
+			start := time.Now()
+			ended := w.goFail(w.a.Lock, w.within(limit), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
 			w.unlock(other)
 			h := w.next(first)
 			time.Sleep(time.Millisecond) // within the time of a hand-off
 			w.wire.Freeze(true)
 			w.unlock(h)
-			if err := <-ended; errors.Is(err, context.DeadlineExceeded) != (limit < opTime) || errors.Is(err, lock.ErrUnavailable) != (limit > opTime) || errors.Is(err, lock.ErrNotAcquired) {
-				w.Errorf("%v", err)
+			err := <-ended
+			if late := time.Since(start) - limit; late > 0 {
+				w.Errorf("returned %v after its deadline", late)
+			}
+			if !errors.Is(err, want) || errors.Is(err, context.DeadlineExceeded) == errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
+				w.Error(err)
 			}
 			w.wire.Freeze(false)
 			time.Sleep(2 * minute)
@@ -513,13 +437,9 @@ func TestMinHold_canceled(t *testing.T) {
 	why := errors.New("shutting down")
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
+		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)})
 		ctx, cancel := context.WithCancelCause(w.Context())
-		ended := make(chan error)
-		go func() {
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
-			ended <- err
-		}()
-		synctest.Wait()
+		ended := w.goFail(w.a.Lock, ctx, spec)
 		time.Sleep(time.Millisecond) // within the time of a hand-off
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
 		time.AfterFunc(time.Second/2, func() { cancel(why) })
@@ -530,10 +450,7 @@ func TestMinHold_canceled(t *testing.T) {
 		time.Sleep(minute)
 
 		h = w.lock(w.a, w.Context())
-		err := interrupted(ctx, w.a.applyMinHold(ctx, h.(*hold), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)})))
-		if !errors.Is(err, context.Canceled) || !errors.Is(err, why) {
-			w.Errorf("before it is extended: %v", err)
-		}
+		w.wantErr(interrupted(ctx, w.a.applyMinHold(ctx, h.(*hold), spec)), context.Canceled, why)
 		time.Sleep(minute)
 	})
 }
@@ -571,55 +488,50 @@ func TestMinHold_fixedLease(t *testing.T) {
 // context of the call is canceled. The lock is released, before the call returns if its context is not canceled. If Close
 // has begun, it releases the lock.
 func TestMinHold_notExtended(t *testing.T) {
-	for _, how := range []string{"refused", "canceled", "canceled during Close"} {
-		t.Run(how, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				refused := how == "refused"
-				k, sent := hookable(), make(chan struct{})
-				k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
-					if refused {
-						return []luascripts.Renewed{{Err: command.Final{Err: errors.New("refused")}}}
-					}
-					<-sent
-					return plain.Renew(w.Context(), w.rdb, batch, lease, perCall)
-				}
-				h := w.take(w.a, k, w.Context())
-				ctx := w.within(minute)
-				if !refused {
-					ctx = w.within(2 * time.Second)
-				}
-				ended := make(chan error)
-				go func() {
-					_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
-					if w.mini.Exists("orders") && refused {
-						w.Error("the call returned, and the lock is not released")
-					}
-					ended <- err
-				}()
-				synctest.Wait()
-				time.Sleep(time.Millisecond) // within the time of a hand-off
-				w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
-				w.unlock(h)
-				closed := make(chan error, 1)
-				if synctest.Wait(); how == "canceled during Close" {
-					go func() { closed <- w.a.Close(context.Background()) }()
-				} else {
-					close(closed)
-				}
-				if err := <-ended; err == nil {
-					w.Error("it has a lock with too short a lease")
-				}
-				close(sent)
-				if err := <-closed; err != nil {
-					w.Error(err)
-				}
-				time.Sleep(opTime)
-				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for %v without a holder", w.mini.TTL("orders"))
-				}
-			})
-		})
+	type test struct {
+		refused, closes bool
+		within          time.Duration
 	}
+	forEach(t, map[string]test{
+		"refused":               {refused: true, within: minute},
+		"canceled":              {within: 2 * time.Second},
+		"canceled during Close": {closes: true, within: 2 * time.Second},
+	}, func(w *world, c test) {
+		k, sent := hookable(), make(chan struct{})
+		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+			if c.refused {
+				return []luascripts.Renewed{{Err: command.Final{Err: errors.New("refused")}}}
+			}
+			<-sent
+			return plain.Renew(w.Context(), w.rdb, batch, lease, perCall)
+		}
+		h := w.take(w.a, k, w.Context())
+		ended := make(chan error)
+		go func() {
+			_, err := w.a.Lock(w.within(c.within), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
+			if w.mini.Exists("orders") && c.refused {
+				w.Error("the call returned, and the lock is not released")
+			}
+			ended <- err
+		}()
+		synctest.Wait()
+		time.Sleep(time.Millisecond) // within the time of a hand-off
+		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
+		w.unlock(h)
+		closed := make(chan error, 1)
+		if synctest.Wait(); c.closes {
+			go func() { closed <- w.a.Close(context.Background()) }()
+		} else {
+			close(closed)
+		}
+		w.wantErr(<-ended)
+		close(sent)
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+		time.Sleep(opTime)
+		w.wantFree()
+	})
 }
 
 // The context of an Unlock is canceled, and its command is not executed. The lock is still freed at the end of its
@@ -631,17 +543,11 @@ func TestMinHold_unlockCanceled(t *testing.T) {
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(2*time.Second))
 		goes := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: goes}))
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
-		if err := h.Unlock(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
+		w.wantErr(h.Unlock(w.within(time.Second)), context.DeadlineExceeded)
 		w.wire.CutAll()
 		close(goes)
 		time.Sleep(2 * opTime)
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is kept for another %v", w.mini.TTL("orders"))
-		}
+		w.wantFree()
 	})
 }
 
@@ -660,9 +566,7 @@ func TestMinHold_wrongTypeAtTheRepetition(t *testing.T) {
 			}
 			return redistest.Action{DropReply: n == 1}
 		})
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrWrongType) {
-			w.Error(err)
-		}
+		w.wantErr(h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrWrongType)
 		w.mini.Del("orders")
 	})
 }
@@ -672,9 +576,7 @@ func TestMinHold_gone(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
 		w.mini.Del("orders")
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
+		w.wantErr(h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 	})
 }
 
@@ -691,9 +593,7 @@ func TestMinHold_lateReplyToUnlock(t *testing.T) {
 			return v, err
 		}
 		h := w.take(w.a, k, w.Context(), lock.WithMinHold(minute))
-		if err := h.Unlock(w.within(time.Second)); !errors.Is(err, context.DeadlineExceeded) {
-			w.Error(err)
-		}
+		w.wantErr(h.Unlock(w.within(time.Second)), context.DeadlineExceeded)
 		close(reply)
 		synctest.Wait()
 		time.Sleep(minute)
@@ -713,12 +613,7 @@ func TestMinHold_lostImmediately(t *testing.T) {
 			return plain.Renew(ctx, rdb, batch, lease, perCall)
 		}
 		h := w.take(w.a, k, w.Context())
-		ended := make(chan error)
-		go func() {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
-			ended <- err
-		}()
-		synctest.Wait()
+		ended := w.goFail(w.a.Lock, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
 		time.Sleep(time.Millisecond) // within the time of a hand-off
 		w.unlock(h)
 		if err := <-ended; !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {
