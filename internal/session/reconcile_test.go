@@ -26,11 +26,6 @@ import (
 
 // A server is paused during a thousand calls, and each call leaves after 30 ms. When the server is back, all grants are
 // released soon, without one goroutine per call.
-//
-//  1. The server is paused.
-//  2. A thousand calls leave.
-//  3. Their connection breaks, or does not.
-//  4. The server continues: it executes the commands that it had received.
 func TestReconcile_aThousandAbandonedCalls(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("broken %v", broken), func(t *testing.T) {
@@ -38,36 +33,23 @@ func TestReconcile_aThousandAbandonedCalls(t *testing.T) {
 			server := redistest.Start(t)
 			wire := redistest.NewProxy(t, server.Addr())
 			s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), testConfig())
-			defer func() {
-				if err := s.Close(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}()
-			h, err := s.Lock(t.Context(), s.NewSpec(plain, "warm", nil)) // the server knows the scripts from now on
-			if err == nil {
-				err = h.Unlock(t.Context())
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := &world{T: t}
+			defer w.close(s)
+			w.unlock(w.lock(s, t.Context())) // loads the scripts
 			before := runtime.NumGoroutine()
 
-			server.Freeze(t) // 1
+			server.Freeze(t)
 			var calling sync.WaitGroup
-			for i := range calls { // 2
+			for i := range calls {
 				calling.Go(func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
-					defer cancel()
-					if _, err := s.TryLock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
-						t.Error("granted by a paused server")
-					}
+					w.wantFail(s.TryLock, w.within(30*time.Millisecond), s.NewSpec(plain, fmt.Sprint("orders", i), nil))
 				})
 			}
 			calling.Wait()
 			if broken {
-				wire.CutAll() // 3
+				wire.CutAll()
 			}
-			server.Thaw(t) // 4
+			server.Thaw(t) // it executes the commands that it had received
 
 			keys := func() int64 {
 				size := server.Do(t, "DBSIZE")
@@ -94,12 +76,8 @@ func TestReconcile_aThousandAbandonedCalls(t *testing.T) {
 func TestReconcile_oneGoroutine(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
-		const many = 50
-		for i := range many {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
-			ctx, cancel := context.WithCancel(w.Context())
-			time.AfterFunc(time.Nanosecond, cancel)
-			_, _ = w.a.TryLock(ctx, w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
+		for i := range 50 {
+			w.loseReply(w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
 			synctest.Wait()
 		}
 		w.wire.OnRequest(nil)
@@ -122,32 +100,43 @@ func TestReconcile_oneGoroutine(t *testing.T) {
 	})
 }
 
+// loseReply makes session a leave a request immediately. The server executes it, and its reply is lost.
+func (w *world) loseReply(spec *Spec) {
+	w.Helper()
+	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+	w.wantFail(w.a.TryLock, w.within(time.Nanosecond), spec)
+}
+
 // An entry that becomes due before the time until which a worker sleeps does not wait for that time.
 func TestReconcile_earliestFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
-		spec := func(name string) *Spec {
-			return w.a.NewSpec(plain, name, []lock.Option{lock.WithFixedLease(time.Hour)})
-		}
 		abandon := func(name string) {
-			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-			defer cancel()
-			if _, err := w.a.TryLock(ctx, spec(name)); err == nil {
-				w.Errorf("%s: granted", name)
-			}
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
+			w.wantFail(w.a.TryLock, w.within(time.Second), w.a.NewSpec(plain, name, []lock.Option{lock.WithFixedLease(time.Hour)}))
 		}
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
 		abandon("long ago")
 		time.Sleep(10 * time.Minute) // the intervals are that long by now
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
 		abandon("just now")
 		w.mini.SetError("LOADING the first attempt to take it back fails")
 		time.Sleep(1100 * time.Millisecond)
 		w.mini.SetError("")
 		time.Sleep(opTime)
 		synctest.Wait()
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
+		w.wantEmpty()
+	})
+}
+
+// rueidis may report the deadline for the reply to WAIT as an error of the context, although the caller's context has none.
+func TestReplicas_deadline(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			<-r.ctx.Done()
+			return luascripts.Acquired{}, r.ctx.Err()
+		})
+		q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", nil), Request: luascripts.Request{Replicas: 1, ReplicaTimeout: time.Second}}
+		if _, err := q.Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
+			w.Error(err)
 		}
 	})
 }
@@ -158,22 +147,6 @@ func TestReplicas_lostReplyToWAIT(t *testing.T) {
 	for _, pipelines := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pipelines %v", pipelines), func(t *testing.T) { testLostReplyToWait(t, pipelines) })
 	}
-}
-
-// rueidis may report the deadline for the reply to WAIT as an error of the context, although the caller's context has none.
-func TestReplicas_deadline(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k := gated(func(acquireFunc) acquireFunc {
-			return func(ctx context.Context, _ rueidis.Client, _ luascripts.Keys, _ luascripts.Request) (luascripts.Acquired, error) {
-				<-ctx.Done()
-				return luascripts.Acquired{}, ctx.Err()
-			}
-		}, nil)
-		q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", nil), Request: luascripts.Request{Replicas: 1, ReplicaTimeout: time.Second}}
-		if _, err := q.Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
-			w.Error(err)
-		}
-	})
 }
 
 func testLostReplyToWait(t *testing.T, pipelines bool) {
@@ -223,12 +196,7 @@ func testLostReplyToWait(t *testing.T, pipelines bool) {
 func (w *world) abandoned(k *Kind, opts ...lock.Option) {
 	w.Helper()
 	w.unlock(w.lock(w.a, w.Context())) // loads the scripts
-	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
-	ctx, cancel := context.WithCancel(w.Context())
-	time.AfterFunc(time.Nanosecond, cancel)
-	if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", opts)); err == nil {
-		w.Error("granted without a reply")
-	}
+	w.loseReply(w.a.NewSpec(k, "orders", opts))
 }
 
 // pending returns the number of pending entries of session a.
@@ -244,16 +212,18 @@ func (w *world) pending() int {
 // position, one confirmation is enough.
 func TestReconcile_ends(t *testing.T) {
 	inBubble(t, func(w *world) {
+		wantPending := func(want int) {
+			w.Helper()
+			if n := w.pending(); n != want {
+				w.Errorf("got %d pending, want %d", n, want)
+			}
+		}
 		for _, lease := range []time.Duration{leaseTime, 7 * opTime} { // the second expires, at the latest, after one of the intervals
 			w.abandoned(plain, lock.WithFixedLease(lease))
 			time.Sleep(leaseTime)
-			if n := w.pending(); n != 1 {
-				w.Errorf("got %d pending before the lease expired", n)
-			}
+			wantPending(1)
 			time.Sleep(2 * leaseTime)
-			if n := w.pending(); n != 0 {
-				w.Errorf("got %d pending, long after the lease expired", n)
-			}
+			wantPending(0)
 		}
 
 		h := w.lock(w.b, w.Context())
@@ -261,9 +231,7 @@ func TestReconcile_ends(t *testing.T) {
 		gone := w.waiting(w.a, ctx)
 		cancel()
 		<-gone
-		if n := w.pending(); n != 0 {
-			w.Errorf("got %d pending, although every command got a reply", n)
-		}
+		wantPending(0)
 		w.unlock(h)
 	})
 }
@@ -271,42 +239,31 @@ func TestReconcile_ends(t *testing.T) {
 // The server does not reply any more. The session gives up on a pending lock when its lease must have expired, and
 // earlier if Close does not wait for that.
 func TestReconcile_givesUp(t *testing.T) {
-	for _, closes := range []bool{false, true} {
-		t.Run(fmt.Sprintf("Close %v", closes), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.abandoned(plain)
-				w.wire.Refuse(true)
-				w.wire.CutAll()
-				if closes {
-					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-					defer cancel()
-					if err := w.a.Close(ctx); err == nil {
-						w.Error("Close reports that nothing is pending")
-					}
-				} else {
-					time.Sleep(2 * leaseTime)
-				}
-				if n := w.pending(); n != 0 {
-					w.Errorf("got %d pending", n)
-				}
-				time.Sleep(2 * leaseTime)
-			})
-		})
-	}
+	forEach(t, map[string]func(w *world){
+		"at the end of the lease": func(*world) { time.Sleep(2 * leaseTime) },
+		"at Close":                func(w *world) { w.wantErr(w.a.Close(w.within(time.Second))) },
+	}, func(w *world, end func(w *world)) {
+		w.abandoned(plain)
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		end(w)
+		if n := w.pending(); n != 0 {
+			w.Errorf("got %d pending", n)
+		}
+		time.Sleep(2 * leaseTime)
+	})
 }
 
 // Close repeats a confirmed release at once. If Redis refuses connections, it retries with pauses.
 func TestReconcile_closeRefused(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int32
-		k := hookable()
-		handOff := k.HandOff
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
 			if sent.Add(1) > 100 {
 				time.Sleep(time.Second) // without any pause, time would stand still
 			}
-			return handOff(ctx, rdb, keys, owner, r)
-		}
+			return r.send()
+		})
 		w.abandoned(k)
 		synctest.Wait()
 		if n := sent.Load(); n != 1 {
@@ -314,11 +271,7 @@ func TestReconcile_closeRefused(t *testing.T) {
 		}
 		w.wire.Refuse(true)
 		w.wire.CutAll()
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
-		if err := w.a.Close(ctx); err == nil {
-			w.Error("Close reports that nothing is pending")
-		}
+		w.wantErr(w.a.Close(w.within(time.Second)))
 		if n := sent.Load(); n < 3 || n > 50 {
 			w.Errorf("%d releases, want one at once and some retries", n)
 		}
@@ -331,25 +284,20 @@ func TestReconcile_confirmedDuringClose(t *testing.T) {
 		var reconciles atomic.Bool
 		var confirmed atomic.Int32
 		replies := make(chan struct{})
-		k := hookable()
-		handOff := k.HandOff
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
 			switch {
 			case !reconciles.Load():
-				return handOff(ctx, rdb, keys, owner, r)
-			case keys.Lock == "fails":
+				return r.send()
+			case r.keys.Lock == "fails":
 				return luascripts.Released{}, io.EOF
 			}
 			<-replies
 			confirmed.Add(1)
 			return luascripts.Released{Verdict: luascripts.Gone}, nil
-		}
+		})
 		var ended []*acquisition
 		for _, name := range []string{"fails", "orders"} {
-			h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, name, nil))
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.mustLock(w.Context(), w.a.NewSpec(k, name, nil))
 			w.unlock(h)
 			ended = append(ended, h.(*hold).acquisition())
 		}
@@ -358,12 +306,10 @@ func TestReconcile_confirmedDuringClose(t *testing.T) {
 			w.a.reconcile(t, true)
 			synctest.Wait()
 		}
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
-			_ = w.a.Close(ctx)
+			_ = w.a.Close(w.within(time.Second))
 		}()
 		synctest.Wait()
 		close(replies)
@@ -380,11 +326,7 @@ func TestReconcile_confirmedDuringClose(t *testing.T) {
 func TestReconcile_lastRepetitionFails(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, execute := w.failOnce()
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		w.unlock(h)
+		w.unlock(w.take(w.a, k, w.Context()))
 		const last = (1 + 2 + 4 + 8) * opTime
 		time.Sleep(last - time.Second)
 		execute()
@@ -392,9 +334,7 @@ func TestReconcile_lastRepetitionFails(t *testing.T) {
 		time.Sleep(3 * time.Second / 2)
 		w.mini.SetError("")
 		time.Sleep(pollTime)
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-		}
+		w.wantFree()
 	})
 }
 
@@ -402,39 +342,33 @@ func TestReconcile_lastRepetitionFails(t *testing.T) {
 // both continue on the next connection.
 func TestClosing_connection(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k, broken := hookable(), new(atomic.Bool)
-		acquire, handOff := k.Acquire, k.HandOff
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+		var broken atomic.Bool
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
 			if broken.Load() {
 				return luascripts.Acquired{}, rueidis.ErrClosing
 			}
-			return acquire(ctx, rdb, k, q)
-		}
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+			return r.send()
+		})
+		onHandOff(k, func(r release) (luascripts.Released, error) {
 			if broken.Load() {
 				return luascripts.Released{}, rueidis.ErrClosing
 			}
-			return handOff(ctx, rdb, k, owner, p)
-		}
+			return r.send()
+		})
 		for range 2 {
 			h := w.lock(w.b, w.Context())
 			holds := w.goLock(w.a, k, w.Context())
-			synctest.Wait()
 			broken.Store(true)
 			time.Sleep(2 * pollTime)
 			broken.Store(false)
 			w.unlock(h)
 			h = <-holds
 			broken.Store(true)
-			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
-				w.Errorf("Unlock: %v", err)
-			}
+			w.wantErr(h.Unlock(w.Context()), lock.ErrUnavailable)
 			time.Sleep(opTime)
 			broken.Store(false)
 			time.Sleep(pollTime)
-			if w.mini.Exists("orders") {
-				w.Error("the release was forgotten")
-			}
+			w.wantFree()
 		}
 	})
 }
@@ -471,9 +405,7 @@ func TestClosing_client(t *testing.T) {
 				w.Errorf("TryLock: %v", err)
 			}
 			for _, h := range []lock.Hold{h, other} {
-				if err := h.Unlock(w.Context()); !errors.Is(err, rueidis.ErrClosing) {
-					w.Errorf("Unlock: %v", err)
-				}
+				w.wantErr(h.Unlock(w.Context()), rueidis.ErrClosing)
 			}
 			if err := s.Close(w.Context()); err != nil || time.Since(start) != 0 {
 				w.Errorf("Close: %v, after %v for all", err, time.Since(start))
@@ -502,18 +434,14 @@ func TestClosing_clientAfterAFailedDial(t *testing.T) {
 		w.unlock(w.take(s, plain, w.Context()))
 		down.Store(true)
 		w.wire.CutAll()
-		if _, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil)); !errors.Is(err, syscall.ECONNREFUSED) {
-			w.Errorf("while it is down: %v", err)
-		}
+		w.wantFail(s.TryLock, w.Context(), s.NewSpec(plain, "orders", nil), syscall.ECONNREFUSED)
 		rdb.Close()
 		if _, err := s.Lock(w.within(time.Hour), s.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, rueidis.ErrClosing) {
 			w.Errorf("closed, while it is down: %v", err)
 		}
 		down.Store(false)
 		w.unlock(w.take(s, plain, w.Context()))
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(s)
 		rdb.Close()
 	})
 }
@@ -571,18 +499,16 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 // garbledReentry is the plain kind. A reentry while breaks is true is not executed, and gets an invalid reply. A
 // reentry while late is true is executed, and gets its reply when goes is closed.
 func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
-	return gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if q.Want > 1 && breaks.Load() {
-				return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
-			}
-			a, err := acquire(ctx, rdb, k, q)
-			if q.Want > 1 && late.Load() {
-				<-goes
-			}
-			return a, err
+	return onAcquire(func(r request) (luascripts.Acquired, error) {
+		if r.Want > 1 && breaks.Load() {
+			return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
 		}
-	}, nil)
+		a, err := r.send()
+		if r.Want > 1 && late.Load() {
+			<-goes
+		}
+		return a, err
+	})
 }
 
 // A reentry with an unknown outcome is reconciled again while another reentry is in flight. The reconciler waits for
@@ -594,22 +520,19 @@ func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 		k := garbledReentry(&breaks, &late, goes)
 		h := w.take(w.a, k, w.Context())
 		breaks.Store(true)
-		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Error("the reentry did not break off")
-		}
+		w.wantFail(w.a.Lock, h.Context(), w.a.NewSpec(k, "orders", nil))
 		breaks.Store(false)
 		time.Sleep(opTime - time.Millisecond) // just before it is reconciled again
 		late.Store(true)
-		again := w.waitingFor(w.a, h.Context(), w.a.NewSpec(k, "orders", nil))
+		again := w.goLock(w.a, k, h.Context())
 		time.Sleep(2 * time.Millisecond)
 		close(goes)
 		inner := w.next(again)
-		if n := w.count(h); n != 2 {
-			w.Errorf("Redis counts %d holds of two", n)
-		}
-		time.Sleep(pollTime)
-		if n := w.count(h); n != 2 {
-			w.Errorf("got %d holds in Redis, want two", n)
+		for range 2 {
+			if n := w.count(h); n != 2 {
+				w.Errorf("Redis counts %d holds of two", n)
+			}
+			time.Sleep(pollTime)
 		}
 		w.unlock(inner)
 		w.unlock(h)
@@ -625,16 +548,12 @@ func TestReconcile_detectsALoss(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		w.mini.Del("orders") // publishes no message
 		breaks.Store(true)
-		if _, err := w.a.Lock(h.Context(), w.a.NewSpec(k, "orders", nil)); err == nil {
-			w.Error("the reentry did not break off")
-		}
+		w.wantFail(w.a.Lock, h.Context(), w.a.NewSpec(k, "orders", nil))
 		select { // the reconciler continues soon if the caller has released its turn
 		case <-h.Context().Done():
 		case <-time.After(pollTime):
 		}
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("the hold: %v", err)
-		}
+		w.wantErr(h.Err(), lock.ErrLost)
 	})
 }
 
@@ -642,26 +561,21 @@ func TestReconcile_detectsALoss(t *testing.T) {
 // messages, acquires the lock as soon as it is released.
 func TestReconcile_wakesLocalWaiters(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-		})
+		w.withoutPubSub()
 		late := make(chan struct{})
 		var requests atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				first := requests.Add(1) == 1
-				a, err := acquire(ctx, rdb, k, q)
-				if first {
-					<-late
-					return luascripts.Acquired{}, io.EOF
-				}
-				return a, err
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			first := requests.Add(1) == 1
+			a, err := r.send()
+			if first {
+				<-late
+				return luascripts.Acquired{}, io.EOF
 			}
-		}, nil)
-		spec := w.a.NewSpec(k, "orders", nil)
+			return a, err
+		})
 		ctx, cancel := context.WithCancel(w.Context())
-		gone := w.waitingFor(w.a, ctx, spec)
-		next := w.waitingFor(w.a, w.Context(), spec)
+		gone := w.goLock(w.a, k, ctx)
+		next := w.goLock(w.a, k, w.Context())
 		cancel()
 		<-gone
 		time.Sleep(pollTime / 2) // the next waiter has sent a request, and sends none now
@@ -680,23 +594,17 @@ func TestReconcile_wakesLocalWaiters(t *testing.T) {
 // executed before; execute makes the server execute the second.
 func (w *world) failTwice(late <-chan struct{}) (k *Kind, execute func()) {
 	var requests atomic.Int32
-	k = gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			switch requests.Add(1) {
-			case 1:
-				return luascripts.Acquired{}, io.EOF
-			case 2:
-				execute = func() {
-					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
-						w.Errorf("%+v, %v", a, err)
-					}
-				}
-				<-late
-				return luascripts.Acquired{}, io.EOF
-			}
-			return acquire(ctx, rdb, k, q)
+	k = onAcquire(func(r request) (luascripts.Acquired, error) {
+		switch requests.Add(1) {
+		case 1:
+			return luascripts.Acquired{}, io.EOF
+		case 2:
+			execute = func() { w.duplicate(r) }
+			<-late
+			return luascripts.Acquired{}, io.EOF
 		}
-	}, nil)
+		return r.send()
+	})
 	return k, func() { synctest.Wait(); execute() }
 }
 
@@ -714,9 +622,7 @@ func TestReconcile_restartsItsIntervals(t *testing.T) {
 		time.Sleep(time.Second)
 		execute()
 		time.Sleep(opTime)
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-		}
+		w.wantFree()
 	})
 }
 
@@ -753,11 +659,7 @@ func TestReconcile_outlastsTheWaiterTimeout(t *testing.T) {
 func TestReconcile_outlastsADelayedDuplicate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, execute := w.failOnce()
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		w.unlock(h)
+		w.unlock(w.take(w.a, k, w.Context()))
 		time.Sleep(opTime - time.Millisecond) // just before it is reconciled again
 		const ms = time.Millisecond
 		time.AfterFunc(opTime, execute)
@@ -766,9 +668,7 @@ func TestReconcile_outlastsADelayedDuplicate(t *testing.T) {
 			w.Error("the duplicate was not executed")
 		}
 		time.Sleep(pollTime + 100*ms)
-		if left := w.mini.TTL("orders"); w.mini.Exists("orders") {
-			w.Errorf("the lock is held for another %v, without a holder", left)
-		}
+		w.wantFree()
 	})
 }
 
@@ -776,15 +676,14 @@ func TestReconcile_outlastsADelayedDuplicate(t *testing.T) {
 // when reply is closed.
 func kindWithSlowRelease(k *Kind, nth int32, delayed <-chan struct{}) (sent *atomic.Int32) {
 	sent = new(atomic.Int32)
-	handOff := k.HandOff
-	k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+	onHandOff(k, func(r release) (luascripts.Released, error) {
 		n := sent.Add(1)
-		reply, err := handOff(ctx, rdb, k, owner, p)
+		reply, err := r.send()
 		if n == nth {
 			<-delayed
 		}
 		return reply, err
-	}
+	})
 	return sent
 }
 
@@ -810,36 +709,28 @@ func TestReconcile_oneAtATime(t *testing.T) {
 }
 
 // Close repeats the command of each confirmed entry once. It also repeats the command of an entry that is being
-// reconciled.
+// reconciled: its first repetition is the second command, after the release.
 func TestReconcile_closeRepeatsOnce(t *testing.T) {
-	for _, during := range []bool{false, true} {
-		t.Run(fmt.Sprintf("during a repetition %v", during), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				reply := make(chan struct{})
-				k, _ := w.failOnce()
-				nth := int32(0)
-				if during {
-					nth = 3 // the release, and the second command of the reconciler
-				}
-				sent := kindWithSlowRelease(k, nth, reply)
-				w.unlock(w.take(w.a, k, w.Context()))
-				time.Sleep(opTime + time.Millisecond)
-				if n := sent.Load(); n != 3 {
-					w.Errorf("got %d commands before, want the release and two repetitions", n)
-				}
-				closed := make(chan error, 1)
-				go func() { closed <- w.a.Close(context.Background()) }()
-				synctest.Wait()
-				close(reply)
-				if err := <-closed; err != nil {
-					w.Error(err)
-				}
-				if n := sent.Load() - 3; n != 1 {
-					w.Errorf("got %d repetitions during Close, want 1", n)
-				}
-			})
-		})
-	}
+	forEach(t, map[string]int32{"before a repetition": 0, "during a repetition": 3}, func(w *world, slow int32) {
+		reply := make(chan struct{})
+		k, _ := w.failOnce()
+		sent := kindWithSlowRelease(k, slow, reply)
+		w.unlock(w.take(w.a, k, w.Context()))
+		time.Sleep(opTime + time.Millisecond)
+		if n := sent.Load(); n != 3 {
+			w.Errorf("got %d commands before, want the release and two repetitions", n)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- w.a.Close(context.Background()) }()
+		synctest.Wait()
+		close(reply)
+		if err := <-closed; err != nil {
+			w.Error(err)
+		}
+		if n := sent.Load() - 3; n != 1 {
+			w.Errorf("got %d repetitions during Close, want 1", n)
+		}
+	})
 }
 
 // Reconciling at one node of a cluster does not delay reconciling at another.
@@ -861,41 +752,26 @@ func TestReconcile_severalAtOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var stuck atomic.Bool
 		goes := make(chan struct{})
-		copies := make(map[string]func())
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				if copies[k.Lock] != nil {
-					return acquire(ctx, rdb, k, q)
-				}
-				copies[k.Lock] = func() {
-					if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
-						w.Errorf("%+v, %v", a, err)
-					}
-				}
-				return luascripts.Acquired{}, io.EOF
+		failed := make(map[string]request)
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			if _, again := failed[r.keys.Lock]; again {
+				return r.send()
 			}
-		}, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				if stuck.CompareAndSwap(true, false) {
-					<-goes
-				}
-				return handOff(ctx, rdb, k, owner, p)
-			}
+			failed[r.keys.Lock] = r
+			return luascripts.Acquired{}, io.EOF
 		})
-		var holds []lock.Hold
-		for _, name := range []string{"a", "b"} {
-			h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, name, nil))
-			if err != nil {
-				w.Fatal(err)
+		onHandOff(k, func(r release) (luascripts.Released, error) {
+			if stuck.CompareAndSwap(true, false) {
+				<-goes
 			}
-			holds = append(holds, h)
-		}
-		for _, h := range holds {
-			w.unlock(h)
-		}
+			return r.send()
+		})
+		a, b := w.mustLock(w.Context(), w.a.NewSpec(k, "a", nil)), w.mustLock(w.Context(), w.a.NewSpec(k, "b", nil))
+		w.unlock(a)
+		w.unlock(b)
 		time.Sleep(opTime - time.Millisecond)
-		for _, execute := range copies {
-			execute()
+		for _, r := range failed {
+			w.duplicate(r)
 		}
 		stuck.Store(true)
 		time.Sleep(2 * time.Millisecond)
@@ -916,11 +792,7 @@ func TestReconcile_addedAgainIsDueNow(t *testing.T) {
 		w.unlock(w.take(w.a, k, w.Context()))
 		time.Sleep(opTime + time.Second) // it was reconciled again, and the next interval is twice as long
 		other, _ := w.failOnce()
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(other, "other", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
-		w.unlock(h)
+		w.unlock(w.mustLock(w.Context(), w.a.NewSpec(other, "other", nil)))
 		synctest.Wait()
 		before := sent.Load()
 		close(late)
@@ -948,27 +820,18 @@ func TestReconcile_closeMakesItDue(t *testing.T) {
 // A reentry without a reply may keep the lock for its own lease, which is longer than the lease of the first hold.
 func TestReconcile_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		outer := w.lock(w.a, ctx, lock.WithFixedLease(2*time.Second))
+		outer := w.lock(w.a, w.Context(), lock.WithFixedLease(2*time.Second))
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
 		w.wire.Refuse(true)
-		short, cancel := context.WithTimeout(ctx, time.Second)
+		short, cancel := context.WithTimeout(outer.Context(), time.Second)
 		defer cancel()
-		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(time.Hour)})); err == nil {
-			w.Error("granted without a connection")
-		}
+		w.wantFail(w.a.Lock, short, w.a.NewSpec(plain, "orders", []lock.Option{lock.WithFixedLease(time.Hour)}))
 		time.Sleep(time.Minute) // the outer lease has long expired
-		if w.mini.TTL("orders") < 30*time.Minute {
-			w.Fatalf("the server has it for %v", w.mini.TTL("orders"))
-		}
+		w.wantTTL(30*time.Minute, time.Hour)
 		w.wire.Refuse(false)
 		time.Sleep(2 * opTime)
 		synctest.Wait()
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q for %v", keys, w.mini.TTL("orders"))
-		}
-		if !errors.Is(outer.Err(), lock.ErrLost) {
-			w.Errorf("outer: %v", outer.Err())
-		}
+		w.wantEmpty()
+		w.wantErr(outer.Err(), lock.ErrLost)
 	})
 }
