@@ -129,9 +129,7 @@ func TestReaders_joinNotWithACanceledContext(t *testing.T) {
 // A call after Close returns immediately and leaves nothing behind.
 func TestClose_thenACall(t *testing.T) {
 	inBubble(t, func(w *world) {
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Fatal(err)
-		}
+		w.close(w.a)
 		for _, k := range []*Kind{plain, reading} {
 			if h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil)); h != nil || !errors.Is(err, lock.ErrClosed) {
 				w.Errorf("%v, %v", h, err)
@@ -190,9 +188,7 @@ func TestReentry_lateReply(t *testing.T) {
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply, DropReply: broke}))
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			if _, err := w.a.Lock(short, w.a.NewSpec(alone, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
-				w.Error(err)
-			}
+			w.wantFail(w.a.Lock, short, w.a.NewSpec(alone, "orders", nil), context.DeadlineExceeded)
 			if w.count(h) != 2 {
 				w.Fatalf("Redis has %d holds", w.count(h))
 			}
@@ -269,9 +265,7 @@ func TestReentry_refusedAfterALostReply(t *testing.T) {
 			}
 			return redistest.Action{DropReply: n == 1}
 		})
-		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
-			w.Fatal("the server refuses it")
-		}
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(alone, "orders", nil))
 		w.mini.SetError("")
 		time.Sleep(2 * opTime)
 		if w.count(h) != 1 {
@@ -300,9 +294,7 @@ func TestReentry_inFlight(t *testing.T) {
 		settled("executed")
 		w.unlock(again)
 		w.mini.SetError("NOPERM this user has no permissions")
-		if _, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", nil)); err == nil {
-			w.Error("the server refuses it")
-		}
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(alone, "orders", nil))
 		w.mini.SetError("")
 		settled("refused")
 		w.unlock(h)
@@ -342,11 +334,7 @@ func TestReentry_duringClose(t *testing.T) {
 			<-goes
 			return plain.Acquire(ctx, w.rdb, keys, q)
 		}
-		ended := make(chan error)
-		go func() {
-			_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", nil))
-			ended <- err
-		}()
+		ended := w.goFail(w.a.Lock, ctx, w.a.NewSpec(k, "orders", nil))
 		<-requests
 		closed := make(chan error)
 		go func() { closed <- w.a.Close(context.Background()) }()
@@ -419,32 +407,13 @@ func TestTryLock_limits(t *testing.T) {
 	})
 }
 
-// A TryLock fails immediately if another call of its owner waits for the lock.
-func TestTryLock_ofAWaitingOwner(t *testing.T) {
-	inBubble(t, func(w *world) {
-		other, ctx := w.lock(w.b, w.Context()), lock.ContextWithNewOwner(w.Context())
-		next := w.waiting(w.a, ctx)
-		synctest.Wait()
-		start := time.Now()
-		if _, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, errAhead) || time.Since(start) != 0 {
-			w.Errorf("%v after %v", err, time.Since(start))
-		}
-		w.unlock(other)
-		w.unlock(w.next(next))
-	})
-}
-
 // A TryLock joins the request of another reader late. It still ends within its own operation timeout.
 func TestTryLock_joinsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		w.mini.SetError("LOADING Redis is loading the dataset in memory")
 		start := time.Now()
-		tried := make(chan error)
-		go func() {
-			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
-			tried <- err
-		}()
+		tried := w.goFail(w.a.TryLock, w.Context(), w.a.NewSpec(reading, "orders", nil))
 		time.Sleep(opTime / 2)
 		w.mini.SetError("")
 		w.slowScripts(opTime - time.Millisecond)
@@ -461,13 +430,8 @@ func TestTryLock_nonReentrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		spec := w.ofOne(w.a, permits)
-		h, err := w.a.Lock(ctx, spec)
-		if err != nil {
-			w.Fatal(err)
-		}
-		if _, err := w.a.TryLock(ctx, spec); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Error(err)
-		}
+		h := w.mustLock(ctx, spec)
+		w.wantFail(w.a.TryLock, ctx, spec, lock.ErrNotAcquired)
 		w.unlock(h)
 		w.mini.Del("orders") // the number of permits
 	})

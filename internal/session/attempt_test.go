@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,7 +21,6 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
-	"github.com/redis/rueidis"
 )
 
 // Each test here fails without one guard of the wait loop.
@@ -46,9 +44,7 @@ func TestTryLock_retriesWhileTheServerLoads(t *testing.T) {
 			}
 		}
 		w.mini.SetError("")
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(s)
 	})
 }
 
@@ -60,30 +56,16 @@ func TestExpiredGrant_retriesImmediately(t *testing.T) {
 		for _, k := range []*Kind{plain, fair, writing} {
 			w.unlock(w.take(w.a, k, w.Context())) // loads the scripts
 			const slow = 200 * time.Millisecond
-			w.onScripts(func(n int) redistest.Action {
-				if n == 1 {
-					return redistest.Action{DelayReply: slow}
-				}
-				return redistest.Action{}
-			})
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: slow}))
 			start := time.Now()
 			h := w.take(w.a, k, w.Context(), lock.WithFixedLease(slow/2))
 			if took := time.Since(start); took > slow+slow/2 {
 				w.Errorf("%v after %v", k.WaitPolicy, took)
 			}
 			w.unlock(h)
-			w.wire.OnRequest(nil)
 			time.Sleep(opTime)
 		}
 	})
-}
-
-// handsOff returns a fair lock of session a that is about to be handed off to an attempt of the same session. The test
-// executes the steps of the attempt.
-func (w *world) handsOff() (h lock.Hold, a *attempt, end func()) {
-	h = w.take(w.a, fair, w.Context())
-	a, end = w.refusedAttempt(fair)
-	return h, a, end
 }
 
 // refusedAttempt returns an attempt of session a whose first request was refused.
@@ -138,34 +120,28 @@ func (w *world) loseLock(t *acquisition) {
 	t.lease.Lose(watchdog.ErrGone)
 }
 
-// A release granted a fair lock to a waiter, and the lock is lost before the waiter runs. The waiter sends a request
+// A release granted a fair lock to a waiter, and the lock is lost before the waiter runs. The waiter acquires the free lock
 // immediately, with a new owner string.
 func TestQueue_lostBeforeTheClaim(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h, a, end := w.handsOff()
+		h := w.take(w.a, fair, w.Context())
+		a, end := w.refusedAttempt(fair)
 		w.unlock(h)
 		synctest.Wait()
 		offered := acquisitionOf(a.t)
 		w.loseLock(offered)
-		w.retries(a, offered)
+		start := time.Now()
+		if err := a.steps(); err != nil {
+			w.Fatal(err)
+		}
+		next := a.h
+		if next == nil || next.acquisition() == offered || next.Owner() == offered.Name || time.Since(start) != 0 {
+			w.Fatalf("after %v: a hold of %v", time.Since(start), next)
+		}
+		w.ours(next)
+		w.unlock(next)
 		end()
 	})
-}
-
-// retries makes a, whose acquisition lost has ended, execute its next steps: it immediately acquires the free lock with a
-// new owner string.
-func (w *world) retries(a *attempt, lost *acquisition) {
-	w.Helper()
-	start := time.Now()
-	if err := a.steps(); err != nil {
-		w.Fatal(err)
-	}
-	h := a.h
-	if h == nil || h.acquisition() == lost || h.Owner() == lost.Name || time.Since(start) != 0 {
-		w.Fatalf("after %v: a hold of %v", time.Since(start), h)
-	}
-	w.ours(h)
-	w.unlock(h)
 }
 
 // stall blocks the watchdog of session a until wake, as on a busy machine: its observer does not return from a loss.
@@ -177,10 +153,7 @@ func (w *world) stall() (wake func()) {
 			<-stuck
 		}
 	}
-	h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "stalled", []lock.Option{lock.WithFixedLease(lock.MinLease)}))
-	if err != nil {
-		w.Fatal(err)
-	}
+	h := w.mustLock(w.Context(), w.a.NewSpec(plain, "stalled", []lock.Option{lock.WithFixedLease(lock.MinLease)}))
 	time.Sleep(time.Until(h.Until()))
 	synctest.Wait()
 	return func() { close(stuck) }
@@ -189,32 +162,30 @@ func (w *world) stall() (wake func()) {
 // The lease of a reader has expired, and no goroutine has detected that yet. Another reader does not join it, by Lock
 // or TryLock, but sends a request.
 func TestReaders_joinNoExpiredLease(t *testing.T) {
-	for name, acquire := range map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"Lock": (*Session).Lock, "TryLock": (*Session).TryLock} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				const lease = 100 * time.Millisecond
-				w.a.Lease = lease // so that a reply can take almost as long
-				w.a.table.rules.Lease = lease
-				w.known()
-				wake := w.stall()
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: watchdog.Trusted(lease) - lockstate.ShareTime/2}))
-				first := w.take(w.a, reading, w.Context())
-				time.Sleep(time.Until(first.Until()))
-				start := time.Now()
-				if h, err := acquire(w.a, w.Context(), w.a.NewSpec(reading, "orders", nil)); err != nil || time.Since(start) != 0 {
-					w.Errorf("%v after %v", err, time.Since(start))
-				} else if h.Err() != nil || h.Owner() == first.Owner() {
-					w.Errorf("joined an ended acquisition: %v", h.Err())
-				} else {
-					w.unlock(h)
-				}
-				if err := first.Err(); !errors.Is(err, lock.ErrLost) {
-					w.Error(err)
-				}
-				wake()
-			})
-		})
-	}
+	forEach(t, map[string]bool{"Lock": false, "TryLock": true}, func(w *world, tries bool) {
+		const lease = 100 * time.Millisecond
+		w.a.Lease = lease // so that a reply can take almost as long
+		w.a.table.rules.Lease = lease
+		w.known()
+		wake := w.stall()
+		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: watchdog.Trusted(lease) - lockstate.ShareTime/2}))
+		first := w.take(w.a, reading, w.Context())
+		time.Sleep(time.Until(first.Until()))
+		start := time.Now()
+		acquire := w.a.Lock
+		if tries {
+			acquire = w.a.TryLock
+		}
+		if h, err := acquire(w.Context(), w.a.NewSpec(reading, "orders", nil)); err != nil || time.Since(start) != 0 {
+			w.Errorf("%v after %v", err, time.Since(start))
+		} else if h.Err() != nil || h.Owner() == first.Owner() {
+			w.Errorf("joined an ended acquisition: %v", h.Err())
+		} else {
+			w.unlock(h)
+		}
+		w.wantErr(first.Err(), lock.ErrLost)
+		wake()
+	})
 }
 
 // The lease of a writer has expired, and no goroutine has detected that yet. Its owner reads like any other reader:
@@ -273,44 +244,35 @@ func TestTryLock_reportsTheEarlierError(t *testing.T) {
 // A TryLock is refused because the server loads its data. Then its context is canceled, before its next request or
 // before the reply to it. Its error reports both.
 func TestTryLock_canceledAfterAnError(t *testing.T) {
-	for name, sent := range map[string]bool{"before the next request": false, "before the reply": true} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.unlock(w.lock(w.a, w.Context()))
-				w.mini.SetError(loading)
-				ctx := &errOnly{Context: w.Context()}
-				ended := make(chan error)
-				go func() {
-					_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
-					ended <- err
-				}()
-				synctest.Wait() // it pauses
-				w.mini.SetError("")
-				n := w.slowScripts(time.Second)
-				if sent {
-					time.Sleep(time.Second)
-				}
-				ctx.canceled.Store(true)
-				err := <-ended
-				w.wantEnd("TryLock", err, []error{context.Canceled, lock.ErrUnavailable}, lock.ErrNotAcquired)
-				if !strings.Contains(errText(err), "LOADING") || (n.Load() > 0) != sent {
-					w.Errorf("%v, after %d requests", err, n.Load())
-				}
-			})
-		})
-	}
+	forEach(t, map[string]bool{"before the next request": false, "before the reply": true}, func(w *world, sent bool) {
+		w.unlock(w.lock(w.a, w.Context()))
+		w.mini.SetError(loading)
+		ctx := &errOnly{Context: w.Context()}
+		ended := w.goFail(w.a.TryLock, ctx, w.a.NewSpec(plain, "orders", nil))
+		synctest.Wait() // it pauses
+		w.mini.SetError("")
+		n := w.slowScripts(time.Second)
+		if sent {
+			time.Sleep(time.Second)
+		}
+		ctx.canceled.Store(true)
+		err := <-ended
+		w.wantEnd("TryLock", err, []error{context.Canceled, lock.ErrUnavailable}, lock.ErrNotAcquired)
+		if !strings.Contains(errText(err), "LOADING") || (n.Load() > 0) != sent {
+			w.Errorf("%v, after %d requests", err, n.Load())
+		}
+	})
 }
 
 // The server refuses connections. A TryLock fails at the second refusal, although it has time left.
 func TestTryLock_refusedConnections(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k, n := hookable(), 0
-		k.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error) {
+		n := 0
+		k := onAcquire(func(request) (luascripts.Acquired, error) {
 			n++
 			return luascripts.Acquired{}, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-		}
-		_, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		w.wantEnd("TryLock", err, []error{lock.ErrUnavailable}, lock.ErrNotAcquired)
+		})
+		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(k, "orders", nil), lock.ErrUnavailable)
 		if n != 2 {
 			w.Errorf("%d requests, want 2", n)
 		}
@@ -339,11 +301,11 @@ func TestTryLock_waitsForARelease(t *testing.T) {
 // The request of a Lock fails, and its context is canceled at the same time. The error reports both.
 func TestUnavailable_canceledAtTheError(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx, k := &errOnly{Context: w.Context()}, hookable()
-		k.Acquire = func(context.Context, rueidis.Client, luascripts.Keys, luascripts.Request) (luascripts.Acquired, error) {
+		ctx := &errOnly{Context: w.Context()}
+		k := onAcquire(func(request) (luascripts.Acquired, error) {
 			ctx.canceled.Store(true)
 			return luascripts.Acquired{}, io.EOF
-		}
+		})
 		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", nil))
 		w.wantEnd("Lock", err, []error{context.Canceled, lock.ErrUnavailable, io.EOF}, lock.ErrNotAcquired)
 	})
@@ -382,13 +344,10 @@ func TestUnavailable_notForAJoinedReader(t *testing.T) {
 		w.known()
 		h := w.take(w.b, writing, w.Context())
 		other := w.goRead(w.a, w.Context())
-		ended, gate := make(chan error, 1), make(chan struct{})
+		gate := make(chan struct{})
 		ctx, cancel := context.WithCancel(w.Context())
 		late := stuck{ctx, new(atomic.Pointer[chan struct{}])}
-		go func() {
-			_, err := w.a.Lock(late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReaderPreference()}))
-			ended <- err
-		}()
+		ended := w.goFail(w.a.Lock, late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReaderPreference()}))
 		time.Sleep(pollTime / 2) // both were refused
 		n := w.slowScripts(20 * time.Millisecond)
 		late.gate.Store(&gate)
@@ -495,28 +454,21 @@ func TestWaiter_resetsItsBackoff(t *testing.T) {
 // released once.
 func TestExpiredGrant_isReleasedOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
-		requests, gaveBack := 0, 0
-		k := hookable()
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
+		requests := 0
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
 			requests++
-			a, err := plain.Acquire(ctx, rdb, keys, q)
+			a, err := r.send()
 			time.Sleep(200 * time.Millisecond)
 			return a, err
-		}
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-			gaveBack++
-			return plain.HandOff(ctx, rdb, keys, owner, p)
-		}
+		})
+		gaveBack := kindWithSlowRelease(k, 0, nil)
 		ctx := endsAfter{w.Context(), new(atomic.Int64)}
 		ctx.n.Store(4) // the call checks it at the start, before the request, after the reply, and before the next request
-		_, err := w.a.Lock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}))
-		if !errors.Is(err, context.Canceled) {
-			w.Error(err)
-		}
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}), context.Canceled)
 		time.Sleep(opTime / 2) // later the reconciler repeats its command
 		synctest.Wait()
-		if requests != 1 || gaveBack != 1 {
-			w.Errorf("got %d requests and %d releases", requests, gaveBack)
+		if requests != 1 || gaveBack.Load() != 1 {
+			w.Errorf("got %d requests and %d releases", requests, gaveBack.Load())
 		}
 	})
 }
@@ -524,74 +476,55 @@ func TestExpiredGrant_isReleasedOnce(t *testing.T) {
 // With WithWait(0), Lock makes one attempt: it acquires a free lock, fails immediately if another owner has it, and
 // leaves nothing behind.
 func TestWithWait_zero(t *testing.T) {
-	for name, k := range map[string]*Kind{"plain": plain, "fair": fair, "writer": writing, "reader": reading} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.unlock(w.take(w.a, k, w.Context(), lock.WithWait(0)))
-				other := k
-				if k == reading {
-					other = writing
-				}
-				h := w.take(w.b, other, w.Context())
-				start := time.Now()
-				_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(0)}))
-				w.wantAbout("lock", "orders", err)
-				if took := time.Since(start); !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || took > opTime/2 {
-					w.Errorf("%v after %v", err, took)
-				}
-				w.unlock(h)
-				if keys := w.mini.Keys(); len(keys) > 0 {
-					w.Errorf("keys: %q", keys)
-				}
-			})
-		})
-	}
+	forEach(t, allKinds, func(w *world, k *Kind) {
+		w.unlock(w.take(w.a, k, w.Context(), lock.WithWait(0)))
+		h := w.take(w.b, rival(k), w.Context())
+		start := time.Now()
+		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(0)}))
+		w.wantAbout("lock", "orders", err)
+		w.wantErr(err, lock.ErrNotAcquired)
+		if took := time.Since(start); took > opTime/2 {
+			w.Errorf("it took %v", took)
+		}
+		w.unlock(h)
+		w.wantEmpty()
+	})
 }
 
 func TestWaiter_wokenByAMessage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		var served time.Time
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			h := w.lock(w.b, w.Context())
-			served = time.Now()
-			w.unlock(h)
-		}()
+		next := w.waiting(w.b, w.Context())
 		time.Sleep(10*time.Second + pollTime/2) // not at a poll
 		released := time.Now()
 		w.unlock(h)
-		<-done
-		if late := served.Sub(released); late != 0 {
+		h = <-next
+		if late := time.Since(released); late != 0 {
 			w.Errorf("served %v after the release", late)
 		}
+		w.unlock(h)
 	})
 }
 
 // Without any message a waiter retries every poll interval, and when the lease in the last reply expires.
 func TestWaiter_polls(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(func(req [][]byte) redistest.Action {
-			return redistest.Action{DropRequest: string(req[0]) == "SUBSCRIBE"}
-		})
-		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
+		w.withoutPubSub()
+		served := func(free, late time.Duration) {
+			w.Helper()
+			start := time.Now()
+			h := w.lock(w.a, w.Context())
+			if took := time.Since(start); took < free || took > free+late {
+				w.Errorf("served after %v, it was freed after %v", took, free)
+			}
+			w.unlock(h)
+		}
+		w.mini.HSet("orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
 		w.mini.SetTTL("orders", 300*time.Millisecond)
-		start := time.Now()
-		h := w.lock(w.a, w.Context())
-		if took := time.Since(start); took < 300*time.Millisecond || took > 310*time.Millisecond {
-			w.Errorf("served after %v, the other's lease was 300ms", took)
-		}
-		w.unlock(h)
-
-		w.rdb.Do(w.Context(), w.rdb.B().Hset().Key("orders").FieldValue().FieldValue("0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1").Build())
+		served(300*time.Millisecond, 10*time.Millisecond)
+		w.mini.HSet("orders", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1", "1")
 		time.AfterFunc(10*time.Second, func() { w.mini.Del("orders") }) // publishes no message
-		start = time.Now()
-		h = w.lock(w.a, w.Context())
-		if took := time.Since(start); took < 10*time.Second || took > 10*time.Second+pollTime {
-			w.Errorf("served after %v, it was freed after 10s", took)
-		}
-		w.unlock(h)
+		served(10*time.Second, pollTime)
 	})
 }
 
@@ -601,42 +534,33 @@ func TestWaiter_retriesWhenSubscribed(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		subscribe := make(chan struct{})
 		w.wire.OnRequest(redistest.Once("SUBSCRIBE", redistest.Action{HoldRequest: subscribe}))
-		done := make(chan time.Time)
-		go func() {
-			h := w.lock(w.a, w.Context())
-			w.unlock(h)
-			done <- time.Now()
-		}()
-		synctest.Wait() // it was refused, and its subscription is in flight
-		w.unlock(h)     // no subscriber receives the message
+		next := w.waiting(w.a, w.Context()) // it was refused, and its subscription is in flight
+		w.unlock(h)                         // no subscriber receives the message
 		start := time.Now()
 		close(subscribe)
-		if took := (<-done).Sub(start); took != 0 {
+		h = <-next
+		if took := time.Since(start); took != 0 {
 			w.Errorf("served %v after it listened", took)
 		}
+		w.unlock(h)
 	})
 }
 
-// TryLock neither overtakes nor waits.
+// TryLock neither overtakes a call that waits nor waits, whether they have the same owner or not.
 func TestTryLock_doesNotOvertake(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		ctx, cancel := context.WithCancel(w.Context())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, context.Canceled) {
-				w.Error(err)
-			}
-		}()
-		synctest.Wait()
+		owner := lock.ContextWithNewOwner(w.Context())
+		next := w.waiting(w.a, owner)
 		start := time.Now()
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) || time.Since(start) != 0 {
-			w.Errorf("%v after %v", err, time.Since(start))
+		for _, ctx := range []context.Context{owner, w.Context()} {
+			w.wantFail(w.a.TryLock, ctx, w.a.NewSpec(plain, "orders", nil), errAhead)
 		}
-		cancel()
-		<-gone
+		if took := time.Since(start); took != 0 {
+			w.Errorf("it took %v", took)
+		}
 		w.unlock(h)
+		w.unlock(w.next(next))
 	})
 }
 
@@ -645,33 +569,26 @@ func TestTryLock_doesNotOvertake(t *testing.T) {
 func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
-		lost := w.lock(w.a, ctx)
+		lost, spec := w.lock(w.a, ctx), w.a.NewSpec(plain, "orders", nil)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrLost) { // has the turn
-				w.Errorf("the reentry: %v", err)
-			}
-		})
-		synctest.Wait()
-		wg.Go(func() { w.unlock(w.lock(w.a, ctx)) }) // has the next turn
-		synctest.Wait()
-		wg.Go(func() {
-			start := time.Now()
-			_, err := w.a.TryLock(ctx, w.a.NewSpec(plain, "orders", nil))
-			if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || time.Since(start) != opTime {
-				w.Errorf("%v after %v", err, time.Since(start))
-			}
-		})
-		synctest.Wait()
+		reentry := w.goFail(w.a.Lock, ctx, spec) // has the turn
+		next := w.waiting(w.a, ctx)              // has the next turn
+		start := time.Now()
+		var took time.Duration
+		tried := w.goFail(func(ctx context.Context, spec *Spec) (lock.Hold, error) {
+			defer func() { took = time.Since(start) }()
+			return w.a.TryLock(ctx, spec)
+		}, ctx, spec)
 		w.mini.Del("orders")
 		other := w.lock(w.b, w.Context())
 		time.Sleep(2 * opTime)
 		w.unlock(other)
-		wg.Wait()
-		if err := lost.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("the lost one: %v", err)
+		w.wantErr(<-reentry, lock.ErrLost)
+		if w.wantErr(<-tried, lock.ErrNotAcquired); took != opTime {
+			w.Errorf("it took %v", took)
 		}
+		w.unlock(<-next)
+		w.wantErr(lost.Unlock(w.Context()), lock.ErrLost)
 	})
 }
 
@@ -679,24 +596,23 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 func TestExpiredGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const slow = 200 * time.Millisecond
-		k, grants := hookable(), 0
-		k.Acquire = func(ctx context.Context, _ rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			reply, err := plain.Acquire(ctx, w.rdb, keys, q)
+		grants := 0
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			r.rdb = w.rdb
+			reply, err := r.send()
 			if reply.Verdict == luascripts.Done {
 				grants++
 				time.Sleep(slow)
 			}
 			return reply, err
-		}
+		})
 		spec := w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(slow / 2)})
-		for name, f := range map[string]func(context.Context, *Spec) (lock.Hold, error){"Lock": w.a.Lock, "TryLock": w.a.TryLock} {
+		for want, call := range map[int]lockCall{3: w.a.Lock, 1: w.a.TryLock} {
 			grants = 0
-			h, err := f(w.Context(), spec)
-			if !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, lock.ErrNotAcquired) {
-				w.Errorf("%s: %v", name, err)
-			}
-			if h != nil || !errors.As(err, new(tooLate)) || grants != map[string]int{"Lock": 3, "TryLock": 1}[name] {
-				w.Errorf("%s: %v, %v after %d grants", name, h, err, grants)
+			h, err := call(w.Context(), spec)
+			w.wantErr(err, lock.ErrUnavailable)
+			if h != nil || !errors.As(err, new(tooLate)) || grants != want {
+				w.Errorf("%v, %v after %d grants, want %d", h, err, grants, want)
 			}
 			time.Sleep(opTime) // what was granted is released
 		}
@@ -708,20 +624,13 @@ func TestWithWait(t *testing.T) {
 		other := w.lock(w.b, w.Context())
 		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(5 * time.Second)})
 		start := time.Now()
-		_, err := w.a.Lock(w.Context(), spec)
-		if took := time.Since(start); took != 5*time.Second || !errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, os.ErrDeadlineExceeded) {
-			w.Errorf("%v after %v", err, took)
+		w.wantFail(w.a.Lock, w.Context(), spec, lock.ErrNotAcquired, os.ErrDeadlineExceeded)
+		if took := time.Since(start); took != 5*time.Second {
+			w.Errorf("it took %v", took)
 		}
-		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-		defer cancel()
-		if _, err := w.a.Lock(ctx, spec); !errors.Is(err, context.DeadlineExceeded) {
-			w.Errorf("the context ended first: %v", err)
-		}
+		w.wantFail(w.a.Lock, w.within(time.Second), spec, context.DeadlineExceeded) // the context ends first
 		time.AfterFunc(4*time.Second, func() { w.unlock(other) })
-		h, err := w.a.Lock(w.Context(), spec)
-		if err != nil {
-			w.Fatal(err)
-		}
+		h := w.mustLock(w.Context(), spec)
 		time.Sleep(time.Minute)
 		if err := h.Context().Err(); err != nil {
 			w.Errorf("the limit of the wait ended the hold: %v", err)
@@ -798,9 +707,7 @@ func TestOpTimeout_coversTheWholeCall(t *testing.T) {
 func TestTryLock_doesNotSubscribe(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Error(err)
-		}
+		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(plain, "orders", nil), lock.ErrNotAcquired)
 		if n := w.a.hub.Channels(); n != 0 {
 			t.Errorf("%d channels are subscribed", n)
 		}
@@ -812,28 +719,25 @@ func TestTryLock_doesNotSubscribe(t *testing.T) {
 func TestTryLock_letsTheNextWaiterSend(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		if _, err := w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-			t.Error(err) // keeps its subscriptions for a while
-		}
+		w.wantFail(w.a.Lock, w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil), lock.ErrNotAcquired) // keeps its subscriptions for a while
 		goes := make(chan struct{})
-		var requests, slow atomic.Int64
-		k := *hookable()
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			if slow.Add(1) == 1 {
+		var requests, queues atomic.Int64
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			if requests.Add(1) == 1 {
 				<-goes
 			}
-			if q.Offer > 0 {
-				requests.Add(1)
+			if r.Offer > 0 {
+				queues.Add(1)
 			}
-			return luascripts.AcquireReentrant(ctx, rdb, k, q)
-		}
-		go func() { _, _ = w.a.TryLock(w.Context(), w.a.NewSpec(&k, "orders", nil)) }()
-		synctest.Wait()
-		next := w.goLockKind(w.a, &k, w.Context())
+			return r.send()
+		})
+		tried := w.goFail(w.a.TryLock, w.Context(), w.a.NewSpec(k, "orders", nil))
+		next := w.goLock(w.a, k, w.Context())
 		close(goes)
+		w.wantErr(<-tried, lock.ErrNotAcquired)
 		synctest.Wait()
-		if requests.Load() == 0 {
-			t.Error("the waiter is not queued")
+		if queues.Load() == 0 {
+			w.Error("the waiter is not queued")
 		}
 		w.unlock(h)
 		w.unlock(<-next)
@@ -862,9 +766,7 @@ func TestAhead(t *testing.T) {
 		}
 		w.unlock(h)
 		w.unlock(w.next(next))
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(w.a)
 		if err := w.a.Ahead(spec); err != nil {
 			w.Errorf("after Close: %v", err)
 		}
