@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 	"github.com/redis/rueidis"
 )
 
@@ -34,11 +32,7 @@ var lingerKinds = func() map[string]*Kind {
 }()
 
 // onLingering runs a test with each type of lock that lingers.
-func onLingering(t *testing.T, f func(w *world, k *Kind)) {
-	for name, k := range lingerKinds {
-		t.Run(name, func(t *testing.T) { inBubble(t, func(w *world) { f(w, k) }) })
-	}
-}
+func onLingering(t *testing.T, f func(w *world, k *Kind)) { forEach(t, lingerKinds, f) }
 
 // keepLock makes session a keep the lock, and returns the latest hold.
 func (w *world) keepLock(k *Kind, opts ...lock.Option) lock.Hold {
@@ -55,15 +49,41 @@ func (w *world) keepLock(k *Kind, opts ...lock.Option) lock.Hold {
 func (w *world) wantKept(k *Kind, want bool) {
 	w.Helper()
 	synctest.Wait()
-	at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
-	kept := false
-	if at != nil {
-		at.lock()
-		kept = at.state.Kept() != nil
-		at.unlock()
-	}
-	if kept != want || want && !w.mini.Exists("orders") {
+	if kept := w.kept(k); kept != want || want && !w.mini.Exists("orders") {
 		w.Fatalf("kept: %t, want %t; in Redis: %t", kept, want, w.mini.Exists("orders"))
+	}
+}
+
+// kept reports whether session a keeps the lock.
+func (w *world) kept(k *Kind) bool {
+	at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
+	return at != nil && locked(at, func() bool { return at.state.Kept() != nil })
+}
+
+// keptForItsTime fails the test unless session a keeps the lock for lingerTime from now, and no longer.
+func (w *world) keptForItsTime(k *Kind) {
+	w.Helper()
+	time.Sleep(lingerTime - 1)
+	w.wantKept(k, true)
+	time.Sleep(time.Nanosecond)
+	w.free(k)
+}
+
+// claimed fails the test unless h is a later hold of the lock that was kept after before.
+func (w *world) claimed(h, before lock.Hold) {
+	w.Helper()
+	if h.Owner() != before.Owner() || h.Token() <= before.Token() || h.Err() != nil {
+		w.Errorf("owner %s after %s, token %d after %d, %v", h.Owner(), before.Owner(), h.Token(), before.Token(), h.Err())
+	}
+}
+
+// sendsNothing fails the test if f sends a script.
+func (w *world) sendsNothing(f func()) {
+	w.Helper()
+	sent := w.scripts()
+	f()
+	if n := sent.Load(); n != 0 {
+		w.Errorf("%d scripts were sent", n)
 	}
 }
 
@@ -71,9 +91,7 @@ func (w *world) wantKept(k *Kind, want bool) {
 func (w *world) free(k *Kind) {
 	w.Helper()
 	w.wantKept(k, false)
-	if w.mini.Exists("orders") {
-		w.Errorf("it is not free: %v", w.mini.TTL("orders"))
-	}
+	w.wantFree()
 }
 
 // No Lock and no Unlock after the first ones sends a command. Each hold has the same owner string and a larger token. The
@@ -84,35 +102,26 @@ func TestLinger_noCommands(t *testing.T) {
 		sent := w.scripts()
 		for i := range 20 {
 			time.Sleep(20 * time.Millisecond)
-			var h lock.Hold
-			var err error
-			if spec := w.a.NewSpec(k, "orders", []lock.Option{lingers}); i%2 == 0 {
-				h, err = w.a.Lock(w.Context(), spec)
-			} else {
-				h, err = w.a.TryLock(w.Context(), spec)
+			call := w.a.Lock
+			if i%2 == 1 {
+				call = w.a.TryLock
 			}
+			h, err := call(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
 			if err != nil {
 				w.Fatal(err)
 			}
-			if h.Owner() != before.Owner() || h.Token() <= before.Token() || h.Err() != nil {
-				w.Errorf("owner %s after %s, token %d after %d, %v", h.Owner(), before.Owner(), h.Token(), before.Token(), h.Err())
-			}
+			w.claimed(h, before)
 			if now := time.Now().UnixMicro(); h.Token() > uint64(now) {
 				w.Errorf("token %d at %d", h.Token(), now)
 			}
 			w.unlock(h)
-			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrNotHeld) {
-				w.Errorf("a second unlock: %v", err)
-			}
+			w.wantErr(h.Unlock(w.Context()), lock.ErrNotHeld)
 			before = h
 		}
 		if n := sent.Load(); n != 0 {
 			w.Errorf("%d scripts were sent", n)
 		}
-		time.Sleep(lingerTime - 1)
-		w.wantKept(k, true)
-		time.Sleep(time.Nanosecond)
-		w.free(k)
+		w.keptForItsTime(k)
 		if n := sent.Load(); n != 1 {
 			w.Errorf("%d scripts were sent to release it", n)
 		}
@@ -127,23 +136,16 @@ func TestLinger_noCommands(t *testing.T) {
 // A caller of another process acquires a kept lock after a round trip and a message, with TryLock, too.
 func TestLinger_anotherProcess(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		for _, how := range []string{"waits", "tries"} {
+		for _, call := range []lockCall{w.b.Lock, w.b.TryLock} {
 			before := w.keepLock(k, lingers)
 			time.Sleep(time.Millisecond) // the clock of a bubble does not move by itself, and tokens need it to move
 			start := time.Now()
-			call := w.b.Lock
-			if how == "tries" {
-				call = w.b.TryLock
-			}
 			h, err := call(w.Context(), w.b.NewSpec(k, "orders", nil))
-			if err != nil {
-				w.Fatalf("%s: %v", how, err)
-			}
-			if took := time.Since(start); took > 5*time.Millisecond {
-				w.Errorf("%s: it took %v", how, took)
+			if took := time.Since(start); err != nil || took > 5*time.Millisecond {
+				w.Fatalf("%v after %v", err, took)
 			}
 			if h.Token() <= before.Token() {
-				w.Errorf("%s: token %d after %d", how, h.Token(), before.Token())
+				w.Errorf("token %d after %d", h.Token(), before.Token())
 			}
 			w.wantKept(k, false)
 			w.unlock(h)
@@ -207,14 +209,13 @@ func TestLinger_timesOutWhileItYields(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers)
-		if _, err := w.b.TryLock(w.within(time.Millisecond/2), w.b.NewSpec(k, "orders", nil)); err == nil {
-			w.Fatal("a second holder")
-		}
+		w.wantFail(w.b.TryLock, w.within(time.Millisecond/2), w.b.NewSpec(k, "orders", nil))
 		w.unlock(h)
 		start := time.Now()
-		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers, lock.WithWait(2 * time.Millisecond)}))
-		if took := time.Since(start); took != 2*time.Millisecond || !errors.Is(err, os.ErrDeadlineExceeded) || !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
-			w.Errorf("%v after %v", err, took)
+		spec := w.a.NewSpec(k, "orders", []lock.Option{lingers, lock.WithWait(2 * time.Millisecond)})
+		w.wantFail(w.a.Lock, w.Context(), spec, os.ErrDeadlineExceeded, lock.ErrNotAcquired)
+		if took := time.Since(start); took != 2*time.Millisecond {
+			w.Errorf("it took %v", took)
 		}
 		w.unlock(w.take(w.a, k, w.Context()))
 	})
@@ -232,9 +233,7 @@ func TestLinger_tryLockFails(t *testing.T) {
 			h := w.take(w.a, k, w.Context(), lock.WithLinger(linger))
 			start := time.Now()
 			_, err := w.b.TryLock(w.within(c.ctx), w.b.NewSpec(k, "orders", nil))
-			if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
-				w.Errorf("%v: %v", linger, err)
-			}
+			w.wantErr(err, lock.ErrNotAcquired)
 			if c.ctx == time.Minute && !strings.Contains(err.Error(), "kept idle") {
 				w.Errorf("%v: %v", linger, err)
 			}
@@ -262,12 +261,9 @@ func TestLinger_tryLockTakesTheOperationTimeout(t *testing.T) {
 				return a
 			})
 			start := time.Now()
-			_, err := s.TryLock(w.Context(), s.NewSpec(k, "orders", nil))
+			w.wantFail(s.TryLock, w.Context(), s.NewSpec(k, "orders", nil), lock.ErrNotAcquired)
 			if took := time.Since(start); took > c.OpTimeout || took < c.OpTimeout-20*time.Millisecond || slow && took != c.OpTimeout {
 				w.Errorf("slow: %t: it took %v", slow, took)
-			}
-			if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
-				w.Error(err)
 			}
 			w.wire.OnRequest(nil)
 			time.Sleep(time.Minute)
@@ -281,10 +277,7 @@ func TestLinger_tryLockTakesTheOperationTimeout(t *testing.T) {
 func TestLinger_lockTimesOut(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		h := w.take(w.b, k, w.Context(), lingers)
-		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(time.Second)}))
-		if !errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {
-			w.Error(err)
-		}
+		w.wantFail(w.a.Lock, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(time.Second)}), lock.ErrNotAcquired)
 		w.wantEvents("waiting", "timed out")
 		w.unlock(h)
 	})
@@ -332,11 +325,8 @@ func TestLinger_lossDuringUnlock(t *testing.T) {
 		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers).(*hold)
 		h.end(lock.ErrUnlocked) // the first step of Unlock
-		w.mini.Del("orders")
-		h.acquisition().lease.Lose(watchdog.ErrGone)
-		if err := w.a.unlockEnded(w.Context(), h, time.Now(), true); !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
+		w.loseLock(h.acquisition())
+		w.wantErr(w.a.unlockEnded(w.Context(), h, time.Now(), true), lock.ErrLost)
 	})
 }
 
@@ -434,9 +424,7 @@ func TestLinger_leaseExpired(t *testing.T) {
 		w.wire.Refuse(true)
 		w.wire.CutAll()
 		time.Sleep(leaseTime - 500*time.Millisecond)
-		if h, err := w.a.TryLock(w.within(time.Second), w.a.NewSpec(k, "orders", []lock.Option{lingers})); err == nil {
-			w.Errorf("a hold until %v, at %v", h.Until(), time.Now())
-		}
+		w.wantFail(w.a.TryLock, w.within(time.Second), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
 		w.wire.Refuse(false)
 		time.Sleep(leaseTime)
 		w.free(k)
@@ -467,26 +455,15 @@ func TestLinger_close(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		w.keepLock(k, lock.WithLinger(time.Hour))
 		w.close(w.a)
-		if w.mini.Exists("orders") {
-			w.Error("it is not free")
-		}
+		w.wantFree()
 	})
 }
 
 // A lock that is kept can be force-unlocked by its own process and by another one. The next caller acquires it.
 func TestLinger_forceUnlock(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		force := luascripts.ForceReentrant
-		switch k {
-		case lingerKinds["fair"]:
-			force = luascripts.ForceFair
-		case writing:
-			force = luascripts.ForceRW
-		}
 		before := w.keepLock(k, lingers)
-		if done, err := w.a.Force(w.Context(), w.a.NewSpec(k, "orders", nil), force); err != nil || !done {
-			w.Fatal(done, err)
-		}
+		w.force(w.a, k)
 		w.free(k)
 		time.Sleep(time.Millisecond)
 		h := w.take(w.b, k, w.Context())
@@ -508,41 +485,27 @@ func TestLinger_noPubSub(t *testing.T) {
 	})
 }
 
-// A client that receives no messages still hands the lock off between its callers.
+// A client that receives no messages still hands the lock off between its callers, even if its connection breaks while the lock
+// is in use.
 func TestLinger_noPubSubHandsOff(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.withoutPubSub()
+	forEach(t, map[string]bool{"from the start": false, "while in use": true}, func(w *world, breaks bool) {
 		k := lingerKinds["plain"]
-		h := w.take(w.a, k, w.Context(), lingers)
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
-		time.Sleep(time.Millisecond)
-		sent := w.scripts()
-		w.unlock(h)
-		h = w.next(next)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts were sent", n)
+		if breaks {
+			w.keepLock(k, lingers)
+		} else {
+			w.withoutPubSub()
 		}
-		w.unlock(h)
-	})
-}
-
-// A client whose connection breaks while the lock is in use still hands it off between its callers.
-func TestLinger_brokenSubscriptionHandsOff(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k := lingerKinds["plain"]
-		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers)
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
-		time.Sleep(time.Millisecond)
-		w.withoutPubSub()
-		w.wire.CutAll()
-		synctest.Wait()
-		sent := w.scripts()
-		w.unlock(h)
-		h = w.next(next)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts were sent", n)
+		next := w.goLockSoon(k, w.Context(), lingers)
+		if breaks {
+			w.withoutPubSub()
+			w.wire.CutAll()
+			synctest.Wait()
 		}
+		w.sendsNothing(func() {
+			w.unlock(h)
+			h = w.next(next)
+		})
 		w.unlock(h)
 		w.free(k)
 	})
@@ -554,18 +517,16 @@ func TestLinger_asyncUnlock(t *testing.T) {
 		opts := []lock.Option{lock.WithLinger(time.Hour), lock.WithAsyncUnlock()}
 		for range 3 {
 			w.keepLock(k, opts...)
-			sent := w.scripts()
-			for range 5 {
-				w.unlock(w.take(w.a, k, w.Context(), opts...))
-			}
-			w.wantKept(k, true)
-			if n := sent.Load(); n != 0 {
-				w.Errorf("%d scripts were sent", n)
-			}
+			w.sendsNothing(func() {
+				for range 5 {
+					w.unlock(w.take(w.a, k, w.Context(), opts...))
+				}
+				w.wantKept(k, true)
+			})
 			h := w.take(w.a, k, w.Context(), opts...)
-			next := w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))
+			next := w.goLock(w.b, k, w.Context())
 			w.unlock(h)
-			again := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", opts))
+			again := w.goLock(w.a, k, w.Context(), opts...)
 			for range 2 {
 				select { // a caller of the process can overtake the release of a write lock
 				case h = <-next:
@@ -576,7 +537,7 @@ func TestLinger_asyncUnlock(t *testing.T) {
 				w.unlock(h)
 			}
 			// If the process came last and its first request was granted, it keeps the lock until another client wants it.
-			w.unlock(w.next(w.waitingFor(w.b, w.Context(), w.b.NewSpec(k, "orders", nil))))
+			w.unlock(w.next(w.goLock(w.b, k, w.Context())))
 			w.free(k)
 		}
 	})
@@ -586,25 +547,22 @@ func TestLinger_asyncUnlock(t *testing.T) {
 // that is kept is released when the client is subscribed again.
 func TestLinger_reconnects(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		w.keepLock(k, lock.WithLinger(time.Hour))
-		w.wire.CutAll()
-		time.Sleep(2 * time.Second)
-		w.free(k)
-
-		w.keepLock(k, lock.WithLinger(time.Hour))
-		h := w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
-		w.wire.CutAll()
-		time.Sleep(2 * time.Second)
-		w.unlock(h)
-		w.free(k)
-
-		w.keepLock(k, lock.WithLinger(time.Hour))
-		h = w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
-		w.withoutPubSub() // it is not subscribed again
-		w.wire.CutAll()
-		time.Sleep(2 * time.Second)
-		w.unlock(h)
-		w.free(k)
+		for _, c := range []struct{ inUse, subscribedAgain bool }{{false, true}, {true, true}, {true, false}} {
+			w.keepLock(k, lock.WithLinger(time.Hour))
+			var h lock.Hold
+			if c.inUse {
+				h = w.take(w.a, k, w.Context(), lock.WithLinger(time.Hour))
+			}
+			if !c.subscribedAgain {
+				w.withoutPubSub()
+			}
+			w.wire.CutAll()
+			time.Sleep(2 * time.Second)
+			if c.inUse {
+				w.unlock(h)
+			}
+			w.free(k)
+		}
 	})
 }
 
@@ -634,9 +592,7 @@ func TestLinger_handleWithoutIt(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		before := w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context())
-		if h.Owner() != before.Owner() || h.Token() <= before.Token() {
-			w.Errorf("owner %s after %s, token %d after %d", h.Owner(), before.Owner(), h.Token(), before.Token())
-		}
+		w.claimed(h, before)
 		w.unlock(h)
 		w.free(k)
 	})
@@ -647,10 +603,7 @@ func TestLinger_shorterTime(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		w.keepLock(k, lock.WithLinger(time.Hour))
 		w.unlock(w.take(w.a, k, w.Context(), lingers))
-		time.Sleep(lingerTime - 1)
-		w.wantKept(k, true)
-		time.Sleep(time.Nanosecond)
-		w.free(k)
+		w.keptForItsTime(k)
 	})
 }
 
@@ -672,16 +625,14 @@ func TestLinger_waitersOfTheProcess(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		w.keepLock(k, lingers)
 		h := w.take(w.a, k, w.Context(), lingers)
-		first := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
-		second := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
-		token := h.Token()
+		first, second := w.goLock(w.a, k, w.Context(), lingers), w.goLock(w.a, k, w.Context(), lingers)
 		for _, waiter := range []<-chan lock.Hold{first, second} {
+			token := h.Token()
 			time.Sleep(time.Millisecond)
 			w.unlock(h)
 			if h = <-waiter; h == nil || h.Token() <= token {
 				w.Fatal("no hold, or an old token")
 			}
-			token = h.Token()
 		}
 		w.unlock(h)
 	})
@@ -696,9 +647,7 @@ func TestLinger_readers(t *testing.T) {
 			w.Fatal(err)
 		}
 		w.wantKept(writing, false)
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(writing, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("got a writer and a reader at the same time: %v", err)
-		}
+		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(writing, "orders", []lock.Option{lingers}), lock.ErrNotAcquired)
 		w.unlock(r)
 
 		// A writer that reads at its Unlock leaves a read lock.
@@ -720,27 +669,18 @@ func TestLinger_readers(t *testing.T) {
 // does not linger with one.
 func TestLinger_fencing(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for name, k := range lingerKinds {
-			if k == writing {
-				continue
-			}
+		for name, k := range map[string]*Kind{"plain": lingerKinds["plain"], "fair": lingerKinds["fair"]} {
 			before := w.keepLock(k, lock.WithLinger(10*time.Second), lock.WithFencing())
-			at := w.a.find(w.a.NewSpec(k, "orders", nil).id)
 			time.Sleep(time.Second)
-			n := 1
-			for ; n <= 2*MaxSpare; n++ {
+			n := 0
+			for n <= 2*MaxSpare && w.kept(k) {
+				n++
 				h := w.take(w.a, k, w.Context(), lock.WithLinger(10*time.Second), lock.WithFencing())
 				if h.Token() != before.Token()+1 {
 					w.Fatalf("%s: token %d after %d", name, h.Token(), before.Token())
 				}
 				before = h
 				w.unlock(h)
-				at.lock()
-				kept := at.state.Kept() != nil
-				at.unlock()
-				if !kept {
-					break
-				}
 			}
 			if n != MaxSpare {
 				w.Errorf("%s: it was released after %d holders", name, n)
@@ -757,8 +697,9 @@ func TestLinger_fencing(t *testing.T) {
 			w.free(writing)
 		}
 		h, start := w.take(w.a, writing, w.Context(), lingers, lock.WithFencing()), time.Now()
-		if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(writing, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) || time.Since(start) > 0 {
-			w.Errorf("%v after %v", err, time.Since(start))
+		w.wantFail(w.b.TryLock, w.Context(), w.b.NewSpec(writing, "orders", nil), lock.ErrNotAcquired)
+		if took := time.Since(start); took > 0 {
+			w.Errorf("it took %v", took)
 		}
 		w.unlock(h)
 		w.mini.Del("redisson_lock_token:{orders}")
@@ -816,11 +757,9 @@ func TestLinger_pace(t *testing.T) {
 // A caller that overtakes the release of a lock that was kept is not refused because of it.
 func TestLinger_overtakesTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				time.Sleep(20 * time.Millisecond)
-				return handOff(ctx, rdb, k, owner, p)
-			}
+		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
+			time.Sleep(20 * time.Millisecond)
+			return r.send()
 		})
 		w.keepLock(k, lingers)
 		time.Sleep(lingerTime + 10*time.Millisecond)
@@ -834,23 +773,22 @@ func TestLinger_overtakesTheRelease(t *testing.T) {
 
 // Inspect reports that the holder lingers, and since when the waiter waits.
 func TestLinger_inspect(t *testing.T) {
+	inspect := map[*Kind]inquiry[luascripts.Snapshot]{
+		lingerKinds["plain"]: luascripts.InspectReentrant, lingerKinds["fair"]: luascripts.InspectFair, writing: luascripts.InspectRW,
+	}
 	onLingering(t, func(w *world, k *Kind) {
-		inspect := luascripts.InspectReentrant
-		switch k {
-		case lingerKinds["fair"]:
-			inspect = luascripts.InspectFair
-		case writing:
-			inspect = luascripts.InspectRW
-		}
 		for _, lingers := range []bool{true, false} {
 			h := w.take(w.b, k, w.Context())
 			if lingers {
 				w.unlock(h)
 				h = w.keepLock(k, lock.WithLinger(time.Second))
 			}
-			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(k, "orders", nil), inspect)
-			if err != nil || len(state.Holders) != 1 || state.Holders[0].Owner != h.Owner() || state.Holders[0].Lingers != lingers || time.Since(state.Holders[0].Since) > time.Second || state.Holders[0].Since.IsZero() {
-				w.Errorf("%+v, %v", state, err)
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(k, "orders", nil), inspect[k])
+			if err != nil || len(state.Holders) != 1 {
+				w.Fatalf("%+v, %v", state, err)
+			}
+			if got := state.Holders[0]; got.Owner != h.Owner() || got.Lingers != lingers || time.Since(got.Since) > time.Second || got.Since.IsZero() {
+				w.Errorf("%+v", got)
 			}
 			if lingers {
 				time.Sleep(time.Minute)
@@ -877,33 +815,29 @@ func TestLinger_observer(t *testing.T) {
 // The subscription ends when the lock is no longer used.
 func TestLinger_subscription(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
+		noneAfterAMinute := func() {
+			w.Helper()
+			time.Sleep(time.Minute)
+			if n := w.a.hub.Channels(); n != 0 {
+				w.Errorf("%d channels after a minute", n)
+			}
+		}
 		channel := keys.OfKeeper("orders", w.a.id)
 		w.keepLock(k, lingers)
 		if n := w.mini.PubSubNumSub(channel)[channel]; n != 1 {
 			w.Errorf("%d listen", n)
 		}
-		time.Sleep(time.Minute)
-		if n := w.a.hub.Channels(); n != 0 {
-			w.Errorf("%d channels after a minute", n)
-		}
+		noneAfterAMinute()
 		for _, ctx := range []context.Context{w.Context(), lock.ContextWithNewOwner(w.Context())} {
 			h := w.take(w.b, k, w.Context())
-			if _, err := w.a.TryLock(ctx, w.a.NewSpec(k, "orders", []lock.Option{lingers})); !errors.Is(err, lock.ErrNotAcquired) {
-				w.Error(err)
-			}
+			w.wantFail(w.a.TryLock, ctx, w.a.NewSpec(k, "orders", []lock.Option{lingers}), lock.ErrNotAcquired)
 			w.unlock(h)
-			time.Sleep(time.Minute)
-			if n := w.a.hub.Channels(); n != 0 {
-				w.Errorf("%d channels after a refusal", n)
-			}
+			noneAfterAMinute()
 		}
 		h := w.take(w.a, k, w.Context(), lingers)
 		w.mini.Del("orders")
 		<-h.Context().Done()
-		time.Sleep(time.Minute)
-		if n := w.a.hub.Channels(); n != 0 {
-			w.Errorf("%d channels after a loss", n)
-		}
+		noneAfterAMinute()
 	})
 }
 
@@ -932,16 +866,14 @@ func TestLinger_wantedIsNoHandOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := lingerKinds["plain"]
 		h := w.take(w.b, k, w.Context())
-		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
+		next := w.goLock(w.a, k, w.Context(), lingers)
 		time.Sleep(10 * time.Millisecond)
-		sent := w.scripts()
-		for _, message := range []string{luascripts.WantedByTry, luascripts.WantedByWaiter} {
-			w.mini.Publish(keys.OfKeeper("orders", w.a.id), message)
-			synctest.Wait()
-		}
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts were sent", n)
-		}
+		w.sendsNothing(func() {
+			for _, message := range []string{luascripts.WantedByTry, luascripts.WantedByWaiter} {
+				w.mini.Publish(keys.OfKeeper("orders", w.a.id), message)
+				synctest.Wait()
+			}
+		})
 		w.unlock(h)
 		w.unlock(w.next(next))
 	})
