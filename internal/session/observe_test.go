@@ -18,7 +18,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
 )
 
 // witness is an observer of session a that checks the guarantees of lock.Observer.
@@ -157,92 +156,62 @@ func (w *world) wantEvents(want ...string) []lock.Event {
 }
 
 func TestObserver_callsThatFail(t *testing.T) {
-	for name, c := range map[string]struct {
-		call func(w *world) error
-		want string
-		err  error
-	}{
-		"refused": {func(w *world) error {
-			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-			return err
-		}, "refused", lock.ErrNotAcquired},
-		"WithWait": {func(w *world) error {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Second)}))
-			return err
-		}, "waiting, timed out", lock.ErrNotAcquired},
-		"deadline": {func(w *world) error {
-			_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(fair, "orders", nil))
-			return err
-		}, "waiting, timed out", context.DeadlineExceeded},
-		"canceled": {func(w *world) error {
-			ctx, cancel := context.WithCancel(w.Context())
-			time.AfterFunc(time.Second, cancel)
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			return err
-		}, "waiting, canceled", context.Canceled},
-		"canceled before": {func(w *world) error {
-			ctx, cancel := context.WithCancel(w.Context())
-			cancel()
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			return err
-		}, "canceled", context.Canceled},
-		"canceled by a timeout": {func(w *world) error {
+	background := func(w *world) context.Context { return w.Context() }
+	timesOut := func(w *world) context.Context { return w.within(time.Second) }
+	ends := func(after time.Duration, cause error) func(w *world) context.Context {
+		return func(w *world) context.Context {
 			ctx, cancel := context.WithCancelCause(w.Context())
-			time.AfterFunc(time.Second, func() { cancel(os.ErrDeadlineExceeded) })
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			return err
-		}, "waiting, canceled", os.ErrDeadlineExceeded},
-		"timed out by a cancellation": {func(w *world) error {
-			ctx, cancel := context.WithTimeoutCause(w.Context(), time.Second, context.Canceled)
-			defer cancel()
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-			return err
-		}, "waiting, timed out", context.Canceled},
-		"no reply to TryLock": {func(w *world) error {
-			w.wire.Freeze(true)
-			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-			w.resume()
-			return err
-		}, "unavailable", lock.ErrUnavailable},
-		"no reply to Lock": {func(w *world) error {
-			w.wire.Freeze(true)
-			_, err := w.a.Lock(w.within(time.Minute), w.a.NewSpec(plain, "orders", nil))
-			w.resume()
-			return err
-		}, "unavailable", lock.ErrUnavailable},
-		"other key": {func(w *world) error {
-			_ = w.mini.Set("customers", "many")
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "customers", nil))
-			w.mini.Del("customers")
-			return err
-		}, "failed", lock.ErrWrongType},
-		"bad name": {func(w *world) error {
-			_, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, "", nil))
-			return err
-		}, "failed", lock.ErrBadName},
-		"bad name, canceled before": {func(w *world) error {
-			ctx, cancel := context.WithCancel(w.Context())
-			cancel()
-			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "", nil))
-			return err
-		}, "failed", lock.ErrBadName},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				kind := plain
-				if name == "deadline" {
-					kind = fair
-				}
-				h := w.take(w.b, kind, w.Context())
-				err := c.call(w)
-				all := w.wantEvents(strings.Split(c.want, ", ")...)
-				if last := all[len(all)-1]; last.Err != err || !errors.Is(err, c.err) {
-					t.Errorf("the call returned %v, the observer got %v, want %v", err, last.Err, c.err)
-				}
-				w.unlock(h)
-			})
-		})
+			time.AfterFunc(after, func() { cancel(cause) })
+			time.Sleep(time.Nanosecond) // until after has passed, if it is 0
+			return ctx
+		}
 	}
+	type test struct {
+		kind   *Kind
+		name   string
+		ctx    func(w *world) context.Context
+		opts   []lock.Option
+		tries  bool
+		frozen bool
+		want   string
+		err    error
+	}
+	forEach(t, map[string]test{
+		"refused":               {kind: plain, name: "orders", ctx: background, tries: true, want: "refused", err: lock.ErrNotAcquired},
+		"WithWait":              {kind: plain, name: "orders", ctx: background, opts: []lock.Option{lock.WithWait(time.Second)}, want: "waiting, timed out", err: lock.ErrNotAcquired},
+		"deadline":              {kind: fair, name: "orders", ctx: timesOut, want: "waiting, timed out", err: context.DeadlineExceeded},
+		"canceled":              {kind: plain, name: "orders", ctx: ends(time.Second, nil), want: "waiting, canceled", err: context.Canceled},
+		"canceled before":       {kind: plain, name: "orders", ctx: ends(0, nil), want: "canceled", err: context.Canceled},
+		"canceled by a timeout": {kind: plain, name: "orders", ctx: ends(time.Second, os.ErrDeadlineExceeded), want: "waiting, canceled", err: os.ErrDeadlineExceeded},
+		"timed out by a cancellation": {kind: plain, name: "orders", ctx: func(w *world) context.Context {
+			ctx, cancel := context.WithTimeoutCause(w.Context(), time.Second, context.Canceled)
+			w.Cleanup(cancel)
+			return ctx
+		}, want: "waiting, timed out", err: context.Canceled},
+		"no reply to TryLock":       {kind: plain, name: "orders", ctx: background, frozen: true, tries: true, want: "unavailable", err: lock.ErrUnavailable},
+		"no reply to Lock":          {kind: plain, name: "orders", ctx: func(w *world) context.Context { return w.within(time.Minute) }, frozen: true, want: "unavailable", err: lock.ErrUnavailable},
+		"other key":                 {kind: plain, name: "customers", ctx: background, want: "failed", err: lock.ErrWrongType},
+		"bad name":                  {kind: plain, ctx: background, want: "failed", err: lock.ErrBadName},
+		"bad name, canceled before": {kind: plain, ctx: ends(0, nil), want: "failed", err: lock.ErrBadName},
+	}, func(w *world, c test) {
+		h := w.take(w.b, c.kind, w.Context())
+		_ = w.mini.Set("customers", "many")
+		w.wire.Freeze(c.frozen)
+		call := w.a.Lock
+		if c.tries {
+			call = w.a.TryLock
+		}
+		_, err := call(c.ctx(w), w.a.NewSpec(c.kind, c.name, c.opts))
+		if c.frozen {
+			w.resume()
+		}
+		all := w.wantEvents(strings.Split(c.want, ", ")...)
+		if last := all[len(all)-1]; last.Err != err || !errors.Is(err, c.err) {
+			w.Errorf("the call returned %v, the observer got %v, want %v", err, last.Err, c.err)
+		}
+		w.unlock(h)
+		w.mini.Del("customers")
+	})
 }
 
 // resume makes the server reply again.
@@ -254,67 +223,57 @@ func (w *world) resume() {
 
 // The events of a hold, with their times.
 func TestObserver_aHold(t *testing.T) {
-	for name, kind := range allKinds {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.a, kind, w.Context())
-				e := w.wantEvents("granted")[0]
-				if e.Name != "orders" || e.Mode != kind.Mode || e.Owner != h.Owner() || e.Token != h.Token() || e.Waited != 0 {
-					t.Errorf("granted: %+v", e)
-				}
-				granted := time.Now()
-				until := h.Until()
-				time.Sleep(leaseTime/3 + time.Second)
-				e = w.wantEvents("renewed")[0]
-				if want := until.Sub(granted) - leaseTime/3; (e.Left-want).Abs() > time.Second || !e.Until.Equal(h.Until()) || e.Owner != h.Owner() {
-					t.Errorf("renewed: %+v, want %v left", e, want)
-				}
-				w.wire.Refuse(true)
-				w.wire.CutAll()
-				time.Sleep(leaseTime/3 + opTime)
-				w.wire.Refuse(false)
-				events, all := w.witness.take()
-				if len(events) == 0 || events[0] != "renewal failed" || all[0].Left <= 0 || all[0].Left > leaseTime*2/3 {
-					t.Errorf("%q: %+v", events, all)
-				}
-				time.Sleep(5 * time.Second)
-				w.witness.take()
-				w.unlock(h)
-				e = w.wantEvents("released")[0]
-				if want := time.Since(granted); e.Held != want || e.Err != nil || e.Draining != 0 {
-					t.Errorf("released: %+v, want held for %v", e, want)
-				}
-			})
-		})
-	}
+	forEach(t, allKinds, func(w *world, kind *Kind) {
+		h := w.take(w.a, kind, w.Context())
+		e := w.wantEvents("granted")[0]
+		if e.Name != "orders" || e.Mode != kind.Mode || e.Owner != h.Owner() || e.Token != h.Token() || e.Waited != 0 {
+			w.Errorf("granted: %+v", e)
+		}
+		granted := time.Now()
+		until := h.Until()
+		time.Sleep(leaseTime/3 + time.Second)
+		e = w.wantEvents("renewed")[0]
+		if want := until.Sub(granted) - leaseTime/3; (e.Left-want).Abs() > time.Second || !e.Until.Equal(h.Until()) || e.Owner != h.Owner() {
+			w.Errorf("renewed: %+v, want %v left", e, want)
+		}
+		w.wire.Refuse(true)
+		w.wire.CutAll()
+		time.Sleep(leaseTime/3 + opTime)
+		w.wire.Refuse(false)
+		events, all := w.witness.take()
+		if len(events) == 0 || events[0] != "renewal failed" || all[0].Left <= 0 || all[0].Left > leaseTime*2/3 {
+			w.Errorf("%q: %+v", events, all)
+		}
+		time.Sleep(5 * time.Second)
+		w.witness.take()
+		w.unlock(h)
+		e = w.wantEvents("released")[0]
+		if want := time.Since(granted); e.Held != want || e.Err != nil || e.Draining != 0 {
+			w.Errorf("released: %+v, want held for %v", e, want)
+		}
+	})
 }
 
 func TestObserver_howAHoldEnds(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		opts  []lock.Option
 		end   func(w *world, h lock.Hold, cancel func())
 		want  string
 		cause error
-	}{
-		"by force": {nil, func(w *world, h lock.Hold, _ func()) {
-			if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
-				w.Fatal(done, err)
-			}
-		}, "lost", lock.ErrForceUnlocked},
+	}
+	twoSeconds := func(*world, lock.Hold, func()) { time.Sleep(2 * time.Second) }
+	forEach(t, map[string]test{
+		"by force": {nil, func(w *world, _ lock.Hold, _ func()) { w.force(w.a, plain) }, "lost", lock.ErrForceUnlocked},
 		"gone at Unlock": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.mini.Del("orders")
 			_ = h.Unlock(w.Context()) // it is lost
 		}, "lost", lock.ErrLost},
 		"gone at Close": {nil, func(w *world, h lock.Hold, _ func()) {
 			w.mini.Del("orders")
-			if err := w.a.Close(w.Context()); err != nil {
-				w.Error(err)
-			}
+			w.close(w.a)
 		}, "lost", lock.ErrGone},
-		"expired": {[]lock.Option{lock.WithFixedLease(time.Second)}, func(*world, lock.Hold, func()) { time.Sleep(2 * time.Second) }, "lost", lock.ErrLost},
-		"held too long": {[]lock.Option{lock.WithMaxHold(time.Second)}, func(*world, lock.Hold, func()) {
-			time.Sleep(2 * time.Second)
-		}, "lost", lock.ErrMaxHold},
+		"expired":       {[]lock.Option{lock.WithFixedLease(time.Second)}, twoSeconds, "lost", lock.ErrExpired},
+		"held too long": {[]lock.Option{lock.WithMaxHold(time.Second)}, twoSeconds, "lost", lock.ErrMaxHold},
 		"abandoned": {[]lock.Option{lock.WithGrace(time.Second)}, func(w *world, _ lock.Hold, cancel func()) {
 			cancel()
 			time.Sleep(leaseTime)
@@ -324,27 +283,22 @@ func TestObserver_howAHoldEnds(t *testing.T) {
 			_ = h.Unlock(w.Context()) // no reply
 			w.resume()
 		}, "released", lock.ErrUnavailable},
-		"closed": {nil, func(w *world, h lock.Hold, _ func()) {
-			if err := w.a.Close(w.Context()); err != nil {
-				w.Error(err)
-			}
-		}, "released", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				ctx, cancel := context.WithCancel(w.Context())
-				defer cancel()
-				h := w.take(w.a, plain, ctx, c.opts...)
-				w.wantEvents("granted")
-				c.end(w, h, cancel)
-				all := w.wantEvents(strings.Split(c.want, ", ")...)
-				last := all[len(all)-1]
-				if !errors.Is(last.Err, c.cause) || errors.Is(last.Err, lock.ErrUnavailable) != (c.cause == lock.ErrUnavailable) || last.Held < 0 || name == "expired" && (last.Held < 900*time.Millisecond || last.Held > time.Second) {
-					t.Errorf("%+v, want %v", last, c.cause)
-				}
-			})
-		})
-	}
+		"closed": {nil, func(w *world, _ lock.Hold, _ func()) { w.close(w.a) }, "released", nil},
+	}, func(w *world, c test) {
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		h := w.take(w.a, plain, ctx, c.opts...)
+		w.wantEvents("granted")
+		c.end(w, h, cancel)
+		all := w.wantEvents(strings.Split(c.want, ", ")...)
+		last := all[len(all)-1]
+		if !errors.Is(last.Err, c.cause) || errors.Is(last.Err, lock.ErrUnavailable) != (c.cause == lock.ErrUnavailable) || last.Held < 0 {
+			w.Errorf("%+v, want %v", last, c.cause)
+		}
+		if c.cause == lock.ErrExpired && (last.Held < 900*time.Millisecond || last.Held > time.Second) {
+			w.Errorf("%+v, want held for a second", last)
+		}
+	})
 }
 
 // A lock is handed off inside the process: the next call waited behind the holder, even if it never sent a request.
@@ -392,10 +346,7 @@ func TestObserver_downgrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		write := w.take(w.a, writing, w.Context())
 		w.wantEvents("granted")
-		read, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), write)
-		if err != nil {
-			t.Fatal(err)
-		}
+		read := w.downgrade(w.a, w.Context(), write)
 		all := w.wantEvents("granted", "released")
 		if all[0].Mode != lock.Read || all[1].Mode != lock.Write {
 			t.Errorf("%+v", all)
@@ -411,8 +362,7 @@ func TestObserver_lossDuringUnlock(t *testing.T) {
 		h := w.lock(w.a, w.Context()).(*hold)
 		w.wantEvents("granted")
 		h.end(lock.ErrUnlocked) // the first step of Unlock
-		w.mini.Del("orders")
-		h.acquisition().lease.Lose(watchdog.ErrGone)
+		w.loseLock(h.acquisition())
 		w.wantEvents()
 		err := w.a.unlockEnded(w.Context(), h, time.Now(), true)
 		if e := w.wantEvents("lost")[0]; !errors.Is(err, lock.ErrLost) || e.Err != err {
@@ -488,26 +438,19 @@ func (w *world) endGoroutine(call func()) {
 // An observer that panics or ends the goroutine leaves nothing behind: the call releases its holds, the owner's turn
 // and its queue position, and a loss is reconciled.
 func TestObserver_doesNotReturn(t *testing.T) {
-	wantFree := func(w *world, names ...string) {
-		w.Helper()
-		if n := w.a.dog.Len(); n != 0 {
-			w.Errorf("%d leases are watched without a hold", n)
-		}
-		for _, name := range names {
-			if w.mini.Exists(name) {
-				w.Errorf("%s is locked without a holder", name)
-			}
-		}
+	type end = func(context.Context, lock.Event)
+	downgrades := func(w *world, h lock.Hold) {
+		w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
 	}
-	for name, f := range map[string]func(w *world, o *lock.Observer, end func(context.Context, lock.Event)){
-		"granted": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+	for name, f := range map[string]func(w *world, o *lock.Observer, end end){
+		"granted": func(w *world, o *lock.Observer, end end) {
 			for _, kind := range allKinds {
 				o.Acquired = end
 				w.endGoroutine(func() { _, _ = w.a.Lock(w.Context(), w.a.NewSpec(kind, "orders", nil)) })
-				wantFree(w, "orders")
+				w.noLease()
 			}
 		},
-		"a reentry": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"a reentry": func(w *world, o *lock.Observer, end end) {
 			h := w.lock(w.a, w.Context())
 			o.Acquired = end
 			w.endGoroutine(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
@@ -515,124 +458,117 @@ func TestObserver_doesNotReturn(t *testing.T) {
 				w.Errorf("%d holds", n)
 			}
 			w.unlock(h)
-			wantFree(w, "orders")
+			w.noLease()
 		},
-		"a downgrade": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"a downgrade": func(w *world, o *lock.Observer, end end) {
 			h := w.take(w.a, writing, w.Context())
 			o.Acquired = end
-			w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
+			downgrades(w, h)
 			if err := h.Err(); err != nil {
 				w.Error(err)
 			}
 			w.unlock(h)
-			wantFree(w, "orders")
+			w.noLease()
 		},
-		"a downgrade that releases": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"a downgrade that releases": func(w *world, o *lock.Observer, end end) {
 			h := w.take(w.a, writing, w.Context())
 			o.Released = end
-			w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
-			wantFree(w, "orders")
+			downgrades(w, h)
+			w.noLease()
 		},
-		"a downgrade that loses": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"a downgrade that loses": func(w *world, o *lock.Observer, end end) {
 			h := w.take(w.a, writing, w.Context())
 			o.Acquired = func(context.Context, lock.Event) { w.mini.FlushAll() }
 			o.Lost = end
-			w.endGoroutine(func() { _, _ = w.a.Downgrade(w.Context(), w.a.NewSpec(reading, "orders", nil), h) })
-			wantFree(w, "orders")
+			downgrades(w, h)
+			w.noLease()
 		},
-		"waiting": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"waiting": func(w *world, o *lock.Observer, end end) {
 			for _, kind := range allKinds {
-				rival := kind
-				if kind.Sibling != nil {
-					rival = writing
-				}
-				h, ctx := w.take(w.b, rival, w.Context()), lock.ContextWithNewOwner(w.Context())
+				h, ctx := w.take(w.b, rival(kind), w.Context()), lock.ContextWithNewOwner(w.Context())
 				o.Waiting = end
 				w.endGoroutine(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil)) })
 				o.Waiting = nil
 				w.unlock(h)
-				w.unlock(w.take(w.b, rival, w.within(time.Millisecond))) // no call is ahead
+				w.unlock(w.take(w.b, rival(kind), w.within(time.Millisecond))) // no call is ahead
 				w.unlock(w.take(w.a, kind, ctx))
 			}
 		},
-		"lost": func(w *world, o *lock.Observer, end func(context.Context, lock.Event)) {
+		"lost": func(w *world, o *lock.Observer, end end) {
 			ctx := lock.ContextWithNewOwner(w.Context())
 			h := w.lock(w.a, ctx)
 			w.mini.Del("orders")
 			o.Lost = end
 			w.endGoroutine(func() { _, _ = w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)) })
-			wantFree(w, "orders")
-			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-				w.Error(err)
-			}
+			w.noLease()
+			w.wantErr(h.Unlock(w.Context()), lock.ErrLost)
 			w.unlock(w.lock(w.a, ctx))
 		},
 	} {
-		for how, end := range map[string]func(context.Context, lock.Event){
+		for how, end := range map[string]end{
 			"panics": func(context.Context, lock.Event) { panic("observer") },
 			"exits":  func(context.Context, lock.Event) { runtime.Goexit() },
 		} {
 			t.Run(name+" "+how, func(t *testing.T) {
-				inBubble(t, func(w *world) {
-					o := new(lock.Observer)
-					w.a.Observer = o
-					f(w, o, end)
-				})
+				inBubble(t, func(w *world) { f(w, w.observer(), end) })
 			})
 		}
 	}
 }
 
+// noLease fails the test if session a watches a lease, or if Redis has the lock.
+func (w *world) noLease() {
+	w.Helper()
+	if n := w.a.dog.Len(); n != 0 {
+		w.Errorf("%d leases are watched without a hold", n)
+	}
+	w.wantFree()
+}
+
 // A failed downgrade is reported like a failed TryLock, with the error that the caller gets.
 func TestObserver_downgradeThatFails(t *testing.T) {
-	for name, want := range map[string][]string{
-		"no reply": {"unavailable"},
-		"lost":     {"lost", "failed"},
-		"ahead":    {"waiting", "refused"},
-		"deadline": {"waiting", "timed out"},
-		"canceled": {"waiting", "canceled"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				owner := lock.ContextWithNewOwner(w.Context())
-				h := w.take(w.a, writing, owner)
-				w.wantEvents("granted")
-				if name == "no reply" {
-					w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
-				} else { // the loss is not detected here yet
-					w.mini.Del("orders")
-					h := w.take(w.b, writing, w.Context())
-					defer func() { w.unlock(h) }()
-				}
-				if want[0] == "waiting" { // another goroutine of the owner has the turn of the read side, and waits for that writer
-					ctx, cancel := context.WithCancel(owner)
-					left := make(chan error)
-					go func() {
-						_, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil))
-						left <- err
-					}()
-					synctest.Wait()
-					defer func() { cancel(); <-left }()
-				}
-				ctx, cancel := context.WithCancel(w.Context())
-				defer cancel()
-				switch name {
-				case "deadline":
-					ctx, cancel = context.WithTimeout(ctx, time.Second/2)
-					defer cancel()
-				case "canceled":
-					time.AfterFunc(time.Second/2, cancel)
-				}
-				_, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h)
-				all := w.wantEvents(want...)
-				if got := all[len(all)-1].Err; err == nil || got != err {
-					w.Errorf("the caller got %v, and the observer got %v", err, got)
-				}
-				_ = h.Unlock(w.Context())
-				time.Sleep(2 * opTime)
-			})
-		})
+	type test struct {
+		noReply bool // otherwise another process has the lock, and its loss is not detected here yet
+		waits   bool // another goroutine of the owner has the turn of the read side, and waits for that writer
+		ctx     func(context.Context, time.Duration) (context.Context, context.CancelFunc)
+		want    []string
 	}
+	forEach(t, map[string]test{
+		"no reply": {noReply: true, want: []string{"unavailable"}},
+		"lost":     {want: []string{"lost", "failed"}},
+		"ahead":    {waits: true, want: []string{"waiting", "refused"}},
+		"deadline": {waits: true, ctx: ends["deadline"].ctx, want: []string{"waiting", "timed out"}},
+		"canceled": {waits: true, ctx: ends["cancel"].ctx, want: []string{"waiting", "canceled"}},
+	}, func(w *world, c test) {
+		owner := lock.ContextWithNewOwner(w.Context())
+		h := w.take(w.a, writing, owner)
+		w.wantEvents("granted")
+		if c.noReply {
+			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
+		} else {
+			w.mini.Del("orders")
+			h := w.take(w.b, writing, w.Context())
+			defer func() { w.unlock(h) }()
+		}
+		if c.waits {
+			ctx, cancel := context.WithCancel(owner)
+			left := w.goFail(w.a.Lock, ctx, w.a.NewSpec(reading, "orders", nil))
+			defer func() { cancel(); <-left }()
+		}
+		ctx := w.Context()
+		if c.ctx != nil {
+			limited, cancel := c.ctx(ctx, time.Second/2)
+			defer cancel()
+			ctx = limited
+		}
+		_, err := w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), h)
+		all := w.wantEvents(c.want...)
+		if got := all[len(all)-1].Err; err == nil || got != err {
+			w.Errorf("the caller got %v, and the observer got %v", err, got)
+		}
+		_ = h.Unlock(w.Context())
+		time.Sleep(2 * opTime)
+	})
 }
 
 // Each test here fails without one guard of the observer events.
@@ -663,57 +599,45 @@ func (w *world) ofOne(s *Session, kind *Kind) *Spec {
 
 // Redis refused a call that waits under its own owner string. The event has the owner string of the later hold.
 func TestObserver_waitingHasTheOwner(t *testing.T) {
-	for name, kind := range allKinds {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				rival := kind
-				if kind.Sibling != nil {
-					rival = writing
-				}
-				h := w.take(w.b, rival, w.Context())
-				got := w.goLockKind(w.a, kind, w.Context())
-				waiting := w.wantEvents("waiting")[0]
-				w.unlock(h)
-				h = <-got
-				if waiting.Owner != h.Owner() {
-					w.Errorf("%q waits, and %q has the lock", waiting.Owner, h.Owner())
-				}
-				w.unlock(h)
-			})
-		})
-	}
+	forEach(t, allKinds, func(w *world, kind *Kind) {
+		h := w.take(w.b, rival(kind), w.Context())
+		got := w.goLock(w.a, kind, w.Context())
+		waiting := w.wantEvents("waiting")[0]
+		w.unlock(h)
+		h = <-got
+		if waiting.Owner != h.Owner() {
+			w.Errorf("%q waits, and %q has the lock", waiting.Owner, h.Owner())
+		}
+		w.unlock(h)
+	})
 }
 
 // A call comes behind another one of its process, and Redis replies to neither its request nor its queue entry. It
 // waits for Redis, so the observer is notified of a wait only when it has a queue position, and then immediately.
 func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
-	for name, kind := range map[string]*Kind{"fair": fair, "semaphore": permits} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h, err := w.b.Lock(w.Context(), w.ofOne(w.b, kind))
-				if err != nil {
-					w.Fatal(err)
-				}
-				first := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
-				w.wantEvents("waiting")
-				w.mini.SetError("LOADING Redis is loading the dataset in memory")
-				second := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
-				time.Sleep(3 * pollTime)
-				w.wantEvents()
-				w.mini.SetError("")
-				time.Sleep(pollTime)
-				w.wantEvents("waiting")
-				third := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
-				time.Sleep(lockstate.EntryPause)
-				w.wantEvents("waiting")
-				w.unlock(h)
-				w.unlock(<-first)
-				w.unlock(<-second)
-				w.unlock(<-third)
-				w.mini.FlushAll() // deletes the number of permits
-			})
-		})
-	}
+	forEach(t, map[string]*Kind{"fair": fair, "semaphore": permits}, func(w *world, kind *Kind) {
+		h, err := w.b.Lock(w.Context(), w.ofOne(w.b, kind))
+		if err != nil {
+			w.Fatal(err)
+		}
+		first := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
+		w.wantEvents("waiting")
+		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		second := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
+		time.Sleep(3 * pollTime)
+		w.wantEvents()
+		w.mini.SetError("")
+		time.Sleep(pollTime)
+		w.wantEvents("waiting")
+		third := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
+		time.Sleep(lockstate.EntryPause)
+		w.wantEvents("waiting")
+		w.unlock(h)
+		w.unlock(<-first)
+		w.unlock(<-second)
+		w.unlock(<-third)
+		w.mini.FlushAll() // deletes the number of permits
+	})
 }
 
 // A reader waits for the reply to the request of another reader. No other owner has the lock, so neither reports a wait.
@@ -741,8 +665,7 @@ func TestObserver_endsBeforeTheGrant(t *testing.T) {
 			w.Fatal(err)
 		}
 		h.acquisition().Renewed(h.Until(), leaseTime/2)
-		w.mini.Del("orders")
-		h.acquisition().lease.Lose(watchdog.ErrGone)
+		w.loseLock(h.acquisition())
 		time.Sleep(time.Second)
 		w.wantEvents()
 		c.tellGranted(h)
@@ -796,9 +719,7 @@ func TestObserver_closeIsNoLoss(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		w.lock(w.a, w.Context())
 		w.slowScripts(2 * opTime)
-		if err := w.a.Close(w.Context()); !errors.Is(err, lock.ErrUnavailable) {
-			w.Error(err)
-		}
+		w.wantErr(w.a.Close(w.Context()), lock.ErrUnavailable)
 		if lines := log.lines("lock lost"); len(lines) != 0 {
 			w.Errorf("logged: %q", lines)
 		}
