@@ -56,15 +56,21 @@ func TestForce_notifiesTheHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		holder, other := w.withForceUnlocks(), w.withForceUnlocks()
 		h := w.lockListening(holder, plain)
-		if done, err := other.Force(w.Context(), other.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
-			w.Fatal(done, err)
-		}
+		w.force(other, plain)
 		synctest.Wait()
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) || !errors.Is(err, lock.ErrForceUnlocked) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), "force-unlocked by ") || strings.Contains(err.Error(), "evicted") {
-			w.Errorf("the holder gets the cause %v", err)
-		}
+		w.forced(h, "force-unlocked by ")
 		w.close(holder, other)
 	})
+}
+
+// forced fails the test unless h was lost by a force-unlock, and its error contains text and no advice about other causes.
+func (w *world) forced(h lock.Hold, text string) {
+	w.Helper()
+	err := h.Err()
+	w.wantErr(err, lock.ErrLost, lock.ErrGone, lock.ErrForceUnlocked)
+	if !strings.Contains(errText(err), text) || strings.Contains(errText(err), "evicted") {
+		w.Errorf("the holder gets the cause %v", err)
+	}
 }
 
 // An operator force-unlocked the lock while the machine of its holder slept, longer ago than the holder's monotonic clock
@@ -103,13 +109,12 @@ func TestForce_duringASleep(t *testing.T) {
 // A force-unlock fails because Redis is unavailable. After that no command is in flight, so Close need not wait.
 func TestForce_unavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for name, kind := range map[string]*Kind{"plain": plain, "read/write": reading} {
+		for _, kind := range []*Kind{plain, reading} {
 			s := w.withForceUnlocks()
 			w.wire.Refuse(true)
 			w.wire.CutAll()
-			if _, err := s.Force(w.Context(), s.NewSpec(kind, "orders", nil), luascripts.ForceReentrant); !errors.Is(err, lock.ErrUnavailable) {
-				w.Errorf("%s: %v", name, err)
-			}
+			_, err := s.Force(w.Context(), s.NewSpec(kind, "orders", nil), luascripts.ForceReentrant)
+			w.wantErr(err, lock.ErrUnavailable)
 			w.close(s)
 			w.wire.Refuse(false)
 		}
@@ -119,75 +124,66 @@ func TestForce_unavailable(t *testing.T) {
 // Redis becomes unavailable when the session reads something that an error or a result should name: the audit record of a
 // lost lock, what a key of another type is, or the client of a holder. Close need not wait for that.
 func TestReads_unavailable(t *testing.T) {
-	for command, read := range map[string]func(w *world) error{
-		"GET": func(w *world) error {
+	type test struct {
+		command string
+		read    func(w *world) error
+		want    error
+	}
+	forEach(t, map[string]test{
+		"audit record": {"GET", func(w *world) error {
 			h := w.lock(w.a, w.Context())
 			w.mini.Del("orders")
 			time.Sleep(leaseTime / 2)
 			return h.Err()
-		},
-		"TYPE": func(w *world) error {
+		}, lock.ErrGone},
+		"type": {"TYPE", func(w *world) error {
 			if err := w.mini.Set("orders", "x"); err != nil {
 				w.Fatal(err)
 			}
 			defer w.mini.Del("orders")
 			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
 			return err
-		},
-		"HMGET": func(w *world) error {
+		}, lock.ErrWrongType},
+		"client": {"HMGET", func(w *world) error {
 			h := w.lock(w.b, w.Context())
 			defer w.unlock(h)
 			_, err := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
 			return err
-		},
-	} {
-		t.Run(command, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				asked := false
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					if string(req[0]) != command {
-						return redistest.Action{}
-					}
-					asked = true
-					w.wire.Refuse(true)
-					return redistest.Action{DropRequest: true}
-				})
-				want := map[string]error{"GET": lock.ErrGone, "TYPE": lock.ErrWrongType}[command]
-				if err := read(w); !errors.Is(err, want) || !asked {
-					w.Errorf("%v, asked: %t", err, asked)
-				}
-				w.close(w.a)
-			})
+		}, nil},
+	}, func(w *world, c test) {
+		asked := false
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) != c.command {
+				return redistest.Action{}
+			}
+			asked = true
+			w.wire.Refuse(true)
+			return redistest.Action{DropRequest: true}
 		})
-	}
+		if err := c.read(w); !errors.Is(err, c.want) || !asked {
+			w.Errorf("%v, asked: %t", err, asked)
+		}
+		w.close(w.a)
+	})
 }
 
 // An operator removed the expiry of the keys. A message that makes the client check its hold does not end the hold.
 func TestForce_checkChangesNothing(t *testing.T) {
-	for name, k := range map[string]*Kind{"plain": plain, "read": reading, "write": writing} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				s := w.withForceUnlocks()
-				h := w.lockListening(s, k)
-				for _, key := range w.mini.Keys() {
-					if err := w.a.rdb.Do(w.Context(), w.a.rdb.B().Persist().Key(key).Build()).Error(); err != nil {
-						w.Fatal(err)
-					}
-				}
-				w.mini.Publish(registry.Taken(h.Owner(), "eve"))
-				time.Sleep(100 * time.Millisecond)
-				other := k
-				if k == reading {
-					other = writing
-				}
-				if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(other, "orders", nil)); !errors.Is(err, lock.ErrNotAcquired) {
-					w.Errorf("another owner: %v", err)
-				}
-				w.unlock(h)
-				w.close(s)
-			})
-		})
-	}
+	forEach(t, map[string]*Kind{"plain": plain, "read": reading, "write": writing}, func(w *world, k *Kind) {
+		s := w.withForceUnlocks()
+		h := w.lockListening(s, k)
+		for _, key := range w.mini.Keys() {
+			if err := w.a.rdb.Do(w.Context(), w.a.rdb.B().Persist().Key(key).Build()).Error(); err != nil {
+				w.Fatal(err)
+			}
+		}
+		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
+		time.Sleep(100 * time.Millisecond)
+		other := rival(k)
+		w.wantFail(w.b.TryLock, w.Context(), w.b.NewSpec(other, "orders", nil), lock.ErrNotAcquired)
+		w.unlock(h)
+		w.close(s)
+	})
 }
 
 // A force-unlock by the holder's own process ends the hold with the same cause, which names the operator. It may take most of
@@ -196,12 +192,8 @@ func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.slowScripts(opTime * 2 / 5)
-		if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
-			w.Fatal(done, err)
-		}
-		if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !errors.Is(err, lock.ErrGone) || !strings.Contains(err.Error(), "force-unlocked by ") || strings.Contains(err.Error(), "evicted") {
-			w.Errorf("the holder gets the cause %v", err)
-		}
+		w.force(w.a, plain)
+		w.forced(h, "force-unlocked by ")
 	})
 }
 
@@ -212,13 +204,9 @@ func TestForce_wakesWaiters(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime * 3 / 2)
-		if done, err := w.a.Force(w.Context(), w.a.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
-			w.Fatal(done, err)
-		}
+		w.force(w.a, plain)
 		w.unlock(w.next(next))
-		if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-			w.Error(err)
-		}
+		w.wantErr(h.Unlock(w.Context()), lock.ErrLost)
 	})
 }
 
@@ -226,35 +214,17 @@ func TestForce_wakesWaiters(t *testing.T) {
 // session that does not listen itself notifies no one and does not read the owners.
 func TestForce_notifiesOwners(t *testing.T) {
 	inBubble(t, func(w *world) {
-		withoutMessages := w.a
-		withMessages := w.withForceUnlocks()
-		for _, s := range []*Session{withMessages, withoutMessages} {
+		listens := w.withForceUnlocks()
+		for s, want := range map[*Session]int{listens: 1, w.a: 0} {
 			h := w.take(w.b, reading, w.Context())
-			published, reads := new(atomic.Int64), new(atomic.Int64)
-			w.wire.OnRequest(func(args [][]byte) redistest.Action {
-				switch string(args[0]) {
-				case "PUBLISH":
-					published.Add(1)
-				case "HSCAN":
-					reads.Add(1)
-				}
-				return redistest.Action{}
-			})
-			if done, err := s.Force(w.Context(), s.NewSpec(writing, "orders", nil), luascripts.ForceRW); err != nil || !done {
-				w.Fatal(done, err)
+			commands := w.countCommands()
+			w.force(s, writing)
+			if commands["PUBLISH"] != want || commands["HSCAN"] != want {
+				w.Errorf("got %d messages after %d reads, want %d", commands["PUBLISH"], commands["HSCAN"], want)
 			}
-			want := int64(0)
-			if s == withMessages {
-				want = 1
-			}
-			if published.Load() != want || reads.Load() != want {
-				w.Errorf("got %d messages after %d reads, want %d", published.Load(), reads.Load(), want)
-			}
-			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-				w.Error(err)
-			}
+			w.wantErr(h.Unlock(w.Context()), lock.ErrLost)
 		}
-		w.close(withMessages)
+		w.close(listens)
 	})
 }
 
@@ -282,28 +252,21 @@ func TestForce_releasedBefore(t *testing.T) {
 // A lock is force-unlocked, or its key is deleted, before its session has subscribed to force-unlock messages. The session
 // detects the loss when it has subscribed. The cause names the operator, if there was one.
 func TestForceMessages_missed(t *testing.T) {
-	for name, remove := range map[string]func(w *world, s *Session){
-		"force-unlocked": func(w *world, s *Session) {
-			if done, err := s.Force(w.Context(), s.NewSpec(plain, "orders", nil), luascripts.ForceReentrant); err != nil || !done {
-				w.Error(done, err)
-			}
-		},
-		"deleted": func(w *world, _ *Session) { w.mini.Del("orders") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				s, other := w.withForceUnlocks(), w.withForceUnlocks()
-				h := w.take(s, plain, w.Context())
-				remove(w, other)
-				time.Sleep(hearAfter + time.Millisecond)
-				synctest.Wait()
-				if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != (name == "force-unlocked") {
-					w.Errorf("the cause is %v", err)
-				}
-				w.close(s, other)
-			})
-		})
-	}
+	forEach(t, map[string]bool{"force-unlocked": true, "deleted": false}, func(w *world, forced bool) {
+		s, other := w.withForceUnlocks(), w.withForceUnlocks()
+		h := w.take(s, plain, w.Context())
+		if forced {
+			w.force(other, plain)
+		} else {
+			w.mini.Del("orders")
+		}
+		time.Sleep(hearAfter + time.Millisecond)
+		synctest.Wait()
+		if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != forced {
+			w.Errorf("the cause is %v", err)
+		}
+		w.close(s, other)
+	})
 }
 
 // A lock is force-unlocked by a client that is not allowed to write the audit record. The cause of the loss names the
@@ -315,36 +278,34 @@ func TestForceMessages_withoutRecord(t *testing.T) {
 		w.mini.Del("orders")
 		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
 		synctest.Wait()
-		if err := h.Err(); !errors.Is(err, lock.ErrForceUnlocked) || !strings.Contains(err.Error(), "force-unlocked by eve") {
-			w.Errorf("the cause is %v", err)
-		}
+		w.forced(h, "force-unlocked by eve")
 		w.close(s)
 	})
 }
 
 // The cause of a loss names the operator only if the audit record is about the holder, and can be decoded.
 func TestForce_records(t *testing.T) {
-	for record, named := range map[string]bool{
-		`{"by":"eve","from":["this client"]}`:    true,
-		`{"by":"eve","from":["another client"]}`: false,
-		`{"by":5,"from":["this client"]}`:        false,
-	} {
-		t.Run(record, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.a, plain, w.Context())
-				w.mini.Del("orders")
-				key := keys.Forced("orders")
-				if err := w.mini.Set(key, strings.Replace(record, "this client", w.a.id, 1)); err != nil {
-					w.Fatal(err)
-				}
-				w.mini.SetTTL(key, registry.NoteKept)
-				<-h.Context().Done()
-				if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != named {
-					w.Errorf("the cause is %v", err)
-				}
-			})
-		})
+	type test struct {
+		record string
+		named  bool
 	}
+	forEach(t, map[string]test{
+		"of this holder": {`{"by":"eve","from":["this client"]}`, true},
+		"of another":     {`{"by":"eve","from":["another client"]}`, false},
+		"invalid":        {`{"by":5,"from":["this client"]}`, false},
+	}, func(w *world, c test) {
+		h := w.take(w.a, plain, w.Context())
+		w.mini.Del("orders")
+		key := keys.Forced("orders")
+		if err := w.mini.Set(key, strings.Replace(c.record, "this client", w.a.id, 1)); err != nil {
+			w.Fatal(err)
+		}
+		w.mini.SetTTL(key, registry.NoteKept)
+		<-h.Context().Done()
+		if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != c.named {
+			w.Errorf("the cause is %v", err)
+		}
+	})
 }
 
 // While a session closes, it ignores force-unlock messages and new subscriptions, and does not subscribe. Close still waits
@@ -352,13 +313,12 @@ func TestForce_records(t *testing.T) {
 func TestForceMessages_whileClosing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.withForceUnlocks()
-		releases, release := make(chan struct{}), make(chan struct{})
-		k := hookable()
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
+		releases, goes := make(chan struct{}), make(chan struct{})
+		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
 			close(releases)
-			<-release
-			return plain.HandOff(ctx, rdb, keys, owner, r)
-		}
+			<-goes
+			return r.send()
+		})
 		h := w.lockListening(s, k)
 		closed := make(chan error, 1)
 		go func() { closed <- s.Close(w.Context()) }()
@@ -372,7 +332,7 @@ func TestForceMessages_whileClosing(t *testing.T) {
 			w.Errorf("Close returned %v before the release", err)
 		default:
 		}
-		close(release)
+		close(goes)
 		if err := <-closed; err != nil {
 			w.Error(err)
 		}
@@ -382,26 +342,22 @@ func TestForceMessages_whileClosing(t *testing.T) {
 // When a session checks whether it must subscribe, it holds nothing, or a lock that it has just acquired. It checks
 // again later.
 func TestForceMessages_subscribesLater(t *testing.T) {
-	for name, later := range map[string]time.Duration{"a young hold": hearAfter / 2, "no hold": 2 * hearAfter} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				s := w.withForceUnlocks()
-				w.unlock(w.take(s, plain, w.Context()))
-				time.Sleep(later)
-				h := w.take(s, plain, w.Context())
-				time.Sleep(hearAfter/2 + time.Millisecond)
-				if s.hub.Subscribed(keys.Client(s.id)) {
-					w.Error("the session is subscribed for a young hold")
-				}
-				time.Sleep(hearAfter * 3 / 2)
-				if !s.hub.Subscribed(keys.Client(s.id)) {
-					w.Error("the session is not subscribed")
-				}
-				w.unlock(h)
-				w.close(s)
-			})
-		})
-	}
+	forEach(t, map[string]time.Duration{"a young hold": hearAfter / 2, "no hold": 2 * hearAfter}, func(w *world, later time.Duration) {
+		s := w.withForceUnlocks()
+		w.unlock(w.take(s, plain, w.Context()))
+		time.Sleep(later)
+		h := w.take(s, plain, w.Context())
+		time.Sleep(hearAfter/2 + time.Millisecond)
+		if s.hub.Subscribed(keys.Client(s.id)) {
+			w.Error("the session is subscribed for a young hold")
+		}
+		time.Sleep(hearAfter * 3 / 2)
+		if !s.hub.Subscribed(keys.Client(s.id)) {
+			w.Error("the session is not subscribed")
+		}
+		w.unlock(h)
+		w.close(s)
+	})
 }
 
 // A force-unlock message is verified with Redis, and only if it names an owner that has a lock here. It does not end a
