@@ -16,7 +16,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
 
 // A call whose context is canceled reports the cancellation once. It also reports the error before it, unless that only
@@ -119,9 +118,8 @@ func TestReaders_joinNotWithACanceledContext(t *testing.T) {
 		h := w.take(w.a, reading, w.Context())
 		ctx, cancel := context.WithCancel(w.Context())
 		cancel()
-		if late, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil)); late != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
-			w.Errorf("%v, %v", late, err)
-		}
+		_, err := w.a.Lock(ctx, w.a.NewSpec(reading, "orders", nil))
+		w.wantEnd("Lock", err, []error{context.Canceled}, lock.ErrNotAcquired)
 		w.unlock(h)
 	})
 }
@@ -131,9 +129,7 @@ func TestClose_thenACall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.close(w.a)
 		for _, k := range []*Kind{plain, reading} {
-			if h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil)); h != nil || !errors.Is(err, lock.ErrClosed) {
-				w.Errorf("%v, %v", h, err)
-			}
+			w.wantFail(w.a.Lock, w.Context(), w.a.NewSpec(k, "orders", nil), lock.ErrClosed)
 		}
 	})
 }
@@ -182,25 +178,20 @@ func TestReentry_extendsTheLease(t *testing.T) {
 func TestReentry_lateReply(t *testing.T) {
 	for _, broke := range []bool{false, true} {
 		inBubble(t, func(w *world) {
-			ctx := lock.ContextWithNewOwner(w.Context())
-			h := w.take(w.a, alone, ctx)
+			h := w.take(w.a, alone, w.Context())
 			reply := make(chan struct{})
 			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply, DropReply: broke}))
-			short, cancel := context.WithTimeout(ctx, time.Second)
+			short, cancel := context.WithTimeout(h.Context(), time.Second)
 			defer cancel()
 			w.wantFail(w.a.Lock, short, w.a.NewSpec(alone, "orders", nil), context.DeadlineExceeded)
-			if w.count(h) != 2 {
-				w.Fatalf("Redis has %d holds", w.count(h))
-			}
+			w.wantCount(h, 2)
 			close(reply)
 			if broke {
 				time.Sleep(opTime / 2)
 				w.mini.HSet("orders", h.Owner(), "2") // the duplicate
 			}
 			time.Sleep(opTime)
-			if w.count(h) != 1 {
-				w.Errorf("Redis has %d holds, and there is one", w.count(h))
-			}
+			w.wantCount(h, 1)
 			w.unlock(h)
 		})
 	}
@@ -219,9 +210,7 @@ func TestReaders_reenterInTurn(t *testing.T) {
 		w.slowScripts(100 * time.Millisecond)
 		first, second := w.goRead(w.a, ctxs[0]), w.goRead(w.a, ctxs[1])
 		holds = append(holds, <-first, <-second)
-		if n := w.count(holds[0]); n != 3 { // one for both owners, and one for each reentry
-			w.Errorf("Redis has %d holds", n)
-		}
+		w.wantCount(holds[0], 3) // one for both owners, and one for each reentry
 		for _, h := range holds {
 			w.unlock(h)
 		}
@@ -254,8 +243,7 @@ func TestReaders_reentryEndsInTime(t *testing.T) {
 // hold, and soon Redis has one, too.
 func TestReentry_refusedAfterALostReply(t *testing.T) {
 	inBubble(t, func(w *world) {
-		ctx := lock.ContextWithNewOwner(w.Context())
-		h := w.take(w.a, alone, ctx)
+		h := w.take(w.a, alone, w.Context())
 		w.onScripts(func(n int) redistest.Action {
 			switch n {
 			case 2:
@@ -265,12 +253,10 @@ func TestReentry_refusedAfterALostReply(t *testing.T) {
 			}
 			return redistest.Action{DropReply: n == 1}
 		})
-		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(alone, "orders", nil))
+		w.wantFail(w.a.Lock, h.Context(), w.a.NewSpec(alone, "orders", nil))
 		w.mini.SetError("")
 		time.Sleep(2 * opTime)
-		if w.count(h) != 1 {
-			w.Errorf("Redis has %d holds, and there is one", w.count(h))
-		}
+		w.wantCount(h, 1)
 		w.unlock(h)
 	})
 }
@@ -325,17 +311,17 @@ func TestReaders_reentryDuringTheLastUnlock(t *testing.T) {
 // Close begins while a reentry waits for its reply. The error is ErrClosed.
 func TestReentry_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
+		goes := make(chan struct{})
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			if r.Want > 1 {
+				<-goes
+				r.rdb = w.rdb
+			}
+			return r.send()
+		})
 		ctx := lock.ContextWithNewOwner(w.Context())
-		k := hookable()
 		w.take(w.a, k, ctx)
-		requests, goes := make(chan struct{}), make(chan struct{})
-		k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			close(requests)
-			<-goes
-			return plain.Acquire(ctx, w.rdb, keys, q)
-		}
 		ended := w.goFail(w.a.Lock, ctx, w.a.NewSpec(k, "orders", nil))
-		<-requests
 		closed := make(chan error)
 		go func() { closed <- w.a.Close(context.Background()) }()
 		synctest.Wait()
@@ -352,57 +338,49 @@ func TestReentry_duringClose(t *testing.T) {
 // A spec can request another attempt with another spec, but not after a grant or after the wait has ended.
 func TestLock_again(t *testing.T) {
 	changed := errors.New("changed")
-	for name, want := range map[string][]error{"again": {}, "not again": {changed}, "too late": {os.ErrDeadlineExceeded, lock.ErrNotAcquired}} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				outdated, next := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Second)}), w.a.NewSpec(plain, "orders", nil)
-				outdated.Err = changed
-				outdated.Again = func(_ context.Context, err error) *Spec {
-					switch {
-					case err != changed:
-						w.Errorf("asked after %v", err)
-					case name == "not again":
-						return nil
-					case name == "too late":
-						time.Sleep(2 * time.Second)
-					}
-					return next
-				}
-				next.Again = func(_ context.Context, err error) *Spec {
-					w.Errorf("asked after %v", err)
-					return nil
-				}
-				h, err := w.a.Lock(w.Context(), outdated)
-				if (err != nil) != (len(want) > 0) {
-					w.Fatal(h, err)
-				}
-				for _, target := range want {
-					if !errors.Is(err, target) {
-						w.Errorf("%v, want %v", err, target)
-					}
-				}
-				if err == nil {
-					w.unlock(h)
-				}
-			})
-		})
+	type test struct {
+		after    time.Duration // until Again returns
+		declines bool
+		want     []error
 	}
+	forEach(t, map[string]test{
+		"again":     {},
+		"not again": {declines: true, want: []error{changed}},
+		"too late":  {after: 2 * time.Second, want: []error{os.ErrDeadlineExceeded, lock.ErrNotAcquired}},
+	}, func(w *world, c test) {
+		outdated, next := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Second)}), w.a.NewSpec(plain, "orders", nil)
+		outdated.Err = changed
+		outdated.Again = func(_ context.Context, err error) *Spec {
+			if err != changed {
+				w.Errorf("asked after %v", err)
+			}
+			time.Sleep(c.after)
+			if c.declines {
+				return nil
+			}
+			return next
+		}
+		next.Again = func(_ context.Context, err error) *Spec {
+			w.Errorf("asked after %v", err)
+			return nil
+		}
+		if c.want != nil {
+			w.wantFail(w.a.Lock, w.Context(), outdated, c.want...)
+			return
+		}
+		w.unlock(w.mustLock(w.Context(), outdated))
+	})
 }
 
 // WithWait does not limit a TryLock, and no limit applies to a hold that was not granted.
 func TestTryLock_limits(t *testing.T) {
 	inBubble(t, func(w *world) {
-		try := func(opts ...lock.Option) (lock.Hold, error) {
-			return w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", opts))
-		}
 		w.slowScripts(10 * time.Millisecond)
-		h, err := try(lock.WithWait(time.Millisecond))
+		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Millisecond)}))
 		if err != nil {
 			w.Fatal(err)
 		}
-		if _, err := try(lock.WithMaxHold(time.Minute)); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Error(err)
-		}
+		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMaxHold(time.Minute)}), lock.ErrNotAcquired)
 		w.unlock(h)
 	})
 }

@@ -454,9 +454,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			h := w.lock(w.a, w.Context())
 			o.Acquired = end
 			w.endGoroutine(func() { _, _ = w.a.Lock(h.Context(), w.a.NewSpec(plain, "orders", nil)) })
-			if n := w.count(h); n != 1 {
-				w.Errorf("%d holds", n)
-			}
+			w.wantCount(h, 1)
 			w.unlock(h)
 			w.noLease()
 		},

@@ -529,9 +529,7 @@ func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 		close(goes)
 		inner := w.next(again)
 		for range 2 {
-			if n := w.count(h); n != 2 {
-				w.Errorf("Redis counts %d holds of two", n)
-			}
+			w.wantCount(h, 2)
 			time.Sleep(pollTime)
 		}
 		w.unlock(inner)
