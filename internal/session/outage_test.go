@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
@@ -43,14 +44,13 @@ var notServed = regexp.MustCompile(`Redis at \S+ (does not respond|has not respo
 
 // ends are the ways in which a wait can end without the lock.
 var ends = map[string]struct {
-	after time.Duration
-	opts  []lock.Option
+	waits bool // the limit is that of WithWait
 	ctx   func(context.Context, time.Duration) (context.Context, context.CancelFunc)
 	match error
 	not   error
 }{
 	"WithWait": {
-		opts: []lock.Option{lock.WithWait(2 * time.Second)},
+		waits: true,
 		ctx: func(ctx context.Context, _ time.Duration) (context.Context, context.CancelFunc) {
 			return ctx, func() {}
 		},
@@ -69,72 +69,64 @@ var ends = map[string]struct {
 	},
 }
 
+// threeEnd starts three calls of Lock that end in this way after d, and returns their errors.
+func (w *world) threeEnd(kind *Kind, endName string, d time.Duration) (errs []error) {
+	w.Helper()
+	end := ends[endName]
+	var opts []lock.Option
+	if end.waits {
+		opts = []lock.Option{lock.WithWait(d)}
+	}
+	var failed []<-chan error
+	for range 3 {
+		ctx, cancel := end.ctx(w.Context(), d)
+		defer cancel()
+		failed = append(failed, w.goFail(w.a.Lock, ctx, w.a.NewSpec(kind, "orders", opts)))
+	}
+	for _, err := range failed {
+		errs = append(errs, <-err)
+	}
+	return errs
+}
+
 var allKinds = map[string]*Kind{"plain": plain, "fair": fair, "reading": reading, "writing": writing}
 
 // Redis does not respond from the start. No error of a wait or a TryLock reports another owner, whether the waiter
 // sends the request itself or joins another one. If its context is canceled before a request is overdue, the error is
 // only that of the context.
 func TestUnavailable_fromTheStart(t *testing.T) {
-	for kindName, kind := range allKinds {
-		for endName, end := range ends {
-			for _, d := range []time.Duration{30 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
-				t.Run(kindName+"/"+endName+"/"+d.String(), func(t *testing.T) {
-					inBubble(t, func(w *world) {
-						w.unlock(w.take(w.a, kind, w.Context())) // connects
-						w.wire.Freeze(true)
-						opts := end.opts
-						if opts != nil {
-							opts = []lock.Option{lock.WithWait(d)}
+	for endName, end := range ends {
+		for _, d := range []time.Duration{30 * time.Millisecond, 2 * time.Second, 20 * time.Second} {
+			t.Run(fmt.Sprint(endName, d), func(t *testing.T) {
+				forEach(t, allKinds, func(w *world, kind *Kind) {
+					w.unlock(w.take(w.a, kind, w.Context())) // connects
+					w.wire.Freeze(true)
+					for _, err := range w.threeEnd(kind, endName, d) {
+						w.wantEnd("Lock", err, []error{end.match}, end.not, lock.ErrNotAcquired)
+						if want := d > opTime || end.waits; errors.Is(err, lock.ErrUnavailable) != want {
+							w.Errorf("Lock: %v, does it match ErrUnavailable?", err)
 						}
-						errs := make(chan error)
-						for range 3 {
-							go func() {
-								ctx, cancel := end.ctx(w.Context(), d)
-								defer cancel()
-								_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", opts))
-								errs <- err
-							}()
-						}
-						for range 3 {
-							err := <-errs
-							w.wantEnd("Lock", err, []error{end.match}, end.not, lock.ErrNotAcquired)
-							if want := d > opTime || opts != nil; errors.Is(err, lock.ErrUnavailable) != want {
-								w.Errorf("Lock: %v, does it match ErrUnavailable?", err)
-							}
-						}
-						w.wire.Freeze(false)
-						time.Sleep(2 * leaseTime) // the server executes the delayed commands now, and the session releases the grants
-					})
+					}
+					w.wire.Freeze(false)
+					time.Sleep(2 * leaseTime) // the server executes the delayed commands now, and the session releases the grants
 				})
-			}
+			})
 		}
 	}
 }
 
 func TestUnavailable_try(t *testing.T) {
-	for name, kind := range allKinds {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.unlock(w.take(w.a, kind, w.Context()))
-				w.wire.Freeze(true)
-				try := func(ctx context.Context) <-chan error {
-					errs := make(chan error, 1)
-					go func() {
-						_, err := w.a.TryLock(ctx, w.a.NewSpec(kind, "orders", nil))
-						errs <- err
-					}()
-					return errs
-				}
-				ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
-				defer cancel()
-				w.wantEnd("deadline", <-try(ctx), []error{context.DeadlineExceeded}, lock.ErrUnavailable, lock.ErrNotAcquired)
-				w.wantEnd("operation time-out", <-try(w.Context()), []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotAcquired)
-
-				w.wire.Freeze(false)
-				time.Sleep(2 * leaseTime)
-			})
-		})
-	}
+	forEach(t, allKinds, func(w *world, kind *Kind) {
+		w.unlock(w.take(w.a, kind, w.Context()))
+		w.wire.Freeze(true)
+		spec := w.a.NewSpec(kind, "orders", nil)
+		_, err := w.a.TryLock(w.within(50*time.Millisecond), spec)
+		w.wantEnd("deadline", err, []error{context.DeadlineExceeded}, lock.ErrUnavailable, lock.ErrNotAcquired)
+		_, err = w.a.TryLock(w.Context(), spec)
+		w.wantEnd("operation time-out", err, []error{lock.ErrUnavailable, os.ErrDeadlineExceeded}, lock.ErrNotAcquired)
+		w.wire.Freeze(false)
+		time.Sleep(2 * leaseTime)
+	})
 }
 
 // within returns a context with a timeout of d.
@@ -147,148 +139,111 @@ func (w *world) within(d time.Duration) context.Context {
 // Another owner has the lock, and Redis confirms it. However a wait ends, even while the next request is due or in
 // flight, its error reports another owner.
 func TestUnavailable_notWhileRedisReplies(t *testing.T) {
-	for kindName, kind := range allKinds {
-		for endName, end := range ends {
-			t.Run(kindName+"/"+endName, func(t *testing.T) {
-				inBubble(t, func(w *world) {
-					rival := kind
-					if kind.Sibling != nil {
-						rival = writing
+	const ms = time.Millisecond
+	for endName, end := range ends {
+		t.Run(endName, func(t *testing.T) {
+			forEach(t, allKinds, func(w *world, kind *Kind) {
+				w.unlock(w.take(w.a, kind, w.Context())) // loads the script
+				if kind.Keep != nil {
+					if _, err := kind.Keep(w.Context(), w.rdb, kind.Keys("orders"), nil); err != nil { // and the script of batched entries
+						w.Fatal(err)
 					}
-					w.unlock(w.take(w.a, kind, w.Context())) // loads the script
-					if kind.Keep != nil {
-						if _, err := kind.Keep(w.Context(), w.rdb, kind.Keys("orders"), nil); err != nil { // and the script of batched entries
-							w.Fatal(err)
-						}
-					}
-					h := w.take(w.b, rival, w.Context())
-					w.slowScripts(20 * time.Millisecond)
-					for _, d := range []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, time.Second, time.Second + 25*time.Millisecond, 1030 * time.Millisecond, 2500 * time.Millisecond} {
-						opts := end.opts
-						if opts != nil {
-							opts = []lock.Option{lock.WithWait(d)}
-						}
-						errs := make(chan error)
-						for range 3 {
-							go func() {
-								ctx, cancel := end.ctx(w.Context(), d)
-								defer cancel()
-								_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", opts))
-								errs <- err
-							}()
-						}
-						for range 3 {
-							w.wantEnd(d.String(), <-errs, []error{lock.ErrNotAcquired, end.match}, lock.ErrUnavailable)
-						}
-					}
-					_, err := w.a.TryLock(w.Context(), w.a.NewSpec(kind, "orders", nil))
-					w.wantEnd("TryLock", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
-					w.unlock(h)
-				})
-			})
-		}
-	}
-}
-
-// Redis replies that another owner has the lock, and then becomes unavailable. The waiter relies on the reply for a
-// short time. When its next request is overdue, the error reports Redis as unavailable.
-func TestUnavailable_afterARefusal(t *testing.T) {
-	for kindName, kind := range allKinds {
-		t.Run(kindName, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				rival := kind
-				if kind.Sibling != nil {
-					rival = writing
 				}
-				h := w.take(w.b, rival, w.Context())
-				for after, unavailable := range map[time.Duration]bool{
-					300 * time.Millisecond:              false,
-					pollTime + opTime - time.Second/2:   false, // its latest request is in flight
-					2*pollTime + opTime + time.Second/2: true,
-					20 * time.Second:                    true,
-				} {
-					ctx, cancel := context.WithCancel(w.Context())
-					errs := make(chan error)
-					for range 2 {
-						go func() {
-							_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil))
-							errs <- err
-						}()
+				h := w.take(w.b, rival(kind), w.Context())
+				w.slowScripts(20 * ms)
+				for _, d := range []time.Duration{30 * ms, 300 * ms, 1000 * ms, 1025 * ms, 1030 * ms, 2500 * ms} {
+					for _, err := range w.threeEnd(kind, endName, d) {
+						w.wantEnd(d.String(), err, []error{lock.ErrNotAcquired, end.match}, lock.ErrUnavailable)
 					}
-					time.Sleep(10 * time.Millisecond)
-					w.wire.Freeze(true)
-					time.Sleep(after - 10*time.Millisecond)
-					want := lock.ErrNotAcquired
-					if unavailable {
-						want = lock.ErrUnavailable
-					}
-					if kind.WaitPolicy == lockstate.OnlyFirst { // otherwise a TryLock sends a request
-						_, err := w.a.TryLock(w.within(time.Millisecond), w.a.NewSpec(kind, "orders", nil))
-						w.wantEnd("TryLock behind the others after "+after.String(), err, []error{want})
-					}
-					cancel()
-					for range 2 {
-						w.wantEnd(after.String(), <-errs, []error{want, context.Canceled})
-					}
-					w.wire.Freeze(false)
-					w.wire.CutAll()
-					time.Sleep(time.Minute)
 				}
+				_, err := w.a.TryLock(w.Context(), w.a.NewSpec(kind, "orders", nil))
+				w.wantEnd("TryLock", err, []error{lock.ErrNotAcquired}, lock.ErrUnavailable)
 				w.unlock(h)
 			})
 		})
 	}
 }
 
+// Redis replies that another owner has the lock, and then becomes unavailable. The waiter relies on the reply for a
+// short time. When its next request is overdue, the error reports Redis as unavailable.
+func TestUnavailable_afterARefusal(t *testing.T) {
+	forEach(t, allKinds, func(w *world, kind *Kind) {
+		h, spec := w.take(w.b, rival(kind), w.Context()), w.a.NewSpec(kind, "orders", nil)
+		for after, want := range map[time.Duration]error{
+			300 * time.Millisecond:              lock.ErrNotAcquired,
+			pollTime + opTime - time.Second/2:   lock.ErrNotAcquired, // its latest request is in flight
+			2*pollTime + opTime + time.Second/2: lock.ErrUnavailable,
+			20 * time.Second:                    lock.ErrUnavailable,
+		} {
+			ctx, cancel := context.WithCancel(w.Context())
+			first, second := w.goFail(w.a.Lock, ctx, spec), w.goFail(w.a.Lock, ctx, spec)
+			time.Sleep(10 * time.Millisecond)
+			w.wire.Freeze(true)
+			time.Sleep(after - 10*time.Millisecond)
+			if kind.WaitPolicy == lockstate.OnlyFirst { // otherwise a TryLock sends a request
+				_, err := w.a.TryLock(w.within(time.Millisecond), spec)
+				w.wantEnd("TryLock behind the others after "+after.String(), err, []error{want})
+			}
+			cancel()
+			w.wantEnd(after.String(), <-first, []error{want, context.Canceled})
+			w.wantEnd(after.String(), <-second, []error{want, context.Canceled})
+			w.resume()
+		}
+		w.unlock(h)
+	})
+}
+
 // A transient error reply counts as unavailable, and an error about the caller is returned. If memory is full, a
 // TryLock does not retry.
 func TestUnavailable_replies(t *testing.T) {
-	for reply, unavailable := range map[string]bool{
-		"LOADING Redis is loading the dataset in memory":        true,
-		"CLUSTERDOWN Hash slot not served":                      true,
-		"MASTERDOWN Link with MASTER is down":                   true,
-		"TRYAGAIN Multiple keys request during rehashing":       true,
-		"BUSY Redis is busy running a script.":                  true,
-		"READONLY You can't write against a read only replica.": true,
-		"NOPERM this user has no permissions":                   false,
-		"OOM command not allowed":                               true,
-		"NOREPLICAS Not enough good replicas to write.":         true,
-	} {
-		t.Run(reply, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.unlock(w.lock(w.a, w.Context()))
-				w.mini.SetError(reply)
-				start := time.Now()
-				_, try := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
-				took := time.Since(start)
-				_, wait := w.a.Lock(w.within(2*time.Second), w.a.NewSpec(plain, "orders", nil))
-				_, inspect := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
-				w.mini.SetError("")
-				if unavailable {
-					w.wantEnd("TryLock", try, []error{lock.ErrUnavailable}, lock.ErrNotAcquired)
-					w.wantEnd("Lock", wait, []error{lock.ErrUnavailable, context.DeadlineExceeded})
-					w.wantEnd("Inspect", inspect, []error{lock.ErrUnavailable})
-				} else {
-					w.wantEnd("TryLock", try, nil, lock.ErrUnavailable, lock.ErrNotAcquired)
-					w.wantEnd("Lock", wait, nil, lock.ErrUnavailable, lock.ErrNotAcquired)
-					w.wantEnd("Inspect", inspect, nil, lock.ErrUnavailable)
-				}
-				for _, err := range []error{try, wait, inspect} {
-					if !strings.Contains(err.Error(), reply) {
-						t.Errorf("%v does not say %q", err, reply)
-					}
-				}
-				if strings.Contains(reply, "OOM") && took != 0 {
-					t.Errorf("TryLock takes %v", took)
-				}
-				if strings.Contains(reply, "READONLY") {
-					if took != 0 || !strings.Contains(try.Error(), w.a.sender.Address()) || !strings.Contains(try.Error(), "replica") || w.a.sender.Address() == "" {
-						t.Errorf("after %v: %v, want at once the address of the replica, which is %q", took, try, w.a.sender.Address())
-					}
-				}
-			})
-		})
+	type test struct {
+		reply     string
+		available bool
+		immediate bool // a TryLock does not retry
+		replica   bool // the error names the address
 	}
+	forEach(t, map[string]test{
+		"loading":          {reply: "LOADING Redis is loading the dataset in memory"},
+		"cluster down":     {reply: "CLUSTERDOWN Hash slot not served"},
+		"no primary":       {reply: "MASTERDOWN Link with MASTER is down"},
+		"slot moves":       {reply: "TRYAGAIN Multiple keys request during rehashing"},
+		"busy":             {reply: "BUSY Redis is busy running a script."},
+		"replica":          {reply: "READONLY You can't write against a read only replica.", immediate: true, replica: true},
+		"no permission":    {reply: "NOPERM this user has no permissions", available: true},
+		"out of memory":    {reply: "OOM command not allowed", immediate: true},
+		"too few replicas": {reply: "NOREPLICAS Not enough good replicas to write."},
+	}, func(w *world, c test) {
+		spec := w.a.NewSpec(plain, "orders", nil)
+		w.unlock(w.lock(w.a, w.Context()))
+		w.mini.SetError(c.reply)
+		start := time.Now()
+		_, try := w.a.TryLock(w.Context(), spec)
+		took := time.Since(start)
+		_, wait := w.a.Lock(w.within(2*time.Second), spec)
+		_, inspect := Inspect(w.Context(), w.a, spec, luascripts.InspectReentrant)
+		w.mini.SetError("")
+		if c.available {
+			w.wantEnd("TryLock", try, nil, lock.ErrUnavailable, lock.ErrNotAcquired)
+			w.wantEnd("Lock", wait, nil, lock.ErrUnavailable, lock.ErrNotAcquired)
+			w.wantEnd("Inspect", inspect, nil, lock.ErrUnavailable)
+		} else {
+			w.wantEnd("TryLock", try, []error{lock.ErrUnavailable}, lock.ErrNotAcquired)
+			w.wantEnd("Lock", wait, []error{lock.ErrUnavailable, context.DeadlineExceeded})
+			w.wantEnd("Inspect", inspect, []error{lock.ErrUnavailable})
+		}
+		for _, err := range []error{try, wait, inspect} {
+			if !strings.Contains(errText(err), c.reply) {
+				w.Errorf("%v does not say %q", err, c.reply)
+			}
+		}
+		if c.immediate && took != 0 {
+			w.Errorf("TryLock takes %v", took)
+		}
+		address := w.a.sender.Address()
+		if c.replica && (address == "" || !strings.Contains(try.Error(), address) || !strings.Contains(try.Error(), "replica")) {
+			w.Errorf("%v, want the address of the replica, which is %q", try, address)
+		}
+	})
 }
 
 // A call that does not wait for a lock also ends without a reply.
@@ -334,7 +289,7 @@ func TestUnavailable_notBehindARefusedTryLock(t *testing.T) {
 // later reports for how long it has had no reply.
 func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 	late := redistest.Action{DelayReply: 3 * opTime}
-	for name, earlier := range map[string]func(w *world, ctx context.Context, inner lock.Hold) error{
+	forEach(t, map[string]func(w *world, ctx context.Context, inner lock.Hold) error{
 		"an Unlock": func(w *world, ctx context.Context, inner lock.Hold) error {
 			w.wire.OnRequest(redistest.Once("EVALSHA", late))
 			return inner.Unlock(ctx)
@@ -350,31 +305,25 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 			w.mini.SetError("")
 			return err
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				outer := w.lock(w.a, w.Context())
-				inner := w.lock(w.a, outer.Context())
-				ctx, cancel := context.WithTimeout(outer.Context(), 10*time.Millisecond)
-				if err := earlier(w, ctx, inner); err == nil {
-					w.Error("it succeeded")
-				}
-				cancel()
-				time.Sleep(time.Hour)
+	}, func(w *world, earlier func(w *world, ctx context.Context, inner lock.Hold) error) {
+		outer := w.lock(w.a, w.Context())
+		inner := w.lock(w.a, outer.Context())
+		ctx, cancel := context.WithTimeout(outer.Context(), 10*time.Millisecond)
+		w.wantErr(earlier(w, ctx, inner))
+		cancel()
+		time.Sleep(time.Hour)
 
-				w.wire.OnRequest(redistest.Once("EVALSHA", late))
-				again := w.waitingFor(w.a, outer.Context(), w.a.NewSpec(plain, "orders", nil))
-				ctx, cancel = context.WithTimeout(outer.Context(), opTime+time.Second)
-				defer cancel()
-				if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "for "+(opTime+time.Second).String()) {
-					w.Error(err)
-				}
-				w.unlock(<-again)
-				_ = inner.Unlock(w.Context())
-				w.unlock(outer)
-			})
-		})
-	}
+		w.wire.OnRequest(redistest.Once("EVALSHA", late))
+		again := w.waitingFor(w.a, outer.Context(), w.a.NewSpec(plain, "orders", nil))
+		ctx, cancel = context.WithTimeout(outer.Context(), opTime+time.Second)
+		defer cancel()
+		if _, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "for "+(opTime+time.Second).String()) {
+			w.Error(err)
+		}
+		w.unlock(<-again)
+		_ = inner.Unlock(w.Context())
+		w.unlock(outer)
+	})
 }
 
 // A waiter gets the lock by a hand-off inside the process, without a request. A call behind it does not report that a
