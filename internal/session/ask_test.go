@@ -27,60 +27,45 @@ import (
 // was granted, was refused without a trace in Redis, or had no reply. A copy is executed when the lock is free: it is free again
 // soon.
 func TestAbandoned_duplicateAfterALateReply(t *testing.T) {
-	for _, how := range []string{"granted", "refused", "no reply"} {
-		inBubble(t, func(w *world) {
-			var execute func()
-			k := gated(func(acquire acquireFunc) acquireFunc {
-				return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-					execute = func() {
-						if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, k, q); err != nil || a.Verdict != luascripts.Done {
-							w.Errorf("%+v, %v", a, err)
-						}
-					}
-					if how == "no reply" {
-						time.Sleep(pollTime * 3 / 4)
-						return luascripts.Acquired{}, io.EOF
-					}
-					a, err := acquire(ctx, rdb, k, q)
-					time.Sleep(time.Second)
-					return a, err
-				}
-			}, nil)
-			call := w.a.Lock
-			if how == "refused" {
-				call = w.a.TryLock
-				other := w.lock(w.b, w.Context())
-				time.AfterFunc(pollTime/2, func() { w.unlock(other) })
+	type test struct{ refused, noReply bool }
+	forEach(t, map[string]test{"granted": {}, "refused": {refused: true}, "no reply": {noReply: true}}, func(w *world, c test) {
+		var first request
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			first = r
+			if c.noReply {
+				time.Sleep(pollTime * 3 / 4)
+				return luascripts.Acquired{}, io.EOF
 			}
-			if _, err := call(w.within(pollTime/2), w.a.NewSpec(k, "orders", nil)); !errors.Is(err, context.DeadlineExceeded) {
-				w.Error(err)
-			}
-			time.Sleep(pollTime)
-			if w.mini.Exists("orders") {
-				w.Error("the grant was not released")
-			}
-			execute()
-			time.Sleep(opTime)
-			if w.mini.Exists("orders") {
-				w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-			}
+			a, err := r.send()
+			time.Sleep(time.Second)
+			return a, err
 		})
-	}
+		call := w.a.Lock
+		if c.refused {
+			call = w.a.TryLock
+			other := w.lock(w.b, w.Context())
+			time.AfterFunc(pollTime/2, func() { w.unlock(other) })
+		}
+		w.wantFail(call, w.within(pollTime/2), w.a.NewSpec(k, "orders", nil), context.DeadlineExceeded)
+		time.Sleep(pollTime)
+		w.wantFree()
+		w.duplicate(first)
+		time.Sleep(opTime)
+		w.wantFree()
+	})
 }
 
 // With replicas a slow reply does not indicate a duplicate: only the release is sent after it.
 func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				replicas := q.Replicas
-				q.Replicas = 0 // the in-memory server has none
-				a, err := acquire(ctx, rdb, k, q)
-				time.Sleep(time.Second)
-				a.Confirmed = replicas
-				return a, err
-			}
-		}, nil)
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			replicas := r.Replicas
+			r.Replicas = 0 // the in-memory server has none
+			a, err := r.send()
+			time.Sleep(time.Second)
+			a.Confirmed = replicas
+			return a, err
+		})
 		sent := kindWithSlowRelease(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context(), lock.WithReplicas(1, 2*time.Second)))
 		time.Sleep(leaseTime)
@@ -95,18 +80,13 @@ func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 func TestAbandoned_endedGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var requests atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				if requests.Add(1) == 1 {
-					return luascripts.Acquired{Verdict: luascripts.Gone}, nil
-				}
-				return acquire(ctx, rdb, k, q)
+		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			if requests.Add(1) == 1 {
+				return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 			}
-		}, nil)
-		h, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
+			return r.send()
+		})
+		h := w.take(w.a, k, w.Context())
 		w.unlock(h)
 	})
 }
@@ -121,9 +101,7 @@ func TestTryLock_keepsNoSubscription(t *testing.T) {
 			if lingers++; lingers > 1000 {
 				w.Fatal("the subscription never ends")
 			}
-			if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); err == nil {
-				w.Fatal("granted")
-			}
+			w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(plain, "orders", nil))
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
@@ -134,27 +112,26 @@ func TestTryLock_keepsNoSubscription(t *testing.T) {
 // Too few replicas confirm a grant, and Redis rejects the first rollback. The reconciler continues: nothing stays.
 func TestReplicas_failedRollback(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var handedOff atomic.Int32
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
-				return acquire(ctx, rdb, k, q)
+		var released atomic.Int32
+		k := onHandOff(unconfirmed(func() {}), func(r release) (luascripts.Released, error) {
+			if released.Add(1) == 1 {
+				return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 			}
-		}, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				if handedOff.Add(1) == 1 {
-					return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
-				}
-				return handOff(ctx, rdb, k, owner, p)
-			}
+			return r.send()
 		})
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})); !errors.Is(err, lock.ErrReplicas) {
-			w.Error(err)
-		}
+		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)}), lock.ErrReplicas)
 		time.Sleep(pollTime)
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-		}
+		w.wantFree()
+	})
+}
+
+// unconfirmed is the plain kind. No replica confirms a grant, after which granted is called.
+func unconfirmed(granted func()) *Kind {
+	return onAcquire(func(r request) (luascripts.Acquired, error) {
+		r.Replicas = 0 // the in-memory server has none
+		a, err := r.send()
+		granted()
+		return a, err
 	})
 }
 
@@ -180,23 +157,12 @@ func TestReplicas_rollbackAfterTheCallerLeft(t *testing.T) {
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
 		var granted atomic.Bool
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				q.Replicas = 0 // the in-memory server has none, so nothing confirms the grant
-				a, err := acquire(ctx, rdb, k, q)
-				granted.Store(true)
-				return a, err
-			}
-		}, nil)
+		k := unconfirmed(func() { granted.Store(true) })
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the goroutine that sends the rollback starts after the call has returned
 		spec := w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})
-		if _, err := w.a.TryLock(&canceledByCheck{ctx, cancel, &granted}, spec); !errors.Is(err, lock.ErrReplicas) {
-			w.Error(err)
-		}
+		w.wantFail(w.a.TryLock, &canceledByCheck{ctx, cancel, &granted}, spec, lock.ErrReplicas)
 		synctest.Wait()
-		if w.mini.Exists("orders") {
-			w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-		}
+		w.wantFree()
 	})
 }
 
@@ -231,31 +197,23 @@ func TestRequest_unsent(t *testing.T) {
 
 // The reply is lost and the caller has left: nothing may stay.
 func TestAbandoned_isReleased(t *testing.T) {
-	for _, fault := range []string{"reply is slow", "reply is lost", "request is slow"} {
-		t.Run(fault, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				act := map[string]redistest.Action{
-					"reply is slow":   {DelayReply: 2 * time.Second},
-					"reply is lost":   {DelayReply: 2 * time.Second, DropReply: true},
-					"request is slow": {DelayRequest: 8 * time.Second}, // arrives after two reconciliations
-				}[fault]
-				w.unlock(w.lock(w.a, w.Context())) // loads the scripts
-				w.wire.OnRequest(redistest.Once("EVALSHA", act))
-				ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-				defer cancel()
-				start := time.Now()
-				_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-				if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
-					w.Errorf("%v after %v", err, time.Since(start))
-				}
-				time.Sleep(8*time.Second + 2*opTime)
-				synctest.Wait()
-				if keys := w.mini.Keys(); len(keys) != 0 {
-					w.Errorf("left: %q", keys)
-				}
-			})
-		})
-	}
+	forEach(t, map[string]redistest.Action{
+		"reply is slow":   {DelayReply: 2 * time.Second},
+		"reply is lost":   {DelayReply: 2 * time.Second, DropReply: true},
+		"request is slow": {DelayRequest: 8 * time.Second}, // arrives after two reconciliations
+	}, func(w *world, act redistest.Action) {
+		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
+		w.wire.OnRequest(redistest.Once("EVALSHA", act))
+		start := time.Now()
+		_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(plain, "orders", nil))
+		w.wantEnd("Lock", err, []error{context.DeadlineExceeded}, lock.ErrNotAcquired, lock.ErrUnavailable)
+		if took := time.Since(start); took != time.Second {
+			w.Errorf("it took %v", took)
+		}
+		time.Sleep(8*time.Second + 2*opTime)
+		synctest.Wait()
+		w.wantEmpty()
+	})
 }
 
 // The same, with the duplicate and the release on different connections, so that they are not ordered.
@@ -269,114 +227,101 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 			// be lost with it.
 			ctx, cancel := context.WithCancel(w.Context())
 			time.AfterFunc(time.Second, cancel)
-			if _, err := s.Lock(ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil)); err == nil {
-				w.Error("granted")
-			}
+			w.wantFail(s.Lock, ctx, s.NewSpec(plain, fmt.Sprint("orders", i), nil))
 			time.Sleep(8*time.Second + 2*opTime)
 			synctest.Wait()
 			if keys := w.mini.Keys(); len(keys) != 0 {
 				w.Fatalf("left: %q", keys)
 			}
 		}
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(s)
 	})
 }
 
 // The connection of a request reaches its ConnLifetime, and rueidis silently resends the request. Nothing stays,
 // whether the duplicate is sent or the dial fails, and whenever the first copy is executed.
 func TestAbandoned_connLifetime(t *testing.T) {
-	for _, down := range []bool{false, true} {
-		t.Run(fmt.Sprintf("down %v", down), func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var refuses atomic.Bool
-				rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
-					o.ConnLifetime, o.AlwaysPipelining = time.Second, true
-					dial := o.DialCtxFn
-					o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
-						if refuses.Load() {
-							return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-						}
-						return dial(ctx, addr, d, c)
-					}
-				})
-				s := New(rdb, testConfig())
-				w.unlock(w.lock(s, w.Context())) // loads the scripts
-				first := make(chan []string, 1)
-				act := redistest.Action{HoldRequest: w.Context().Done()} // arrives below
-				if down {
-					act = redistest.Action{HoldReply: w.Context().Done()}
-				}
-				once := redistest.Once("EVALSHA", act)
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					act := once(req)
-					if act.HoldRequest != nil || act.HoldReply != nil {
-						refuses.Store(down)
-						var args []string
-						for _, arg := range req {
-							args = append(args, string(arg))
-						}
-						first <- args
-					}
-					return act
-				})
-				h, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil))
-				if down != errors.Is(err, lock.ErrUnavailable) {
-					w.Fatal(err)
-				}
-				refuses.Store(false)
-				if !down {
-					w.unlock(h)
-					synctest.Wait() // the repetition after the release is done
-					if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
-						w.Errorf("the duplicate had no effect: %v", err)
-					}
-				}
-				time.Sleep(opTime + pollTime)
-				if w.mini.Exists("orders") {
-					w.Errorf("the lock is held for another %v, without a holder", w.mini.TTL("orders"))
-				}
-				if err := s.Close(w.Context()); err != nil {
-					w.Error(err)
-				}
-			})
+	forEach(t, map[string]bool{"resent": false, "down": true}, func(w *world, down bool) {
+		var refuses atomic.Bool
+		rdb := w.mini.Client(w, redistest.Via(w.wire), refusedDials(&refuses), func(o *rueidis.ClientOption) {
+			o.ConnLifetime, o.AlwaysPipelining = time.Second, true
 		})
+		s := New(rdb, testConfig())
+		w.unlock(w.lock(s, w.Context())) // loads the scripts
+		first := make(chan []string, 1)
+		act := redistest.Action{HoldRequest: w.Context().Done()} // arrives below
+		if down {
+			act = redistest.Action{HoldReply: w.Context().Done()}
+		}
+		once := redistest.Once("EVALSHA", act)
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			act := once(req)
+			if act.HoldRequest != nil || act.HoldReply != nil {
+				refuses.Store(down)
+				var args []string
+				for _, arg := range req {
+					args = append(args, string(arg))
+				}
+				first <- args
+			}
+			return act
+		})
+		h, err := s.TryLock(w.Context(), s.NewSpec(plain, "orders", nil))
+		if down != errors.Is(err, lock.ErrUnavailable) {
+			w.Fatal(err)
+		}
+		refuses.Store(false)
+		if !down {
+			w.unlock(h)
+			synctest.Wait() // the repetition after the release is done
+			if err := w.rdb.Do(w.Context(), w.rdb.B().Arbitrary(<-first...).Build()).Error(); err != nil || !w.mini.Exists("orders") {
+				w.Errorf("the duplicate had no effect: %v", err)
+			}
+		}
+		time.Sleep(opTime + pollTime)
+		w.wantFree()
+		w.close(s)
+	})
+}
+
+// refusedDials makes a client unable to connect while refuses is true.
+func refusedDials(refuses *atomic.Bool) func(o *rueidis.ClientOption) {
+	return func(o *rueidis.ClientOption) {
+		dial := o.DialCtxFn
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
+			if refuses.Load() {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return dial(ctx, addr, d, c)
+		}
 	}
 }
 
 // The reply arrives between two requests of a wait, and then the wait ends. The session releases the grant.
 func TestAbandoned_betweenTwoRequests(t *testing.T) {
-	for _, end := range []string{"context", "wait", "close"} {
-		t.Run(end, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.wire.OnRequest(func(req [][]byte) redistest.Action {
-					if string(req[0]) == "EVALSHA" {
-						return redistest.Action{DelayReply: opTime + time.Millisecond} // just too late for its request
-					}
-					return redistest.Action{}
-				})
-				ctx, cancel := context.WithCancel(w.Context())
-				defer cancel()
-				var opts []lock.Option
-				switch end {
-				case "context":
-					time.AfterFunc(opTime+2*time.Millisecond, cancel)
-				case "wait":
-					opts = append(opts, lock.WithWait(opTime+2*time.Millisecond))
-				case "close":
-					time.AfterFunc(opTime+2*time.Millisecond, func() { _ = w.a.Close(context.Background()) })
-				}
-				if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", opts)); err == nil {
-					w.Errorf("granted: %v", h)
-				}
-				w.wire.OnRequest(nil)
-				time.Sleep(3 * opTime)
-				synctest.Wait()
-				if keys := w.mini.Keys(); len(keys) != 0 {
-					w.Errorf("left: %q", keys)
-				}
-			})
-		})
+	const ends = opTime + 2*time.Millisecond
+	type test struct {
+		opts []lock.Option
+		end  func(w *world, cancel func())
 	}
+	forEach(t, map[string]test{
+		"context": {end: func(_ *world, cancel func()) { time.AfterFunc(ends, cancel) }},
+		"wait":    {opts: []lock.Option{lock.WithWait(ends)}, end: func(*world, func()) {}},
+		"close":   {end: func(w *world, _ func()) { time.AfterFunc(ends, func() { _ = w.a.Close(context.Background()) }) }},
+	}, func(w *world, c test) {
+		w.wire.OnRequest(func(req [][]byte) redistest.Action {
+			if string(req[0]) == "EVALSHA" {
+				return redistest.Action{DelayReply: opTime + time.Millisecond} // just too late for its request
+			}
+			return redistest.Action{}
+		})
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		c.end(w, cancel)
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(plain, "orders", c.opts))
+		w.wire.OnRequest(nil)
+		time.Sleep(3 * opTime)
+		synctest.Wait()
+		w.wantEmpty()
+	})
 }

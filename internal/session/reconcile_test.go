@@ -3,7 +3,6 @@ package session
 import (
 	"container/heap"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -421,15 +420,7 @@ func TestClosing_client(t *testing.T) {
 func TestClosing_clientAfterAFailedDial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var down atomic.Bool
-		rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) {
-			dial := o.DialCtxFn
-			o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, c *tls.Config) (net.Conn, error) {
-				if down.Load() {
-					return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-				}
-				return dial(ctx, addr, d, c)
-			}
-		})
+		rdb := w.mini.Client(w, redistest.Via(w.wire), refusedDials(&down))
 		s := New(rdb, testConfig())
 		w.unlock(w.take(s, plain, w.Context()))
 		down.Store(true)
