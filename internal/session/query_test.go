@@ -20,9 +20,10 @@ import (
 )
 
 // Inspect shows since when a holder and the waiters of a lock wait for it, including the processes in the queue of a
-// plain lock.
+// plain lock, and their clients as far as Redis stores them.
 func TestInspect_since(t *testing.T) {
 	inBubble(t, func(w *world) {
+		w.mini.HSet(keys.Client(w.a.id), "host", "db7", "name", "billing")
 		h := w.lock(w.a, w.Context())
 		held := time.Now()
 		time.Sleep(time.Minute)
@@ -33,18 +34,23 @@ func TestInspect_since(t *testing.T) {
 		if err != nil || len(state.Holders) != 1 || len(state.Waiters) != 1 {
 			w.Fatalf("%+v, %v", state, err)
 		}
-		if got := state.Holders[0]; !got.Since.Equal(held) || got.Owner != h.Owner() || got.Mode != lock.Exclusive || state.Mode != lock.Exclusive {
+		got := state.Holders[0]
+		if !got.Since.Equal(held) || got.Owner != h.Owner() || got.Mode != lock.Exclusive || state.Mode != lock.Exclusive {
 			w.Errorf("%+v, want held since %v", state, held)
 		}
-		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.WaiterTimeout != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) {
+		if want := (lock.Client{ID: w.a.id, Host: "db7", Name: "billing"}); got.Client != want {
+			w.Errorf("%+v holds it, want %+v", got.Client, want)
+		}
+		if got := state.Waiters[0]; !got.Since.Equal(waits) || got.WaiterTimeout != lock.NoExpiry || !strings.HasPrefix(got.Owner, w.b.id) || got.Client != (lock.Client{ID: w.b.id}) {
 			w.Errorf("%+v waits, want since %v", got, waits)
 		}
 		w.unlock(h)
 		w.unlock(w.next(waiter))
+		w.mini.Del(keys.Client(w.a.id))
 	})
 }
 
-// Owners created at the same time differ, and an owner of Redisson has no time.
+// Owners created at the same time differ, and an owner of another library has no time, whatever its number is.
 func TestOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Session{identity: identity{id: "01a202b8-4bbe-7c35-bc27-051edccf1eeb"}}
@@ -59,7 +65,13 @@ func TestOwners(t *testing.T) {
 				t.Fatalf("%s is %v late", owner, late)
 			}
 		}
-		for _, owner := range []string{"0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:7", "", "x", "x:1", s.id, s.id + ":", s.id + ":-1"} {
+		const java = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
+		ours := owner.NewClient()
+		for _, owner := range []string{
+			"", "x", "x:1", s.id, s.id + ":", s.id + ":-1", java + ":7", java + ":1800000000000000",
+			"short:1800000000000000", "01a202b8-4bbe-:1800000000000000",
+			ours + ":18446744073709551615", ours + ":9223372036854775808", ours + ":many", ours + "::3",
+		} {
 			if since := AskedSince(owner); !since.IsZero() {
 				t.Errorf("%q: got the time %v", owner, since)
 			}
@@ -148,29 +160,6 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
-// Inspect shows the clients of holders and waiters, as far as Redis stores them.
-func TestInspect_clients(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.mini.HSet(keys.Client(w.a.id), "host", "db7", "name", "billing")
-		h := w.lock(w.a, w.Context())
-		waiter := w.waiting(w.b, w.Context())
-		time.Sleep(pollTime / 2)
-		state, err := Inspect(w.Context(), w.b, w.b.NewSpec(plain, "orders", nil), luascripts.InspectReentrant)
-		if err != nil || len(state.Holders) != 1 || len(state.Waiters) != 1 {
-			w.Fatalf("%+v, %v", state, err)
-		}
-		if got, want := state.Holders[0].Client, (lock.Client{ID: w.a.id, Host: "db7", Name: "billing"}); got != want {
-			w.Errorf("%+v holds it, want %+v", got, want)
-		}
-		if got, want := state.Waiters[0].Client, (lock.Client{ID: w.b.id}); got != want {
-			w.Errorf("%+v waits, want %+v", got, want)
-		}
-		w.unlock(h)
-		w.unlock(w.next(waiter))
-		w.mini.Del(keys.Client(w.a.id))
-	})
-}
-
 // wantAbout fails the test unless err is the error of the operation op on the lock with this name.
 func (w *world) wantAbout(op, name string, err error) {
 	w.Helper()
@@ -213,22 +202,14 @@ func TestInspect_fails(t *testing.T) {
 		}
 		w.mini.Del("orders")
 
-		sent := w.scripts()
-		if err := inspect(w.Context(), w.a.NewSpec(plain, "", nil)); !errors.Is(err, lock.ErrBadName) {
-			w.Error(err)
-		}
-		done, cancel := context.WithCancel(w.Context())
-		cancel()
-		w.wantEnd("Inspect", inspect(done, spec), []error{context.Canceled}, lock.ErrUnavailable)
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
-		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrClosed) {
-			w.Error(err)
-		}
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d requests", n)
-		}
+		w.sendsNothing(func() {
+			w.wantErr(inspect(w.Context(), w.a.NewSpec(plain, "", nil)), lock.ErrBadName)
+			done, cancel := context.WithCancel(w.Context())
+			cancel()
+			w.wantEnd("Inspect", inspect(done, spec), []error{context.Canceled}, lock.ErrUnavailable)
+			w.close(w.a)
+			w.wantErr(inspect(w.Context(), spec), lock.ErrClosed)
+		})
 	})
 }
 
@@ -319,19 +300,6 @@ func TestServer(t *testing.T) {
 	})
 }
 
-// Owner strings of other libraries have no time, whatever their numbers are.
-func TestOwners_ofOtherLibraries(t *testing.T) {
-	ours := owner.NewClient()
-	for _, o := range []string{
-		"short:1800000000000000", "01a202b8-4bbe-:1800000000000000", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:1800000000000000",
-		ours + ":18446744073709551615", ours + ":9223372036854775808", ours + ":many", ours + "::3",
-	} {
-		if since := AskedSince(o); !since.IsZero() {
-			t.Errorf("%q: got the time %v", o, since)
-		}
-	}
-}
-
 // Arbitrary messages on the channels of a session neither grant nor end a hold, and each waiter acquires its lock after
 // the release.
 func FuzzMessages(f *testing.F) {
@@ -396,9 +364,7 @@ func TestSubscribe_lingering(t *testing.T) {
 // ahead, too. It still listens for force-unlocks.
 func TestForceMessages_clockWasSetBack(t *testing.T) {
 	inBubble(t, func(w *world) {
-		c := testConfig()
-		c.WatchForced = true
-		s := New(w.mini.Client(w), c)
+		s := w.withForceUnlocks()
 		s.number.Store(uint64(time.Now().Add(time.Hour).UnixMicro()) << 10)
 		h := w.lock(s, w.Context())
 		time.Sleep(2*hearAfter + time.Millisecond)
@@ -406,9 +372,7 @@ func TestForceMessages_clockWasSetBack(t *testing.T) {
 			w.Error("the session is not subscribed")
 		}
 		w.unlock(h)
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.close(s)
 	})
 }
 
@@ -434,8 +398,7 @@ func TestSubscribe_checksAfterEachMessage(t *testing.T) {
 		sub.Close()
 		closed := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
-			defer cancel()
+			ctx := w.within(time.Hour)
 			closed <- s.Close(ctx)
 		}()
 		<-s.Closing()
