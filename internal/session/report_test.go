@@ -71,10 +71,7 @@ func withDefaultLogger(t *testing.T, f func(w *world, log *logLines)) {
 func TestReport_nothingWithoutFaults(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		for _, kind := range allKinds {
-			rival := kind
-			if kind.Sibling != nil {
-				rival = writing
-			}
+			rival := rival(kind)
 			h := w.take(w.b, rival, w.Context())
 			_, err := w.a.Lock(w.within(1500*time.Millisecond), w.a.NewSpec(kind, "orders", nil))
 			w.wantEnd("Lock", err, []error{lock.ErrNotAcquired})
@@ -162,66 +159,52 @@ func TestReport_isLimited(t *testing.T) {
 	})
 }
 
-// Other messages without a call that could return them, each at level Warn.
-func TestReport_abandonedAndNeverConfirmed(t *testing.T) {
+// A release that is never confirmed is logged, because no call could return that.
+func TestReport_neverConfirmed(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
-		ctx, cancel := context.WithCancel(w.Context())
-		h := w.lock(w.a, ctx)
-		cancel()
-		time.Sleep(2 * leaseTime)
-		if lines := log.lines("lock abandoned"); len(lines) != 1 {
-			t.Errorf("abandoned: %q", lines)
-		}
-		_ = h.Unlock(w.Context()) // it is lost
-		time.Sleep(time.Minute)
-		h = w.lock(w.a, w.Context(), lock.WithFixedLease(time.Minute))
+		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Minute))
 		w.wire.Freeze(true)
 		_ = h.Unlock(w.Context()) // no reply
 		time.Sleep(3 * time.Minute)
 		if lines := log.lines("release not confirmed"); len(lines) != 1 {
 			t.Errorf("never confirmed: %q", lines)
 		}
-		w.wire.Freeze(false)
-		w.wire.CutAll()
-		time.Sleep(time.Minute)
+		w.resume()
 	})
 }
 
 // The session soon logs a Lock that waits for an unavailable Redis, and then at intervals until it ends.
 func TestReport_unavailable(t *testing.T) {
-	for name, fail := range map[string]func(*world){
-		"dead":   func(w *world) { w.wire.Refuse(true); w.wire.CutAll() },
-		"paused": func(w *world) { w.wire.Freeze(true) },
-	} {
+	for name, dead := range map[string]bool{"dead": true, "paused": false} {
 		for kindName, kind := range allKinds {
 			t.Run(name+"/"+kindName, func(t *testing.T) {
 				withDefaultLogger(t, func(w *world, log *logLines) {
 					w.unlock(w.take(w.a, kind, w.Context()))
-					fail(w)
+					if dead {
+						w.wire.Refuse(true)
+						w.wire.CutAll()
+					} else {
+						w.wire.Freeze(true)
+					}
 					ctx, cancel := context.WithCancel(w.Context())
-					done := make(chan error)
+					var failed []<-chan error
 					for range 5 {
-						go func() {
-							_, err := w.a.Lock(ctx, w.a.NewSpec(kind, "orders", nil))
-							done <- err
-						}()
+						failed = append(failed, w.goFail(w.a.Lock, ctx, w.a.NewSpec(kind, "orders", nil)))
 					}
 					time.Sleep(opTime + time.Second)
 					if lines := log.lines("redis unavailable"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
 						t.Errorf("in the first seconds: %q", lines)
 					}
 					time.Sleep(2 * time.Minute)
-					if lines := log.lines("redis unavailable"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "suppressed=") && name == "dead" {
+					if lines := log.lines("redis unavailable"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "suppressed=") && dead {
 						t.Errorf("in two minutes %d lines, want one in %v: %q", len(lines), reportEvery, lines)
 					}
 					cancel()
-					for range 5 {
-						<-done
+					for _, err := range failed {
+						<-err
 					}
 					w.wire.Refuse(false)
-					w.wire.Freeze(false)
-					w.wire.CutAll()
-					time.Sleep(time.Minute)
+					w.resume()
 				})
 			})
 		}
@@ -247,11 +230,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		const many = 50
 		var holds []lock.Hold
 		for i := range many {
-			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			holds = append(holds, h)
+			holds = append(holds, w.lockNamed(fmt.Sprint("orders", i)))
 		}
 		w.wire.Freeze(true)
 		time.Sleep(leaseTime * 2 / 3)
@@ -262,9 +241,7 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 		if lines := log.lines("lock lost"); len(lines) != reportMost {
 			t.Errorf("%d losses are logged one by one, want %d: %q", len(lines), reportMost, lines)
 		}
-		w.wire.Freeze(false)
-		w.wire.CutAll()
-		time.Sleep(time.Minute)
+		w.resume()
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		<-h.Context().Done()
@@ -298,11 +275,7 @@ func TestReport_deniedRenewals(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		var holds []lock.Hold
 		for i := range 5 {
-			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
-			if err != nil {
-				t.Fatal(err)
-			}
-			holds = append(holds, h)
+			holds = append(holds, w.lockNamed(fmt.Sprint("orders", i)))
 		}
 		w.mini.SetError("NOPERM this user has no permissions")
 		time.Sleep(leaseTime / 2)
@@ -345,16 +318,14 @@ func TestReport_evictions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w := &world{T: t}
 	for policy, want := range map[string]int{"allkeys-lru": int(warnings), "noeviction": 0} {
 		server.Do(t, "CONFIG", "SET", "maxmemory-policy", policy)
 		log := &logLines{}
 		c := testConfig()
 		c.CheckEviction, c.Logger = true, slog.New(slog.NewTextHandler(log, nil))
 		s := New(server.Client(t), c)
-		h, err := s.Lock(t.Context(), s.NewSpec(plain, "orders", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := w.take(s, plain, t.Context())
 		for range 2 {
 			if errs := s.renew(t.Context(), []watchdog.Subject{h.(*hold).acquisition()}); errors.Join(errs...) != nil {
 				t.Error(errs)
@@ -369,8 +340,8 @@ func TestReport_evictions(t *testing.T) {
 	}
 }
 
-// A server that denies the check for eviction is not queried again.
-func TestReport_evictionsDenied(t *testing.T) {
+// A closed session does not check for eviction, and a server that denies the check is not queried again.
+func TestReport_evictionsNotChecked(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.scripts()
 		w.mini.SetError("NOPERM this user has no permissions")
@@ -383,48 +354,39 @@ func TestReport_evictionsDenied(t *testing.T) {
 			t.Errorf("%d queries", n.Load())
 		}
 	})
-}
-
-// A closed session does not check for eviction.
-func TestReport_evictionsAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
-		if err := w.a.Close(w.Context()); err != nil {
-			t.Fatal(err)
-		}
-		n := w.scripts()
-		w.a.CheckEvictionOnce()
-		synctest.Wait()
-		if n.Load() != 0 {
-			t.Errorf("it sent %d commands", n.Load())
-		}
+		w.close(w.a)
+		w.sendsNothing(func() {
+			w.a.CheckEvictionOnce()
+			synctest.Wait()
+		})
 	})
 }
 
 // The check for eviction is repeated until the server has replied, and then no more.
 func TestReport_evictionsWhileUnavailable(t *testing.T) {
-	for name, fault := range map[string]func(w *world) (end func()){
-		"refused":  func(w *world) func() { w.wire.Refuse(true); w.wire.CutAll(); return func() { w.wire.Refuse(false) } },
-		"no reply": func(w *world) func() { w.wire.Freeze(true); return func() { w.wire.Freeze(false); w.wire.CutAll() } },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				end := fault(w)
-				w.a.CheckEvictionOnce()
-				time.Sleep(2 * opTime)
-				end()
-				time.Sleep(2 * opTime)
-				n := w.scripts()
-				for i := range 3 {
-					w.a.CheckEvictionOnce()
-					w.a.CheckEvictionOnce() // while the other one is in flight
-					time.Sleep(opTime)
-					if sent := n.Load(); sent == 0 || i > 0 && sent > 2 {
-						t.Errorf("check %d: %d commands", i, sent)
-					}
-				}
-			})
-		})
-	}
+	forEach(t, map[string]bool{"refused": true, "no reply": false}, func(w *world, refused bool) {
+		w.wire.Refuse(refused)
+		w.wire.Freeze(!refused)
+		if refused {
+			w.wire.CutAll()
+		}
+		w.a.CheckEvictionOnce()
+		time.Sleep(2 * opTime)
+		w.wire.Refuse(false)
+		w.wire.Freeze(false)
+		w.wire.CutAll()
+		time.Sleep(2 * opTime)
+		n := w.scripts()
+		for i := range 3 {
+			w.a.CheckEvictionOnce()
+			w.a.CheckEvictionOnce() // while the other one is in flight
+			time.Sleep(opTime)
+			if sent := n.Load(); sent == 0 || i > 0 && sent > 2 {
+				w.Errorf("check %d: %d commands", i, sent)
+			}
+		}
+	})
 }
 
 // The warning of failed renewals counts only the failed ones.
