@@ -15,23 +15,17 @@ func TestOnlyFirst(t *testing.T) {
 		t.Fatal("the first is not the first")
 	}
 	s.refused(w)
-	if step := s.next(behind); step.Do != Wait || !step.Due.IsZero() {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(behind, time.Time{})
 	s.done()
 	w.queue.Notify()
-	if all := s.wakes(); !slices.Equal(all, []*Waiter{w}) {
-		t.Errorf("%d are woken", len(all))
-	}
+	s.wantWakes(w)
 	s.Quit(behind, s.now)
 	if s.wakes() != nil || !w.First() {
 		t.Error("a waiter is woken as the last one leaves")
 	}
 	behind = s.stand(&writeTerms, 2)
 	s.Quit(w, s.now)
-	if all := s.wakes(); !slices.Equal(all, []*Waiter{behind}) {
-		t.Errorf("%d are woken", len(all))
-	}
+	s.wantWakes(behind)
 	if step := s.next(behind); step.Do != Send { // the notification is for the next
 		t.Errorf("%+v", step)
 	}
@@ -191,92 +185,75 @@ func TestTry(t *testing.T) {
 		w.Acquisition = s.acquisition(c)
 		return w, first
 	}
-	for name, c := range map[string]*Terms{"plain": &plainTerms, "write": &writeTerms} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			w, may := try(s, c, 1)
-			if !may || s.next(w).Do != Send {
-				t.Fatal("it does not ask")
-			}
-			if behind, may := try(s, c, 2); may || behind.First() {
-				t.Error("it passes another")
-			}
-			s.refused(w)
-			if l := w.queue; l.subscribed || !l.when.sendAt.IsZero() || l.outage.from != (time.Time{}) {
-				t.Errorf("the next relies on its answer: %+v", l)
-			}
-		})
-	}
-	for name, c := range map[string]*Terms{"read": &readTerms, "fair": &fairTerms} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.refused(s.stand(c, 1))
-			w, may := try(s, c, 2)
-			if !may || w.queue != nil || w.First() {
-				t.Fatal("it stands in the queue")
-			}
-			if s.next(w).Do != Send {
-				t.Error("it does not ask")
-			}
-		})
-	}
+	onStages(t, map[string]*Terms{"plain": &plainTerms, "write": &writeTerms}, func(s *stage, c *Terms) {
+		w, may := try(s, c, 1)
+		if !may || s.next(w).Do != Send {
+			s.Fatal("it does not ask")
+		}
+		if behind, may := try(s, c, 2); may || behind.First() {
+			s.Error("it passes another")
+		}
+		s.refused(w)
+		if l := w.queue; l.subscribed || !l.when.sendAt.IsZero() || l.outage.from != (time.Time{}) {
+			s.Errorf("the next relies on its answer: %+v", l)
+		}
+	})
+	onStages(t, map[string]*Terms{"read": &readTerms, "fair": &fairTerms}, func(s *stage, c *Terms) {
+		s.refused(s.stand(c, 1))
+		w, may := try(s, c, 2)
+		if !may || w.queue != nil || w.First() {
+			s.Fatal("it stands in the queue")
+		}
+		s.wantNext(w, Send, "it does not ask")
+	})
 }
 
 // The first waiter of a queue sends a request after a notification, when the owner's lease expires,
 // and at least once per poll interval.
 func TestRefused_nextRequest(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		c    *Terms
 		left time.Duration
 		due  time.Duration
-	}{
+	}
+	onStages(t, map[string]test{
 		"the lease ends before":    {&plainTerms, 300 * time.Millisecond, 301 * time.Millisecond},
 		"the lease has ended":      {&plainTerms, 0, time.Millisecond},
 		"the lease ends later":     {&plainTerms, time.Hour, pollTime},
 		"there is no lease":        {&plainTerms, -1, pollTime},
 		"its trace lives for less": {with(writeTerms, func(c *Terms) { c.WaiterTimeout = 600 * time.Millisecond }), -1, 200 * time.Millisecond},
 		"its trace lives for more": {&writeTerms, -1, pollTime},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			w := s.stand(test.c, 1)
-			asked := s.asks(w)
-			s.pass(time.Millisecond)
-			s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
-			if all := s.done(); len(all) != 1 || all[0].Kind != Subscribe || all[0].Sent != s.now || all[0].Terms != test.c || !w.queue.Subscribed() {
-				t.Errorf("%+v", all)
-			}
-			if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(test.due) {
-				t.Errorf("%+v", step)
-			}
-			w.queue.Notify()
-			if s.next(w).Do != Send {
-				t.Error("it does not ask after a hint")
-			}
-			if s.next(w).Do != Wait {
-				t.Error("it asks twice after a hint")
-			}
-			s.pass(test.due)
-			if s.next(w).Do != Send {
-				t.Error("it does not ask in time")
-			}
-			s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
-			if s.did(Subscribe) {
-				t.Error("it listens twice")
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		w := s.stand(test.c, 1)
+		asked := s.asks(w)
+		s.pass(time.Millisecond)
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
+		if all := s.done(); len(all) != 1 || all[0].Kind != Subscribe || all[0].Sent != s.now || all[0].Terms != test.c || !w.queue.Subscribed() {
+			s.Errorf("%+v", all)
+		}
+		s.wantWait(w, s.now.Add(test.due))
+		w.queue.Notify()
+		s.wantNext(w, Send, "it does not ask after a hint")
+		s.wantNext(w, Wait, "it asks twice after a hint")
+		s.pass(test.due)
+		s.wantNext(w, Send, "it does not ask in time")
+		s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
+		if s.did(Subscribe) {
+			s.Error("it listens twice")
+		}
+	})
 }
 
 // While notifications arrive, a queue polls after a tenth of its wait, at least after one poll interval, and at most after two.
 func TestRefused_confirmed(t *testing.T) {
 	confirmed := Refusal{Left: -1, Confirmed: true}
-	for name, test := range map[string]struct {
+	type test struct {
 		c      *Terms
 		r      Refusal
 		waited time.Duration
 		due    time.Duration
-	}{
+	}
+	onStages(t, map[string]test{
 		"a short wait":                {&plainTerms, confirmed, 5 * pollTime, pollTime},
 		"a longer wait":               {&plainTerms, confirmed, 15 * pollTime, 15 * pollTime / 10},
 		"a long wait":                 {&plainTerms, confirmed, time.Hour, 2 * pollTime},
@@ -284,19 +261,14 @@ func TestRefused_confirmed(t *testing.T) {
 		"its entry expires later":     {&writeTerms, confirmed, time.Hour, 2 * pollTime},
 		"not confirmed":               {&plainTerms, Refusal{Left: -1}, time.Hour, pollTime},
 		"confirmed, and none arrives": {&plainTerms, Refusal{Left: -1, Confirmed: true, NoPubSub: true}, time.Hour, pollTime},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			w := s.stand(test.c, 1)
-			s.pass(test.waited)
-			asked := s.asks(w)
-			test.r.Sent = s.now
-			s.Refused(w, asked, test.r, s.now)
-			if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(test.due) {
-				t.Errorf("%+v, want a request in %v", step, test.due)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		w := s.stand(test.c, 1)
+		s.pass(test.waited)
+		asked := s.asks(w)
+		test.r.Sent = s.now
+		s.Refused(w, asked, test.r, s.now)
+		s.wantWait(w, s.now.Add(test.due))
+	})
 }
 
 // A process without notifications polls less and less often, and then starts over. After some poll
@@ -372,13 +344,9 @@ func TestYieldUntil(t *testing.T) {
 	until := s.now.Add(asideTime)
 	w.queue.YieldUntil(until)
 	w.queue.Notify()
-	if step := s.next(w); step.Do != Wait || step.Due != until {
-		t.Fatalf("%+v", step)
-	}
+	s.wantWait(w, until)
 	s.pass(asideTime)
-	if s.next(w).Do != Send {
-		t.Error("it does not ask then")
-	}
+	s.wantNext(w, Send, "it does not ask then")
 
 	s, w = scene(t, asideTime/2)
 	due := s.now.Add(asideTime/2 + time.Millisecond)
@@ -388,16 +356,12 @@ func TestYieldUntil(t *testing.T) {
 	}
 	s.pass(due.Sub(s.now))
 	w.queue.YieldUntil(s.now.Add(asideTime))
-	if s.next(w).Do != Send {
-		t.Error("a request that is due is put off")
-	}
+	s.wantNext(w, Send, "a request that is due is put off")
 
 	s, w = scene(t, -1)
 	w.queue.YieldUntil(s.now.Add(asideTime))
 	w.queue.OnHandOff()
-	if s.next(w).Do != Send {
-		t.Error("it was told that it may have the lock, and does not ask")
-	}
+	s.wantNext(w, Send, "it was told that it may have the lock, and does not ask")
 }
 
 // After a process releases the lock for other processes, its queue waits. If there is none, the next
@@ -413,9 +377,7 @@ func TestYieldUntil_theNextQueue(t *testing.T) {
 		t.Error("it is idle")
 	}
 	w := s.stand(&plainTerms, 1)
-	if step := s.next(w); step.Do != Wait || step.Due != until {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(w, until)
 	s.pass(asideTime)
 	s.refused(w)
 	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
@@ -439,13 +401,9 @@ func TestYieldUntil_held(t *testing.T) {
 	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
 	s.take(&plainTerms, 1)
 	w := s.stand(&plainTerms, 2)
-	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(w, time.Time{})
 	s.pass(asideTime)
-	if step := s.next(w); step.Do != Wait {
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(w, Wait)
 }
 
 // Redis admits a reader whose owner writes. The opposite does not hold: a writer whose owner reads waits like any other.
@@ -457,9 +415,7 @@ func TestJoin_writerThatReads(t *testing.T) {
 	if w.Owner.Sibling() == nil {
 		t.Fatal("its owner does not read")
 	}
-	if step := s.next(w); step.Do != Wait {
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(w, Wait)
 }
 
 // The only waiter of a fair lock lets other processes come first, too. If another waiter comes in the meantime, both enter the
@@ -470,33 +426,21 @@ func TestYieldUntil_redisQueue(t *testing.T) {
 		until := s.now.Add(asideTime)
 		s.YieldUntil(&fairTerms, until)
 		first := s.stand(&fairTerms, 1)
-		if step := s.next(first); step.Do != Wait || step.Due != until {
-			t.Errorf("%+v", step)
-		}
+		s.wantWait(first, until)
 		if alone {
 			s.pass(asideTime)
-			if s.next(first).Do != Send {
-				t.Error("it does not send a request then")
-			}
+			s.wantNext(first, Send, "it does not send a request then")
 			s.Retry(first, s.now.Add(time.Second)) // the request failed
 			second := s.stand(&fairTerms, 2)
-			if _, enter := second.queue.nextBeat(s.now); !slices.Equal(enter, []*Waiter{second}) {
-				t.Errorf("%d enter", len(enter))
-			}
+			s.wantRound(second.queue, second)
 			s.pass(time.Second)
-			if s.next(first).Do != Send {
-				t.Error("it does not retry")
-			}
+			s.wantNext(first, Send, "it does not retry")
 			continue
 		}
 		second := s.stand(&fairTerms, 2)
-		if _, enter := second.queue.nextBeat(s.now); !slices.Equal(enter, []*Waiter{first, second}) {
-			t.Errorf("%d enter", len(enter))
-		}
+		s.wantRound(second.queue, first, second)
 		s.pass(asideTime)
-		if step := s.next(first); step.Do != Wait {
-			t.Errorf("%+v", step)
-		}
+		s.wantNext(first, Wait)
 	}
 }
 
@@ -510,27 +454,19 @@ func TestAllAtOnce(t *testing.T) {
 	asked := s.asks(second)
 	s.Refused(first, first.Acquisition, Refusal{Sent: s.now, Left: -1}, s.now)
 	third := s.reader(ownLeaseTerms, 3)
-	if s.next(third).Do != Wait {
-		t.Error("it asks although another was refused")
-	}
+	s.wantNext(third, Wait, "it asks although another was refused")
 	s.done()
 	if out := s.Granted(second, asked, second.Owner, &Hold{Fixed: true}, 1, false, s.now); out != Holds {
 		t.Fatal(out)
 	}
-	if all := s.wakes(); !slices.Equal(all, []*Waiter{first, third}) {
-		t.Errorf("%d are woken", len(all))
-	}
+	s.wantWakes(first, third)
 	if s.next(third).Do != Send || s.next(first).Do != Send {
 		t.Error("they do not ask")
 	}
-	if s.next(s.reader(ownLeaseTerms, 4)).Do != Send {
-		t.Error("a reader that comes now does not ask")
-	}
+	s.wantNext(s.reader(ownLeaseTerms, 4), Send, "a reader that comes now does not ask")
 
 	s.Retry(third, s.now.Add(time.Second))
-	if step := s.next(third); step.Do != Wait || step.Due != s.now.Add(time.Second) {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(third, s.now.Add(time.Second))
 	s.Retry(first, s.now.Add(2*pollTime))
 	if step := s.next(first); step.Do != Wait || step.Due != s.now.Add(2*pollTime) || first.queue.when.sendAt != step.Due {
 		t.Errorf("%+v", step)
@@ -550,9 +486,7 @@ func TestAllAtOnce_uncertain(t *testing.T) {
 		t.Fatal("it asks as another, or for the queue")
 	}
 	for range 3 {
-		if step := s.next(w); step.Do != Wait || !step.Due.Equal(s.now.Add(pollTime)) {
-			t.Fatalf("%+v", step)
-		}
+		s.wantWait(w, s.now.Add(pollTime))
 		s.pass(pollTime)
 		if s.refused(w) != asked {
 			t.Fatal("it asks as another")
@@ -570,9 +504,7 @@ func TestAllAtOnce_uncertain(t *testing.T) {
 	s.Retry(first, s.now)
 	s.refused(first)
 	first.queue.Notify()
-	if step := s.next(first); step.Do != Send {
-		t.Errorf("the first, uncertain too: %+v", step)
-	}
+	s.wantNext(first, Send, "the first, uncertain too")
 }
 
 // After an error, a reader that is not the first retries at its own time or at the queue's, whichever
@@ -585,13 +517,9 @@ func TestRetry_ofAReader(t *testing.T) {
 		s.next(w)
 		s.Refused(first, first.Acquisition, Refusal{Sent: s.now, Left: time.Second - time.Millisecond}, s.now)
 		s.Retry(w, s.now.Add(own))
-		if step := s.next(first); step.Do != Wait || step.Due != s.now.Add(time.Second) {
-			t.Errorf("the first: %+v", step)
-		}
+		s.wantWait(first, s.now.Add(time.Second))
 		s.Quit(first, s.now)
-		if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(due) {
-			t.Errorf("%+v", step)
-		}
+		s.wantWait(w, s.now.Add(due))
 	}
 }
 
@@ -651,10 +579,11 @@ func TestOnlyFirst_afterAGrant(t *testing.T) {
 
 // Refuses reports what keeps a waiter from the lock. A request in flight says nothing.
 func TestRefuses(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		change  func(*stage)
 		refuses bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"no waiter":                  {func(*stage) {}, false},
 		"no request yet":             {func(s *stage) { s.stand(&plainTerms, 1) }, false},
 		"a request in flight":        {func(s *stage) { s.asks(s.stand(&plainTerms, 1)) }, false},
@@ -667,15 +596,12 @@ func TestRefuses(t *testing.T) {
 			s.pass(1)
 			s.asks(w)
 		}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			test.change(s)
-			if s.Refuses(&plainTerms) != test.refuses {
-				t.Errorf("refused: %t, want %t", !test.refuses, test.refuses)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		test.change(s)
+		if s.Refuses(&plainTerms) != test.refuses {
+			s.Errorf("refused: %t, want %t", !test.refuses, test.refuses)
+		}
+	})
 }
 
 // A late reply makes the waiter send a request. If the command wrote, the acquisition is reconciled.
@@ -855,13 +781,9 @@ func TestGranted_theNextSends(t *testing.T) {
 	if s.asks(first) != ticket {
 		t.Fatal("it asks under another name")
 	}
-	if out := s.Granted(first, ticket, first.Owner, new(Hold), 100, false, s.now); out != Holds {
-		t.Fatal(out)
-	}
+	s.granted(first, ticket, new(Hold), 100)
 	s.Quit(first, s.now)
 	s.NoLongerHeld(ticket)
 	second.queue.when.notified = false
-	if step := s.next(second); step.Do != Send {
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(second, Send)
 }

@@ -140,3 +140,67 @@ func (s *stage) unheard(w *Waiter, t *Acquisition) {
 		s.release(t)
 	}
 }
+
+// wantNext fails the test unless the call of w does this now.
+func (s *stage) wantNext(w *Waiter, do Do, otherwise ...string) {
+	s.Helper()
+	if step := s.next(w); step.Do != do {
+		s.Errorf("%q: %+v, want %d", otherwise, step, do)
+	}
+}
+
+// wantWait fails the test unless the call of w waits until due, or without limit if due is zero.
+func (s *stage) wantWait(w *Waiter, due time.Time) {
+	s.Helper()
+	if step := s.next(w); step.Do != Wait || !step.Due.Equal(due) {
+		s.Errorf("%+v, want a wait until %v", step, due)
+	}
+}
+
+// wantWakes fails the test unless exactly these waiters are woken now.
+func (s *stage) wantWakes(want ...*Waiter) {
+	s.Helper()
+	if all := s.wakes(); !slices.Equal(all, want) {
+		s.Errorf("%d are woken, want %d", len(all), len(want))
+	}
+}
+
+// wantRound fails the test unless the next round of l is for exactly these waiters.
+func (s *stage) wantRound(l *Queue, want ...*Waiter) {
+	s.Helper()
+	if _, all := l.nextBeat(s.now); !slices.Equal(all, want) {
+		s.Errorf("a round for %d waiters, want %d", len(all), len(want))
+	}
+}
+
+// granted grants t to w, which has it as h then.
+func (s *stage) granted(w *Waiter, t *Acquisition, h *Hold, token uint64) {
+	s.Helper()
+	if out := s.Granted(w, t, w.Owner, h, token, false, s.now); out != Holds {
+		s.Fatalf("outcome %d", out)
+	}
+}
+
+// wantStep fails the test unless the call of w does this with t now.
+func (s *stage) wantStep(w *Waiter, do Do, t *Acquisition) {
+	s.Helper()
+	if step := s.next(w); step.Do != do || step.Acquisition != t {
+		s.Errorf("%+v, want %d", step, do)
+	}
+}
+
+// wantGives fails the test unless exactly these acquisitions are to be released now.
+func (s *stage) wantGives(want ...*Acquisition) {
+	s.Helper()
+	if all := s.gives(); !slices.Equal(all, want) {
+		s.Errorf("%v are released, want %v", all, want)
+	}
+}
+
+// onStages runs a subtest for each case, on a new stage.
+func onStages[C any](t *testing.T, cases map[string]C, f func(s *stage, c C)) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) { f(newStage(t), c) })
+	}
+}
