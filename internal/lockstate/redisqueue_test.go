@@ -42,9 +42,7 @@ func TestNextHeartbeat(t *testing.T) {
 	if len(all) != 2 || all[0].Kind != Heartbeat || all[0].Terms != &fairTerms || all[1].Kind != Subscribe {
 		t.Fatalf("%+v", all)
 	}
-	if step := s.next(w); step.Do != Wait || !step.Due.IsZero() {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(w, time.Time{})
 	if due, queued := w.queue.nextBeat(s.now); due != s.now.Add(pollTime) || queued != nil {
 		t.Errorf("%v, %d", due, len(queued))
 	}
@@ -86,18 +84,14 @@ func TestNextHeartbeat_notifiedSinceTheRequest(t *testing.T) {
 	s.queues(first, Refusal{Left: -1})
 	first.queue.nextBeat(s.now)
 	first.queue.Notify() // the confirmation
-	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{first}) {
-		t.Fatalf("%d waiters", len(all))
-	}
+	s.wantRound(first.queue, first)
 	s.done()
 	s.Refused(second, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	if !s.did(Heartbeat) {
 		t.Fatal("it waits for the next poll")
 	}
 	first.queue.HeartbeatDone(keeps(s.now), nil)
-	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{first, second}) {
-		t.Errorf("%d waiters", len(all))
-	}
+	s.wantRound(first.queue, first, second)
 	s.done()
 	third := s.stand(&fairTerms, 3)
 	s.queues(third, Refusal{Left: -1})
@@ -257,9 +251,7 @@ func TestOnTurn(t *testing.T) {
 
 	// A waiter whose entry has no reply yet can send its own request.
 	sixth := s.stand(&fairTerms, 6)
-	if _, all := w.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{sixth}) {
-		t.Fatalf("%d waiters", len(all))
-	}
+	s.wantRound(w.queue, sixth)
 	s.done()
 	w.queue.OnTurn(sixth.Acquisition.Name)
 	if all := s.wakes(); !slices.Equal(all, []*Waiter{sixth}) || s.next(sixth).Do != Send {
@@ -308,13 +300,9 @@ func TestRetry_redisQueue(t *testing.T) {
 	asked := s.asks(w)
 	s.Failed(w, asked, true, errBroke)
 	s.Retry(w, s.now.Add(time.Second))
-	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(time.Second) {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(w, s.now.Add(time.Second))
 	s.pass(time.Second)
-	if step := s.next(w); step.Do != Send || step.Acquisition != asked {
-		t.Errorf("%+v", step)
-	}
+	s.wantStep(w, Send, asked)
 	s.WillSend(asked, 0, 0)
 	s.done()
 	if out := s.Granted(w, asked, w.Owner, new(Hold), 1, false, s.now); out != Holds || s.wakes() != nil {
@@ -394,29 +382,26 @@ func TestNextHeartbeat_longestLease(t *testing.T) {
 // The reply to the entry of a waiter that already has the lock counts as the reply to a request. The waiter is not in the
 // Redis queue.
 func TestEntered_countsAsAReply(t *testing.T) {
-	for name, change := range map[string]func(*stage, *Waiter){
+	onStages(t, map[string]func(*stage, *Waiter){
 		"offered": func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now) },
 		"held": func(s *stage, w *Waiter) {
 			s.Wakeup(w)
 			s.Granted(w, s.asks(w), w.Owner, new(Hold), 7, false, s.now)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.asks(s.stand(&fairTerms, 1))
-			w := s.stand(&fairTerms, 2)
-			_, r := w.queue.NextHeartbeat(s.now)
-			change(s, w)
-			before := s.inFlight
-			s.Entered(r.Waiters[0], false, s.now, s.now)
-			if w.Acquisition.pending != 0 || s.inFlight != before-1 {
-				t.Errorf("%d answers are missing, and %d requests are under way", w.Acquisition.pending, s.inFlight)
-			}
-			if w.Queued() != nil {
-				t.Error("heartbeats keep its entry, which is gone")
-			}
-		})
-	}
+	}, func(s *stage, change func(*stage, *Waiter)) {
+		s.asks(s.stand(&fairTerms, 1))
+		w := s.stand(&fairTerms, 2)
+		_, r := w.queue.NextHeartbeat(s.now)
+		change(s, w)
+		before := s.inFlight
+		s.Entered(r.Waiters[0], false, s.now, s.now)
+		if w.Acquisition.pending != 0 || s.inFlight != before-1 {
+			s.Errorf("%d answers are missing, and %d requests are under way", w.Acquisition.pending, s.inFlight)
+		}
+		if w.Queued() != nil {
+			s.Error("heartbeats keep its entry, which is gone")
+		}
+	})
 }
 
 // The reply to an entry is not the reply to a heartbeat.
@@ -430,9 +415,7 @@ func TestHeartbeatDone_entry(t *testing.T) {
 	l.HeartbeatDone(r, nil)
 	s.Entered(r.Waiters[0], false, s.now, s.now)
 	l.Notify()
-	if _, all := l.nextBeat(s.now); !slices.Equal(all, []*Waiter{first, second}) {
-		t.Fatalf("%d waiters", len(all))
-	}
+	s.wantRound(l, first, second)
 	l.Notify()
 	if _, all := l.nextBeat(s.now); all != nil {
 		t.Error("a second heartbeat is sent before the first is answered")
@@ -448,14 +431,12 @@ func TestEntered_wakesTheObserversCall(t *testing.T) {
 	_, r := w.queue.NextHeartbeat(s.now)
 	s.done()
 	s.Entered(r.Waiters[0], false, s.now, s.now)
-	if !slices.Equal(s.wakes(), []*Waiter{w}) {
-		t.Error("its call does not look")
-	}
+	s.wantWakes(w)
 }
 
-// A waiter whose entry failed sends its own request, and no heartbeat enters it in the meantime. The
-// entry does not concern a waiter that has left, or sends requests under another name by now.
-func TestNotEntered_others(t *testing.T) {
+// A waiter whose entry failed sends its own request, and no heartbeat enters it in the meantime. An entry of a waiter that has
+// left may have been executed, and is removed. No entry concerns a waiter that sends requests under another name by now.
+func TestNotEntered(t *testing.T) {
 	s := newStage(t)
 	s.asks(s.stand(&fairTerms, 1))
 	w, gone, anew := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3), s.stand(&fairTerms, 4)
@@ -468,12 +449,25 @@ func TestNotEntered_others(t *testing.T) {
 	for _, q := range r.Waiters {
 		s.NotEntered(q, true, errBroke)
 	}
-	if woken := s.wakes(); !slices.Equal(woken, []*Waiter{w}) {
-		t.Errorf("%d waiters ask", len(woken))
+	var woken []*Waiter
+	var removed []*Acquisition
+	for _, a := range s.done() {
+		switch a.Kind {
+		case Wake:
+			woken = append(woken, a.Waiter)
+		case Release:
+			removed = append(removed, a.Acquisition)
+		}
+	}
+	if !slices.Equal(woken, []*Waiter{w}) || !slices.Contains(removed, r.Waiters[1].As) {
+		t.Errorf("%d waiters ask, and %d entries are removed", len(woken), len(removed))
 	}
 	s.pass(pollTime + 1)
 	if _, r := w.queue.NextHeartbeat(s.now); slices.Contains(r.waiters(), w) || !slices.Contains(r.waiters(), anew) {
 		t.Error("the entries are not sent again, or are sent by two")
+	}
+	if s.next(w).Do != Send || !w.Acquisition.Uncertain() {
+		t.Error("it does not ask")
 	}
 }
 
@@ -554,70 +548,65 @@ func TestNextOwner_restarted(t *testing.T) {
 // A waiter that a release granted the lock sends its own request, if the state is closed by then, or
 // has another offer.
 func TestOnRelease_redisQueueClosed(t *testing.T) {
-	for name, change := range map[string]func(s *stage, l *Queue){
+	onStages(t, map[string]func(s *stage, l *Queue){
 		"closed": func(s *stage, _ *Queue) { s.Close() },
 		"busy":   func(s *stage, l *Queue) { s.offerTo(l, s.acquisition(&fairTerms), l.waiters[1]) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			_, h, w := s.crowd(2)
-			_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
-			s.give(h)
-			change(s, w[0].queue)
-			s.done()
-			if s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
-				t.Error("offered")
-			}
-			if !slices.Contains(s.wakes(), w[0]) || !w[0].reason {
-				t.Error("it does not ask")
-			}
-		})
-	}
+	}, func(s *stage, change func(s *stage, l *Queue)) {
+		_, h, w := s.crowd(2)
+		_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
+		s.give(h)
+		change(s, w[0].queue)
+		s.done()
+		if s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
+			s.Error("offered")
+		}
+		if !slices.Contains(s.wakes(), w[0]) || !w[0].reason {
+			s.Error("it does not ask")
+		}
+	})
 }
 
 // An offer stays with its waiter when another waiter leaves. If its own waiter leaves, and no other
 // may take it, it is released.
 func TestQuit_beforeItTakesTheOffer(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		follow []int // the next waiters in the queue
 		leaves int
 		change func(s *stage, t *Acquisition)
 		gives  bool
 		to     int // which waiter has the offer then; -1 if none
-	}{
+	}
+	onStages(t, map[string]test{
 		"another leaves":             {[]int{0, 1}, 2, nil, false, 0},
 		"the next takes it":          {[]int{0, 1}, 0, nil, false, 1},
 		"nobody is known to be next": {[]int{0}, 0, nil, true, -1},
 		"the offer is lost":          {[]int{0, 1}, 0, func(s *stage, t *Acquisition) { s.End(t, Lost) }, true, -1},
 		"the state is closed":        {[]int{0, 1}, 0, func(s *stage, _ *Acquisition) { s.Close() }, true, -1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			held, h, w := s.crowd(3)
-			var next []*Waiter
-			for _, i := range c.follow {
-				next = append(next, w[i])
+	}, func(s *stage, c test) {
+		held, h, w := s.crowd(3)
+		var next []*Waiter
+		for _, i := range c.follow {
+			next = append(next, w[i])
+		}
+		s.Follow(held, numbers(next...), 2)
+		offer, l := s.give(h), w[0].queue
+		if c.change != nil {
+			c.change(s, offer)
+		}
+		s.done()
+		s.Quit(w[c.leaves], s.now)
+		if gives := slices.Contains(s.gives(), offer); gives != c.gives {
+			s.Errorf("given back %t, want %t", gives, c.gives)
+		}
+		switch {
+		case c.to < 0:
+			if l.hand.offered != nil || l.hand.to != nil {
+				s.Error("the queue has it still")
 			}
-			s.Follow(held, numbers(next...), 2)
-			offer, l := s.give(h), w[0].queue
-			if c.change != nil {
-				c.change(s, offer)
-			}
-			s.done()
-			s.Quit(w[c.leaves], s.now)
-			if gives := slices.Contains(s.gives(), offer); gives != c.gives {
-				t.Errorf("given back %t, want %t", gives, c.gives)
-			}
-			switch {
-			case c.to < 0:
-				if l.hand.offered != nil || l.hand.to != nil {
-					t.Error("the queue has it still")
-				}
-			case l.hand.offered != offer || l.hand.to != w[c.to]:
-				t.Error("another has it")
-			}
-		})
-	}
+		case l.hand.offered != offer || l.hand.to != w[c.to]:
+			s.Error("another has it")
+		}
+	})
 }
 
 // A queue in Redis needs no timer, because it sends heartbeats even while this process has the lock.
@@ -730,9 +719,7 @@ func TestFollow_taken(t *testing.T) {
 		t.Fatalf("%+v", step)
 	}
 	w[0].queue.Notify()
-	if _, all := w[0].queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{w[1]}) {
-		t.Errorf("a heartbeat for %d waiters", len(all))
-	}
+	s.wantRound(w[0].queue, w[1])
 	s.done()
 	if s.give(mine) == nil || !slices.Equal(s.wakes(), []*Waiter{w[1]}) {
 		t.Error("the lock is not handed off to the next waiter")
@@ -766,9 +753,7 @@ func TestFollow_onlyItsWaiter(t *testing.T) {
 	s.Follow(held, numbers(w...), 2)
 	s.give(h)
 	s.Wakeup(w[1])
-	if step := s.next(w[1]); step.Do != Send || step.Acquisition != w[1].Acquisition {
-		t.Errorf("%+v", step)
-	}
+	s.wantStep(w[1], Send, w[1].Acquisition)
 }
 
 // If a waiter leaves before it takes its offer, the next waiter gets the offer, or the offer is released.
@@ -819,41 +804,37 @@ func TestFollow_lost(t *testing.T) {
 // The reply to a release that named a waiter offers the lock to it. If the reply is unusable, the
 // waiter or the queue sends a request.
 func TestOnRelease_redisQueue(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		i       ReleaseResult
 		offered bool
 		asks    bool // the waiter sends a request
 		beats   bool // the queue sends a heartbeat
-	}{
+	}
+	onStages(t, map[string]test{
 		"it has the lock":        {ReleaseResult{Done: true, Token: 7}, true, false, false},
 		"another has it":         {ReleaseResult{Done: true}, false, false, false},
 		"too late":               {ReleaseResult{Done: true, Token: 7, Late: true}, false, true, false},
 		"nobody knows":           {ReleaseResult{Broke: true}, false, false, true},
 		"the release came twice": {ReleaseResult{}, false, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			_, h, w := s.crowd(2)
-			w[0].queue.NextHeartbeat(s.now)
-			w[0].queue.HeartbeatDone(keeps(s.now), nil)
-			_, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
-			s.give(h)
-			s.done()
-			c.i.Sent = s.now
-			if got := s.OnRelease(as, c.i, s.now); got != c.offered {
-				t.Errorf("offered %t, want %t", got, c.offered)
-			}
-			if got := s.did(Heartbeat); got != c.beats {
-				t.Errorf("a heartbeat %t, want %t", got, c.beats)
-			}
-			if step := s.next(w[0]); (step.Do == Send) != c.asks || (step.Do == Take) != c.offered {
-				t.Errorf("%+v", step)
-			}
-			if s.next(w[1]).Do != Wait {
-				t.Error("another waiter has a reason to do something")
-			}
-		})
-	}
+	}, func(s *stage, c test) {
+		_, h, w := s.crowd(2)
+		w[0].queue.NextHeartbeat(s.now)
+		w[0].queue.HeartbeatDone(keeps(s.now), nil)
+		_, as := s.NextOwner(h.Acquisition, leaseTime, 0, time.Time{})
+		s.give(h)
+		s.done()
+		c.i.Sent = s.now
+		if got := s.OnRelease(as, c.i, s.now); got != c.offered {
+			s.Errorf("offered %t, want %t", got, c.offered)
+		}
+		if got := s.did(Heartbeat); got != c.beats {
+			s.Errorf("a heartbeat %t, want %t", got, c.beats)
+		}
+		if step := s.next(w[0]); (step.Do == Send) != c.asks || (step.Do == Take) != c.offered {
+			s.Errorf("%+v", step)
+		}
+		s.wantNext(w[1], Wait, "another waiter has a reason to do something")
+	})
 }
 
 // An offer is lost, and its waiter has not restarted yet: a release grants the lock to the next
@@ -868,9 +849,7 @@ func TestOnRelease_afterTheOfferWasLost(t *testing.T) {
 	s.NoLongerHeld(as)
 	s.Wakeup(w[1])
 	next, hold := s.asks(w[1]), new(Hold)
-	if out := s.Granted(w[1], next, w[1].Owner, hold, 8, false, s.now); out != Holds {
-		t.Fatalf("outcome %d", out)
-	}
+	s.granted(w[1], next, hold, 8)
 	s.Quit(w[1], s.now)
 	if nextOwner, _ := s.NextOwner(next, leaseTime, 0, time.Time{}); nextOwner != w[2] {
 		t.Error("the next owner is not the next that waits")
@@ -888,9 +867,7 @@ func TestOnRelease_redisQueueAfterItsOwnReply(t *testing.T) {
 		t.Fatal("it asks under another name")
 	}
 	mine := new(Hold)
-	if out := s.Granted(w[0], as, w[0].Owner, mine, 8, false, s.now); out != Holds {
-		t.Fatal(out)
-	}
+	s.granted(w[0], as, mine, 8)
 	if s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) || as.Phase() != Held || as.Token() != 8 {
 		t.Errorf("it is offered what it has: phase %d, token %d", as.Phase(), as.Token())
 	}
@@ -951,26 +928,23 @@ func TestRemoveServed(t *testing.T) {
 
 // RemoveServed removes nothing that a release removes, and nothing after Close.
 func TestRemoveServed_leftToTheRelease(t *testing.T) {
-	for name, end := range map[string]func(s *stage, h *Hold){
+	onStages(t, map[string]func(s *stage, h *Hold){
 		"the release is on its way": func(s *stage, h *Hold) { s.give(h) },
 		"the state is closed":       func(s *stage, _ *Hold) { s.Close() },
 		"it is lost":                func(s *stage, h *Hold) { s.End(h.Acquisition, Lost) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			held, h, w := s.crowd(1)
-			s.Follow(held, numbers(w...), 2)
-			s.give(h)
-			h = s.takes(w[0])
-			all := s.done()
-			s.pass(time.Second)
-			end(s, h)
-			s.effects = append(s.effects, all...)
-			if of, served := s.removeServedDue(); of != nil || len(served) != 0 || s.removing {
-				t.Errorf("%q", served)
-			}
-		})
-	}
+	}, func(s *stage, end func(s *stage, h *Hold)) {
+		held, h, w := s.crowd(1)
+		s.Follow(held, numbers(w...), 2)
+		s.give(h)
+		h = s.takes(w[0])
+		all := s.done()
+		s.pass(time.Second)
+		end(s, h)
+		s.effects = append(s.effects, all...)
+		if of, served := s.removeServedDue(); of != nil || len(served) != 0 || s.removing {
+			s.Errorf("%q", served)
+		}
+	})
 }
 
 // One timer suffices for a busy lock: while served waiters are recent, RemoveServed is rescheduled,
@@ -1078,12 +1052,8 @@ func TestEntry_together(t *testing.T) {
 func TestEntry_beforeTheFirstSends(t *testing.T) {
 	s := newStage(t)
 	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
-	if _, all := first.queue.nextBeat(s.now); !slices.Equal(all, []*Waiter{second}) {
-		t.Errorf("%d enter", len(all))
-	}
-	if s.next(first).Do != Send {
-		t.Error("it does not send its own request")
-	}
+	s.wantRound(first.queue, second)
+	s.wantNext(first, Send, "it does not send its own request")
 }
 
 // An entry without a reply is sent again after a poll interval, together with new waiters.
@@ -1104,10 +1074,11 @@ func TestEntry_again(t *testing.T) {
 
 // The outcome of an entry, by the state of its waiter.
 func TestEntered(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		change  func(s *stage, w *Waiter)
 		settles bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"it waits":                     {func(*stage, *Waiter) {}, false},
 		"it has left":                  {func(s *stage, w *Waiter) { s.GiveUp(w, w.Acquisition); s.Quit(w, s.now) }, true},
 		"it had the lock, and lost it": {func(s *stage, w *Waiter) { w.Acquisition.takesOver(7, s.now); s.End(w.Acquisition, Lost) }, true},
@@ -1122,17 +1093,14 @@ func TestEntered(t *testing.T) {
 			s.Entered(Queuing{w, w.Acquisition, true}, false, s.now, s.now)
 			s.serve(w, s.acquisition(&fairTerms), s.now)
 		}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.asks(s.stand(&fairTerms, 1))
-			w := s.stand(&fairTerms, 2)
-			_, r := w.queue.NextHeartbeat(s.now)
-			if c.change(s, w); s.Entered(r.Waiters[0], false, s.now, s.now) != c.settles {
-				t.Errorf("settled %t, want %t", !c.settles, c.settles)
-			}
-		})
-	}
+	}, func(s *stage, c test) {
+		s.asks(s.stand(&fairTerms, 1))
+		w := s.stand(&fairTerms, 2)
+		_, r := w.queue.NextHeartbeat(s.now)
+		if c.change(s, w); s.Entered(r.Waiters[0], false, s.now, s.now) != c.settles {
+			s.Errorf("settled %t, want %t", !c.settles, c.settles)
+		}
+	})
 }
 
 // A waiter that was handed the lock stays out of the queue: an entry without a reply is not sent
@@ -1166,27 +1134,6 @@ func TestServe_afterALoss(t *testing.T) {
 	s.serve(w, s.acquisition(&fairTerms), s.now)
 	if as.Phase() != Lost {
 		t.Errorf("phase %d", as.Phase())
-	}
-}
-
-// A waiter whose entry failed sends its own request.
-func TestNotEntered(t *testing.T) {
-	s := newStage(t)
-	s.asks(s.stand(&fairTerms, 1))
-	w, gone := s.stand(&fairTerms, 2), s.stand(&fairTerms, 3)
-	_, r := w.queue.NextHeartbeat(s.now)
-	s.GiveUp(gone, gone.Acquisition)
-	s.Quit(gone, s.now)
-	s.done()
-	w.queue.HeartbeatDone(r, errBroke)
-	for _, q := range r.Waiters {
-		s.NotEntered(q, true, errBroke)
-	}
-	if s.next(w).Do != Send || !w.Acquisition.Uncertain() {
-		t.Error("it does not ask")
-	}
-	if !slices.Contains(s.gives(), r.Waiters[1].As) {
-		t.Error("an entry that may have been carried out is not taken back")
 	}
 }
 
