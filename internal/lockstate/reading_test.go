@@ -99,24 +99,22 @@ func TestOpen_roundTrip(t *testing.T) {
 
 // Readers share an acquisition only if their terms are compatible.
 func TestOpen_terms(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		first, second *Terms
 		joins         bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"alike":                               {&readTerms, &readTerms, true},
 		"another token counter":               {&readTerms, fencedReadTerms, false},
 		"the same token counter":              {fencedReadTerms, fencedReadTerms, true},
 		"one that lets no writer pass":        {&readTerms, hastyTerms, true},
 		"behind one that lets no writer pass": {hastyTerms, &readTerms, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.reads(test.first, 1)
-			if s.joins(test.second, 2) != test.joins {
-				t.Errorf("the reader joins: %t", !test.joins)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		s.reads(test.first, 1)
+		if s.joins(test.second, 2) != test.joins {
+			s.Errorf("the reader joins: %t", !test.joins)
+		}
+	})
 	for _, c := range []*Terms{&writeTerms, ownLeaseTerms, confirmedTerms} {
 		if c.MayShare() {
 			t.Errorf("%+v may share", c)
@@ -132,23 +130,20 @@ func TestOpen_ended(t *testing.T) {
 	s := newStage(t)
 	w := s.reader(&readTerms, 2)
 	first, h := s.reads(&readTerms, 1)
-	if step := s.next(w); step.Do != Join || step.Acquisition != first {
-		t.Fatalf("%+v", step)
-	}
+	s.wantStep(w, Join, first)
 	s.give(h)
 	w.queue.when.sendAt = s.now.Add(pollTime)
-	if step := s.next(w); step.Do != Send {
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(w, Send)
 }
 
 // No reader joins an open acquisition once the state has a waiting writer, or is closed.
 func TestJoinOpen(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		change func(s *stage, t *Acquisition, h *Hold)
 		number uint64
 		joins  bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"nothing is against it":                         {func(*stage, *Acquisition, *Hold) {}, 2, true},
 		"a reader was refused":                          {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.later(&readTerms, 3)) }, 2, false},
 		"a reader that lets no writer pass was refused": {func(s *stage, _ *Acquisition, _ *Hold) { s.refused(s.later(hastyTerms, 3)) }, 2, true},
@@ -161,21 +156,18 @@ func TestJoinOpen(t *testing.T) {
 		"closed":                            {func(s *stage, _ *Acquisition, _ *Hold) { s.Close() }, 2, false},
 		"another call of the owner is here": {func(s *stage, _ *Acquisition, _ *Hold) { s.owner(&readTerms, 2) }, 2, false},
 		"another acquisition is open":       {func(s *stage, _ *Acquisition, _ *Hold) { s.side(true).open = s.acquisition(&readTerms) }, 2, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			first, h := s.reads(&readTerms, 1)
-			test.change(s, first, h)
-			joined := new(Hold)
-			open := s.Open(&readTerms, s.now, s.now)
-			if (open == first && s.JoinOpen(first, joined, test.number)) != test.joins {
-				t.Fatalf("the reader joins: %t", !test.joins)
-			}
-			if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || joined.Acquisition != first || joined.By.Acquisition() != first) {
-				t.Errorf("%d owners, %d holds in Redis", first.owners, first.HoldsInRedis())
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		first, h := s.reads(&readTerms, 1)
+		test.change(s, first, h)
+		joined := new(Hold)
+		open := s.Open(&readTerms, s.now, s.now)
+		if (open == first && s.JoinOpen(first, joined, test.number)) != test.joins {
+			s.Fatalf("the reader joins: %t", !test.joins)
+		}
+		if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || joined.Acquisition != first || joined.By.Acquisition() != first) {
+			s.Errorf("%d owners, %d holds in Redis", first.owners, first.HoldsInRedis())
+		}
+	})
 	t.Run("a call of the owner that asks itself", func(t *testing.T) {
 		s := newStage(t)
 		first, _ := s.reads(&readTerms, 1)
@@ -200,35 +192,34 @@ func (s *stage) later(c *Terms, number uint64) *Waiter {
 // Readers do not join while they must wait behind a writer of this process, or after a refusal of
 // their queue.
 func TestJoin_behindAWriter(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		c      *Terms
 		change func(*stage)
 		joins  bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"a writer waits": {&readTerms, func(s *stage) { s.stand(&writeTerms, 3) }, false},
 		"a writer waits, which lets readers pass":      {&readTerms, func(s *stage) { s.stand(hastyWriter, 3) }, true},
 		"an attempt to write is first":                 {&readTerms, func(s *stage) { s.tries(&writeTerms, 3) }, true},
 		"a writer waits, and the reader does not care": {hastyTerms, func(s *stage) { s.stand(&writeTerms, 3) }, true},
 		"a queue that was refused":                     {&readTerms, func(s *stage) { s.reader(&readTerms, 3).queue.refusedLast = true }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.reads(&readTerms, 1)
-			test.change(s)
-			if s.joins(test.c, 2) != test.joins {
-				t.Errorf("the reader joins: %t", !test.joins)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		s.reads(&readTerms, 1)
+		test.change(s)
+		if s.joins(test.c, 2) != test.joins {
+			s.Errorf("the reader joins: %t", !test.joins)
+		}
+	})
 }
 
 // A grant does not open an acquisition if it is uncertain, or if its reader came earlier than the
 // reader of the open acquisition.
 func TestFinishRequest(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		change func(s *stage, w *Waiter, t *Acquisition)
 		opens  bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"nothing is against it":               {func(*stage, *Waiter, *Acquisition) {}, true},
 		"its owner writes":                    {func(_ *stage, _ *Waiter, t *Acquisition) { t.writes = true }, false},
 		"it is uncertain":                     {func(_ *stage, _ *Waiter, t *Acquisition) { t.MarkUncertain() }, false},
@@ -239,18 +230,15 @@ func TestFinishRequest(t *testing.T) {
 			t, h := s.readsLater(9)
 			s.Unlock(t, h, s.now, nil)
 		}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			w := s.reader(&readTerms, 1)
-			asked := s.asks(w)
-			test.change(s, w, asked)
-			s.lets(w, asked)
-			if (s.side(true).open == asked) != test.opens {
-				t.Errorf("it is open: %t", !test.opens)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		w := s.reader(&readTerms, 1)
+		asked := s.asks(w)
+		test.change(s, w, asked)
+		s.lets(w, asked)
+		if (s.side(true).open == asked) != test.opens {
+			s.Errorf("it is open: %t", !test.opens)
+		}
+	})
 	t.Run("one that came as late is open", func(t *testing.T) {
 		s := newStage(t)
 		first, second := s.reader(&readTerms, 1), s.reader(fencedReadTerms, 2)
@@ -265,24 +253,19 @@ func TestFinishRequest(t *testing.T) {
 			t.Error("the end of another closes it")
 		}
 	})
-	for name, late := range map[string]bool{"closed": false, "too late": true} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			w, joiner := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
-			asked := s.asks(w)
-			s.next(joiner)
-			if !late {
-				s.Close()
-			}
-			s.Granted(w, asked, w.Owner, w.Prepared, 100, late, s.now)
-			if s.side(true).open != nil || s.side(true).requests != 0 || joiner.Owner.Acquisition() != nil {
-				t.Error("it is open to others")
-			}
-			if step := s.next(joiner); step.Do != Send {
-				t.Errorf("%+v", step)
-			}
-		})
-	}
+	onStages(t, map[string]bool{"closed": false, "too late": true}, func(s *stage, late bool) {
+		w, joiner := s.reader(&readTerms, 1), s.reader(&readTerms, 2)
+		asked := s.asks(w)
+		s.next(joiner)
+		if !late {
+			s.Close()
+		}
+		s.Granted(w, asked, w.Owner, w.Prepared, 100, late, s.now)
+		if s.side(true).open != nil || s.side(true).requests != 0 || joiner.Owner.Acquisition() != nil {
+			s.Error("it is open to others")
+		}
+		s.wantNext(joiner, Send)
+	})
 }
 
 // Readers that come while a request is in flight wait for its reply. They are admitted together,
@@ -295,9 +278,7 @@ func TestSharedRequest(t *testing.T) {
 		joiner := s.reader(&readTerms, 2)
 		sent := s.now
 		s.pass(time.Millisecond)
-		if step := s.next(joiner); step.Do != Wait || step.Due != s.now.Add(opTime) {
-			t.Fatalf("%+v", step)
-		}
+		s.wantWait(joiner, s.now.Add(opTime))
 		if joiner.joined == nil || joiner.joined.sent != sent {
 			t.Errorf("it did not join the request: %+v", joiner.joined)
 		}
@@ -337,17 +318,13 @@ func TestSharedRequest(t *testing.T) {
 		s, w, asked, joiner := scene(t)
 		joiner.Acquisition.Came = asked.Came.Add(-time.Second)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.next(joiner); step.Do != Send || step.Acquisition != joiner.Acquisition {
-			t.Errorf("%+v", step)
-		}
+		s.wantStep(joiner, Send, joiner.Acquisition)
 	})
 	t.Run("refused, and its owner writes", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
 		s.take(&writeTerms, 2)
-		if step := s.next(joiner); step.Do != Send {
-			t.Errorf("%+v", step)
-		}
+		s.wantNext(joiner, Send)
 	})
 	t.Run("refused, and it lets no writer pass", func(t *testing.T) {
 		s := newStage(t)
@@ -355,9 +332,7 @@ func TestSharedRequest(t *testing.T) {
 		asked := s.asks(w)
 		s.next(joiner)
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: time.Second}, s.now)
-		if step := s.next(joiner); step.Do != Send {
-			t.Errorf("%+v", step)
-		}
+		s.wantNext(joiner, Send)
 	})
 	t.Run("it broke", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
@@ -370,19 +345,13 @@ func TestSharedRequest(t *testing.T) {
 	t.Run("nobody waits for the answer", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
 		s.Abandoned(w, asked)
-		if all := s.wakes(); len(all) != 1 || all[0] != joiner {
-			t.Error("it is not woken")
-		}
-		if step := s.next(joiner); step.Do != Send || step.Acquisition != joiner.Acquisition {
-			t.Errorf("%+v", step)
-		}
+		s.wantWakes(joiner)
+		s.wantStep(joiner, Send, joiner.Acquisition)
 	})
 	t.Run("it has waited for long enough", func(t *testing.T) {
 		s, w, asked, joiner := scene(t)
 		s.pass(opTime - 1)
-		if step := s.next(joiner); step.Do != Wait {
-			t.Errorf("%+v", step)
-		}
+		s.wantNext(joiner, Wait)
 		s.pass(1)
 		if step := s.next(joiner); step.Do != Fail || step.Err != nil {
 			t.Errorf("%+v", step)
@@ -434,11 +403,12 @@ func TestSharedRequest(t *testing.T) {
 
 // A reader joins only a request that it could have sent itself.
 func TestSharedRequest_own(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		c      *Terms
 		change func(s *stage, w *Waiter)
 		rides  bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"nothing is against it":    {&readTerms, func(*stage, *Waiter) {}, true},
 		"it came too late":         {&readTerms, func(s *stage, w *Waiter) { w.Acquisition.Came = s.now.Add(ShareTime + 1) }, false},
 		"it came in time":          {&readTerms, func(s *stage, w *Waiter) { w.Acquisition.Came = s.now.Add(ShareTime) }, true},
@@ -448,17 +418,14 @@ func TestSharedRequest_own(t *testing.T) {
 		"a lease of its own":       {ownLeaseTerms, func(*stage, *Waiter) {}, false},
 		"it was refused with one":  {&readTerms, func(_ *stage, w *Waiter) { w.alone = true }, false},
 		"Redis may have let it in": {&readTerms, func(_ *stage, w *Waiter) { w.Acquisition.uncertain = true }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.asks(s.reader(&readTerms, 1))
-			w := s.reader(test.c, 2)
-			test.change(s, w)
-			if step := s.next(w); (step.Do == Wait) != test.rides {
-				t.Errorf("%+v", step)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		s.asks(s.reader(&readTerms, 1))
+		w := s.reader(test.c, 2)
+		test.change(s, w)
+		if step := s.next(w); (step.Do == Wait) != test.rides {
+			s.Errorf("%+v", step)
+		}
+	})
 	t.Run("its owner writes", func(t *testing.T) {
 		s := newStage(t)
 		s.asks(s.reader(&readTerms, 1))
@@ -476,9 +443,7 @@ func TestSharedRequest_own(t *testing.T) {
 		s.pass(time.Second)
 		s.Abandoned(first, asked)
 		s.asks(second)
-		if step := s.next(joiner); step.Do != Wait || step.Due != limit {
-			t.Errorf("%+v, not until %v", step, limit)
-		}
+		s.wantWait(joiner, limit)
 	})
 }
 
@@ -489,9 +454,7 @@ func TestSharedRequest_two(t *testing.T) {
 	one, two := s.asks(first), s.asks(second)
 	s.Abandoned(first, one)
 	joiner := s.reader(fencedReadTerms, 3)
-	if step := s.next(joiner); step.Do != Wait {
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(joiner, Wait)
 	s.lets(second, two)
 	if step := s.next(joiner); step.Do != Share || two.owners != 2 {
 		t.Errorf("%+v", step)
@@ -511,9 +474,7 @@ func TestSharedRequest_cameEarlier(t *testing.T) {
 	s.asks(third)
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
 	s.pass(time.Second)
-	if step := s.next(w); step.Do != Send {
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(w, Send)
 	if d, _ := w.queue.Outage(s.now.Add(opTime), opTime); d != opTime {
 		t.Errorf("its request has had no reply for %v, want %v", d, opTime)
 	}
@@ -538,9 +499,7 @@ func TestSharedRequest_afterItsOwn(t *testing.T) {
 	s.Wakeup(first)
 	s.asks(first)
 	s.Wakeup(w)
-	if step := s.next(w); step.Do != Wait || step.Due != s.now.Add(opTime) {
-		t.Errorf("%+v", step)
-	}
+	s.wantWait(w, s.now.Add(opTime))
 }
 
 // A reader whose grant came too late sends a request for a new acquisition, which came later. A refusal of that says
@@ -564,9 +523,7 @@ func TestSharedRequest_restarted(t *testing.T) {
 		t.Fatalf("%+v", step)
 	}
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
-	if step := s.next(joiner); step.Do != Send || step.Acquisition != joiner.Acquisition {
-		t.Errorf("%+v", step)
-	}
+	s.wantStep(joiner, Send, joiner.Acquisition)
 }
 
 // A reader that joined a request in vain can join a later one.
@@ -600,9 +557,7 @@ func TestSharedRequest_again(t *testing.T) {
 				s.asks(second)
 			}
 			s.Wakeup(joiner)
-			if step := s.next(joiner); step.Do != Wait || step.Due != s.now.Add(opTime) {
-				t.Errorf("%+v", step)
-			}
+			s.wantWait(joiner, s.now.Add(opTime))
 		})
 	}
 }
@@ -638,9 +593,7 @@ func TestJoined_attempt(t *testing.T) {
 	open, _ := s.reads(&readTerms, 1)
 	try, _ := s.Try(&readTerms, s.owner(&readTerms, 2), s.now)
 	try.Prepared = new(Hold)
-	if step := s.next(try); step.Do != Join || step.Acquisition != open {
-		t.Fatalf("%+v", step)
-	}
+	s.wantStep(try, Join, open)
 	s.done()
 	if s.Admit(try, open, s.now); s.done() != nil {
 		t.Error("waiters are notified, and none waits")
@@ -659,12 +612,8 @@ func TestWakeReader(t *testing.T) {
 	}
 	s.done()
 	s.take(&writeTerms, 1)
-	if all := s.wakes(); len(all) != 1 || all[0] != w {
-		t.Fatal("it is not woken")
-	}
-	if s.next(w).Do != Send {
-		t.Error("it does not ask")
-	}
+	s.wantWakes(w)
+	s.wantNext(w, Send, "it does not ask")
 	s.Quit(w, s.now)
 	if w.Owner.waiter != nil {
 		t.Error("it waits still")
