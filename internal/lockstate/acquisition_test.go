@@ -190,32 +190,30 @@ func TestReconciling(t *testing.T) {
 
 // A failed acquisition is reconciled if Redis may have anything of it.
 func TestFail(t *testing.T) {
-	for name, test := range map[string]struct {
+	type test struct {
 		change func(*stage, *Acquisition)
 		gives  bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"Redis has not heard of it": {func(*stage, *Acquisition) {}, false},
 		"it was granted":            {func(s *stage, t *Acquisition) { t.grant.since = s.now }, true},
 		"it waited":                 {func(_ *stage, t *Acquisition) { t.traced = true }, true},
 		"it is uncertain":           {func(_ *stage, t *Acquisition) { t.MarkUncertain() }, true},
 		"it has the lock here":      {func(s *stage, t *Acquisition) { s.side(false).held = t; s.stand(&plainTerms, 2) }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			asked := s.acquisition(&plainTerms)
-			test.change(s, asked)
-			s.done()
-			s.Fail(asked)
-			all := s.done()
-			gives := slices.ContainsFunc(all, func(a Effect) bool { return a.Kind == Release && a.Acquisition == asked })
-			if gives != test.gives || asked.Lives() || s.side(false).held != nil {
-				t.Errorf("it is given back: %t", gives)
-			}
-			if l := s.Queue(&plainTerms); l != nil && !l.waiters[0].leads() {
-				t.Error("the lock has no holder, and the first does not know")
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		asked := s.acquisition(&plainTerms)
+		test.change(s, asked)
+		s.done()
+		s.Fail(asked)
+		all := s.done()
+		gives := slices.ContainsFunc(all, func(a Effect) bool { return a.Kind == Release && a.Acquisition == asked })
+		if gives != test.gives || asked.Lives() || s.side(false).held != nil {
+			s.Errorf("it is given back: %t", gives)
+		}
+		if l := s.Queue(&plainTerms); l != nil && !l.waiters[0].leads() {
+			s.Error("the lock has no holder, and the first does not know")
+		}
+	})
 	t.Run("it was over", func(t *testing.T) {
 		s := newStage(t)
 		held, _ := s.take(&plainTerms, 1)

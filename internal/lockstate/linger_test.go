@@ -46,7 +46,7 @@ func (s *stage) kept(h *Hold) *Acquisition {
 // Each of these alone prevents a lock from being kept.
 func TestMayKeep(t *testing.T) {
 	none := func(*stage, *Acquisition) {}
-	for name, test := range map[string]struct {
+	type test struct {
 		terms    *Terms
 		noPubSub bool
 		requests int
@@ -54,7 +54,8 @@ func TestMayKeep(t *testing.T) {
 		held     time.Duration
 		traced   bool
 		may      bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"nothing is against it":        {change: none, may: true},
 		"a write lock":                 {terms: keptWrite, change: none, may: true},
 		"without the option":           {terms: &plainTerms, change: none},
@@ -84,31 +85,28 @@ func TestMayKeep(t *testing.T) {
 		"a writer, and a reader":       {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.owner(&readTerms, 2) }},
 		"a writer that has read":       {terms: keptWrite, change: func(_ *stage, t *Acquisition) { t.reads = true }},
 		"a writer, and one waits":      {terms: keptWrite, change: func(s *stage, _ *Acquisition) { s.stand(&writeTerms, 2) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			if test.terms == nil {
-				test.terms = keptPlain
-			}
-			if test.held == 0 {
-				test.held = 2 * time.Millisecond
-			}
-			named := s.acquisition(test.terms)
-			named.traced = test.traced
-			held, h := s.keepsAs(named, !test.noPubSub, max(test.requests, 1))
-			s.pass(test.held - time.Millisecond)
-			test.change(s, held)
-			if kept := s.kept(h); (kept != nil) != test.may {
-				t.Fatalf("the lock is kept: %t", kept != nil)
-			}
-			if held.Lives() {
-				t.Error("the acquisition that was given back lives")
-			}
-			if offered := s.Offered(); !test.may && len(offered) > 0 {
-				t.Errorf("offered: %v", offered)
-			}
-		})
-	}
+	}, func(s *stage, test test) {
+		if test.terms == nil {
+			test.terms = keptPlain
+		}
+		if test.held == 0 {
+			test.held = 2 * time.Millisecond
+		}
+		named := s.acquisition(test.terms)
+		named.traced = test.traced
+		held, h := s.keepsAs(named, !test.noPubSub, max(test.requests, 1))
+		s.pass(test.held - time.Millisecond)
+		test.change(s, held)
+		if kept := s.kept(h); (kept != nil) != test.may {
+			s.Fatalf("the lock is kept: %t", kept != nil)
+		}
+		if held.Lives() {
+			s.Error("the acquisition that was given back lives")
+		}
+		if offered := s.Offered(); !test.may && len(offered) > 0 {
+			s.Errorf("offered: %v", offered)
+		}
+	})
 }
 
 // A kept acquisition has the name and age of the grant, and its token plus one. The next caller takes it.
@@ -146,10 +144,11 @@ func TestTakeKept(t *testing.T) {
 
 // These callers cannot take a kept acquisition.
 func TestTakeKept_not(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		kept, taker *Terms
 		before      func(*stage)
-	}{
+	}
+	onStages(t, map[string]test{
 		"a fixed lease":         {keptPlain, fixedTerms, nil},
 		"replicas":              {keptPlain, replicatedTerms, nil},
 		"another token counter": {keptPlain, fencedTerms, nil},
@@ -160,19 +159,16 @@ func TestTakeKept_not(t *testing.T) {
 		"after a force":         {keptWrite, keptWrite, func(s *stage) { s.End(s.keeping.kept, Lost) }},
 		"after its release":     {keptPlain, keptPlain, func(s *stage) { s.EndKept() }},
 		"when it is wanted":     {keptPlain, keptPlain, func(s *stage) { s.Wanted(false) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			_, h := s.keeps(c.kept, true, 1)
-			kept := s.kept(h)
-			if c.before != nil {
-				c.before(s)
-			}
-			if got := s.TakeKept(c.taker, s.owner(c.taker, 2), s.now); got != nil || kept.Phase() == Held {
-				t.Error("it is taken")
-			}
-		})
-	}
+	}, func(s *stage, c test) {
+		_, h := s.keeps(c.kept, true, 1)
+		kept := s.kept(h)
+		if c.before != nil {
+			c.before(s)
+		}
+		if got := s.TakeKept(c.taker, s.owner(c.taker, 2), s.now); got != nil || kept.Phase() == Held {
+			s.Error("it is taken")
+		}
+	})
 }
 
 // An earlier acquisition refers to the latest one directly, and so keeps none in between in memory.
@@ -213,42 +209,40 @@ func TestTakeKept_withoutTheOption(t *testing.T) {
 // A kept lock is released after the time of the option, and no later than the end of the keep time. Each Unlock restarts the
 // time of the option.
 func TestLingerOver(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		before time.Duration // how long it was held
 		want   time.Duration // after the Unlock
-	}{
+	}
+	onStages(t, map[string]test{
 		"young": {10 * time.Millisecond, lingerTime},
 		"old":   {MinKeepTime - 50*time.Millisecond, 50 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			_, h := s.keeps(keptPlain, true, 1)
-			s.pass(c.before - time.Millisecond)
-			s.done()
-			kept := s.kept(h)
-			began := s.now
-			due := time.Time{}
-			for range 5 {
-				for _, a := range s.done() {
-					switch a.Kind {
-					case StartLinger:
-						due = a.Due
-					case ReleaseKept:
-						if a.Acquisition != kept || s.now.Sub(began) != c.want || kept.Lives() || s.side(false).held != kept {
-							t.Errorf("%v after %v", a.Acquisition, s.now.Sub(began))
-						}
-						return
+	}, func(s *stage, c test) {
+		_, h := s.keeps(keptPlain, true, 1)
+		s.pass(c.before - time.Millisecond)
+		s.done()
+		kept := s.kept(h)
+		began := s.now
+		due := time.Time{}
+		for range 5 {
+			for _, a := range s.done() {
+				switch a.Kind {
+				case StartLinger:
+					due = a.Due
+				case ReleaseKept:
+					if a.Acquisition != kept || s.now.Sub(began) != c.want || kept.Lives() || s.side(false).held != kept {
+						s.Errorf("%v after %v", a.Acquisition, s.now.Sub(began))
 					}
+					return
 				}
-				if due.IsZero() {
-					t.Fatal("no timer")
-				}
-				s.now = due
-				s.LingerOver(s.now)
 			}
-			t.Error("it is not released")
-		})
-	}
+			if due.IsZero() {
+				s.Fatal("no timer")
+			}
+			s.now = due
+			s.LingerOver(s.now)
+		}
+		s.Error("it is not released")
+	})
 	s := newStage(t)
 	_, h := s.keeps(keptPlain, true, 1)
 	s.done()
@@ -284,14 +278,15 @@ func TestTokenDue(t *testing.T) {
 
 // A release lets others come first after an attempt of another client, or after the keep time if others may listen.
 func TestYieldsAfter(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		terms     *Terms
 		tries     bool
 		waits     bool
 		listeners bool
 		held      time.Duration
 		want      bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"nothing":                      {keptPlain, false, false, false, 2 * MinKeepTime, false},
 		"an attempt":                   {keptPlain, true, false, false, time.Millisecond, true},
 		"an attempt and a waiter":      {keptPlain, true, true, false, time.Millisecond, true},
@@ -303,53 +298,48 @@ func TestYieldsAfter(t *testing.T) {
 		"a waiter":                     {keptPlain, false, true, false, time.Millisecond, false},
 		"a waiter of a writer":         {keptWrite, false, true, false, time.Millisecond, true},
 		"a writer, too early":          {keptWrite, false, false, false, MinKeepTime - 1, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			held, _ := s.keeps(c.terms, true, 1)
-			if c.tries {
-				s.Wanted(true)
-			}
-			if c.waits {
-				s.Wanted(false)
-			}
-			if got := s.YieldsAfter(held, c.listeners, held.Since().Add(c.held)); got != c.want {
-				t.Errorf("%t, want %t", got, c.want)
-			}
-			if c.tries && s.YieldsAfter(held, false, held.Since()) && c.terms != keptWrite {
-				t.Error("once more")
-			}
-		})
-	}
+	}, func(s *stage, c test) {
+		held, _ := s.keeps(c.terms, true, 1)
+		if c.tries {
+			s.Wanted(true)
+		}
+		if c.waits {
+			s.Wanted(false)
+		}
+		if got := s.YieldsAfter(held, c.listeners, held.Since().Add(c.held)); got != c.want {
+			s.Errorf("%t, want %t", got, c.want)
+		}
+		if c.tries && s.YieldsAfter(held, false, held.Since()) && c.terms != keptWrite {
+			s.Error("once more")
+		}
+	})
 }
 
 // Waiters of the process get a lock that lingers, beyond the limits of a hand-off, as long as no other client wants it.
 func TestMayHandOff_lingers(t *testing.T) {
-	for name, c := range map[string]struct {
+	type test struct {
 		terms *Terms
 		waits *Terms
 		tell  bool
 		want  bool
-	}{
+	}
+	onStages(t, map[string]test{
 		"lingers":            {keptPlain, keptPlain, false, true},
 		"does not":           {&plainTerms, &plainTerms, false, false},
 		"another wants it":   {keptPlain, keptPlain, true, false},
 		"a waiter that does": {keptPlain, &plainTerms, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			held, h := s.keeps(c.terms, true, 1)
-			s.stand(c.waits, 2)
-			held.handOffs().count = 2 * MaxHandOffs
-			s.pass(2 * MaxHandOffTime)
-			if c.tell {
-				s.Wanted(false)
-			}
-			if next := s.give(h); (next != nil) != c.want {
-				t.Errorf("handed off: %t", next != nil)
-			}
-		})
-	}
+	}, func(s *stage, c test) {
+		held, h := s.keeps(c.terms, true, 1)
+		s.stand(c.waits, 2)
+		held.handOffs().count = 2 * MaxHandOffs
+		s.pass(2 * MaxHandOffTime)
+		if c.tell {
+			s.Wanted(false)
+		}
+		if next := s.give(h); (next != nil) != c.want {
+			s.Errorf("handed off: %t", next != nil)
+		}
+	})
 }
 
 // A grant to another owner shows that the lock that was kept is lost. Otherwise two owners of this process would have it, or
