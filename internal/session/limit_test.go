@@ -84,13 +84,9 @@ func TestMaxHold(t *testing.T) {
 				w.Errorf("Until is %v after the grant, want %v", h.Until().Sub(start), most)
 			}
 			time.Sleep(most - time.Nanosecond)
-			if err := h.Err(); err != nil {
-				w.Errorf("%v, which is too early", err)
-			}
+			w.wantHeld(h)
 			<-h.Context().Done()
-			if took := time.Since(start); took != most {
-				w.Errorf("notified after %v, want %v", took, most)
-			}
+			w.wantTook(start, most)
 			w.wantErr(h.Err(), lock.ErrLost, lock.ErrMaxHold)
 			if late := (<-served).Sub(start.Add(most)); late != 0 {
 				w.Errorf("the next was served %v after that", late)
@@ -171,9 +167,7 @@ func TestMaxHold_ofReadersThatShare(t *testing.T) {
 			w.Errorf("got %d commands", sent.Load())
 		}
 		time.Sleep(time.Hour)
-		if err := b.Err(); err != nil {
-			w.Errorf("the other reader: %v", err)
-		}
+		w.wantHeld(b)
 		n.want(totals{lost: 1})
 		w.unlock(b)
 	})
@@ -263,9 +257,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 			cancel()
 			time.Sleep(time.Hour)
 			w.ended(h, lock.ErrAbandoned)
-			if err := other.Err(); err != nil {
-				w.Errorf("the other hold: %v", err)
-			}
+			w.wantHeld(other)
 			n.want(totals{draining: 1, abandoned: 1, lost: 1})
 			w.unlock(other)
 		})
@@ -453,9 +445,7 @@ func TestMaxHold_handsOff(t *testing.T) {
 			w.Errorf("%d scripts were sent; owner %s after %s", n, h.Owner(), first.Owner())
 		}
 		time.Sleep(2 * leaseTime)
-		if err := h.Err(); err != nil {
-			w.Error(err)
-		}
+		w.wantHeld(h)
 		w.unlock(h)
 	})
 }
@@ -642,9 +632,7 @@ func TestDo_lostWhileDraining(t *testing.T) {
 			cancel()
 			time.Sleep(10 * time.Minute)
 			h := lock.HoldFromContext(ctx)
-			if err := h.Err(); err != nil {
-				w.Errorf("before the loss: %v", err)
-			}
+			w.wantHeld(h)
 			c.lose(w)
 			<-h.Context().Done()
 			w.wantErr(h.Err(), c.want...)
@@ -672,9 +660,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 			last = w.mustLock(lock.HoldFromContext(ctx).Context(), w.a.NewSpec(plain, "last", nil))
 			cancel()
 			time.Sleep(2 * leaseTime)
-			if err := last.Err(); err != nil {
-				w.Error(err)
-			}
+			w.wantHeld(last)
 			w.ended(h, lock.ErrAbandoned)
 			w.ended(again, lock.ErrAbandoned)
 			if err := lock.HoldFromContext(ctx).Err(); err != nil {

@@ -462,9 +462,7 @@ func TestObserver_doesNotReturn(t *testing.T) {
 			h := w.take(w.a, writing, w.Context())
 			o.Acquired = end
 			downgrades(w, h)
-			if err := h.Err(); err != nil {
-				w.Error(err)
-			}
+			w.wantHeld(h)
 			w.unlock(h)
 			w.noLease()
 		},
