@@ -174,33 +174,23 @@ func (w *world) useLingering(k *Kind) (stop func()) {
 	}
 }
 
-// A lock is in use when another process is refused. The next Unlock hands it to that process, although callers of the
-// holder's process come continuously.
+// A lock is in use when another process is refused, TryLock, too. The next Unlock hands it to that process, although callers of
+// the holder's process come continuously.
 func TestLinger_anotherProcessWhileInUse(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
-		stop := w.useLingering(k)
-		start := time.Now()
-		w.unlock(w.take(w.b, k, w.Context()))
-		if took := time.Since(start); took > 20*time.Millisecond {
-			w.Errorf("it waited for %v", took)
-		}
-		time.Sleep(time.Minute)
-		w.wantKept(k, false)
-		stop()
-	})
-}
-
-// A lock is in use when TryLock of another process is refused. After the next Unlock that process comes first, although a caller
-// of the holder's process comes at once.
-func TestLinger_tryLockWhileInUse(t *testing.T) {
-	onLingering(t, func(w *world, k *Kind) {
-		stop := w.useLingering(k)
-		if h, err := w.b.TryLock(w.Context(), w.b.NewSpec(k, "orders", nil)); err != nil {
-			w.Error(err)
-		} else {
+		for _, call := range []lockCall{w.b.Lock, w.b.TryLock} {
+			stop := w.useLingering(k)
+			start := time.Now()
+			h, err := call(w.Context(), w.b.NewSpec(k, "orders", nil))
+			if took := time.Since(start); err != nil || took > 20*time.Millisecond {
+				w.Fatalf("%v after %v", err, took)
+			}
 			w.unlock(h)
+			time.Sleep(time.Minute)
+			w.wantKept(k, false)
+			stop()
+			time.Sleep(time.Minute) // subscriptions end
 		}
-		stop()
 	})
 }
 
