@@ -192,20 +192,6 @@ func TestKeep_forgets(t *testing.T) {
 	}
 }
 
-// A handle without the option takes a kept acquisition, and does not keep the lock.
-func TestTakeKept_withoutTheOption(t *testing.T) {
-	s := newStage(t)
-	_, h := s.keeps(keptPlain, true, 1)
-	kept := s.kept(h)
-	o, next := s.owner(&plainTerms, 2), new(Hold)
-	if s.TakeKept(&plainTerms, o, s.now) != kept || !s.Add(kept, o, next) {
-		t.Fatal("it is not taken")
-	}
-	if s.kept(next) != nil {
-		t.Error("it is kept again")
-	}
-}
-
 // A kept lock is released after the time of the option, and no later than the end of the keep time. Each Unlock restarts the
 // time of the option.
 func TestLingerOver(t *testing.T) {
