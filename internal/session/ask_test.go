@@ -86,8 +86,7 @@ func TestAbandoned_endedGrant(t *testing.T) {
 			}
 			return r.send()
 		})
-		h := w.take(w.a, k, w.Context())
-		w.unlock(h)
+		w.unlock(w.take(w.a, k, w.Context()))
 	})
 }
 

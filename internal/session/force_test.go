@@ -179,8 +179,7 @@ func TestForce_checkChangesNothing(t *testing.T) {
 		}
 		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
 		time.Sleep(100 * time.Millisecond)
-		other := rival(k)
-		w.wantFail(w.b.TryLock, w.Context(), w.b.NewSpec(other, "orders", nil), lock.ErrNotAcquired)
+		w.wantFail(w.b.TryLock, w.Context(), w.b.NewSpec(rival(k), "orders", nil), lock.ErrNotAcquired)
 		w.unlock(h)
 		w.close(s)
 	})

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,9 +157,10 @@ func (w *world) wantEvents(want ...string) []lock.Event {
 }
 
 func TestObserver_callsThatFail(t *testing.T) {
-	background := func(w *world) context.Context { return w.Context() }
-	timesOut := func(w *world) context.Context { return w.within(time.Second) }
-	ends := func(after time.Duration, cause error) func(w *world) context.Context {
+	timesOut := func(after time.Duration) func(w *world) context.Context {
+		return func(w *world) context.Context { return w.within(after) }
+	}
+	canceled := func(after time.Duration, cause error) func(w *world) context.Context {
 		return func(w *world) context.Context {
 			ctx, cancel := context.WithCancelCause(w.Context())
 			time.AfterFunc(after, func() { cancel(cause) })
@@ -166,42 +168,52 @@ func TestObserver_callsThatFail(t *testing.T) {
 			return ctx
 		}
 	}
-	type test struct {
-		kind   *Kind
-		name   string
-		ctx    func(w *world) context.Context
-		opts   []lock.Option
-		tries  bool
-		frozen bool
-		want   string
-		err    error
+	timesOutByACancellation := func(w *world) context.Context {
+		ctx, cancel := context.WithTimeoutCause(w.Context(), time.Second, context.Canceled)
+		w.Cleanup(cancel)
+		return ctx
 	}
+	type test struct {
+		kind     *Kind  // plain by default
+		name     string // "orders" by default
+		nameless bool
+		ctx      func(w *world) context.Context
+		opts     []lock.Option
+		tries    bool
+		frozen   bool
+		want     string
+		err      error
+	}
+	oneSecond := []lock.Option{lock.WithWait(time.Second)}
 	forEach(t, map[string]test{
-		"refused":               {kind: plain, name: "orders", ctx: background, tries: true, want: "refused", err: lock.ErrNotAcquired},
-		"WithWait":              {kind: plain, name: "orders", ctx: background, opts: []lock.Option{lock.WithWait(time.Second)}, want: "waiting, timed out", err: lock.ErrNotAcquired},
-		"deadline":              {kind: fair, name: "orders", ctx: timesOut, want: "waiting, timed out", err: context.DeadlineExceeded},
-		"canceled":              {kind: plain, name: "orders", ctx: ends(time.Second, nil), want: "waiting, canceled", err: context.Canceled},
-		"canceled before":       {kind: plain, name: "orders", ctx: ends(0, nil), want: "canceled", err: context.Canceled},
-		"canceled by a timeout": {kind: plain, name: "orders", ctx: ends(time.Second, os.ErrDeadlineExceeded), want: "waiting, canceled", err: os.ErrDeadlineExceeded},
-		"timed out by a cancellation": {kind: plain, name: "orders", ctx: func(w *world) context.Context {
-			ctx, cancel := context.WithTimeoutCause(w.Context(), time.Second, context.Canceled)
-			w.Cleanup(cancel)
-			return ctx
-		}, want: "waiting, timed out", err: context.Canceled},
-		"no reply to TryLock":       {kind: plain, name: "orders", ctx: background, frozen: true, tries: true, want: "unavailable", err: lock.ErrUnavailable},
-		"no reply to Lock":          {kind: plain, name: "orders", ctx: func(w *world) context.Context { return w.within(time.Minute) }, frozen: true, want: "unavailable", err: lock.ErrUnavailable},
-		"other key":                 {kind: plain, name: "customers", ctx: background, want: "failed", err: lock.ErrWrongType},
-		"bad name":                  {kind: plain, ctx: background, want: "failed", err: lock.ErrBadName},
-		"bad name, canceled before": {kind: plain, ctx: ends(0, nil), want: "failed", err: lock.ErrBadName},
+		"refused":                     {tries: true, want: "refused", err: lock.ErrNotAcquired},
+		"WithWait":                    {opts: oneSecond, want: "waiting, timed out", err: lock.ErrNotAcquired},
+		"deadline":                    {kind: fair, ctx: timesOut(time.Second), want: "waiting, timed out", err: context.DeadlineExceeded},
+		"canceled":                    {ctx: canceled(time.Second, nil), want: "waiting, canceled", err: context.Canceled},
+		"canceled before":             {ctx: canceled(0, nil), want: "canceled", err: context.Canceled},
+		"canceled by a timeout":       {ctx: canceled(time.Second, os.ErrDeadlineExceeded), want: "waiting, canceled", err: os.ErrDeadlineExceeded},
+		"timed out by a cancellation": {ctx: timesOutByACancellation, want: "waiting, timed out", err: context.Canceled},
+		"no reply to TryLock":         {frozen: true, tries: true, want: "unavailable", err: lock.ErrUnavailable},
+		"no reply to Lock":            {frozen: true, ctx: timesOut(time.Minute), want: "unavailable", err: lock.ErrUnavailable},
+		"other key":                   {name: "customers", want: "failed", err: lock.ErrWrongType},
+		"bad name":                    {nameless: true, want: "failed", err: lock.ErrBadName},
+		"bad name, canceled before":   {nameless: true, ctx: canceled(0, nil), want: "failed", err: lock.ErrBadName},
 	}, func(w *world, c test) {
-		h := w.take(w.b, c.kind, w.Context())
+		kind, name := cmp.Or(c.kind, plain), cmp.Or(c.name, "orders")
+		if c.nameless {
+			name = ""
+		}
+		h := w.take(w.b, kind, w.Context())
 		_ = w.mini.Set("customers", "many")
 		w.wire.Freeze(c.frozen)
-		call := w.a.Lock
+		call, ctx := w.a.Lock, w.Context()
 		if c.tries {
 			call = w.a.TryLock
 		}
-		_, err := call(c.ctx(w), w.a.NewSpec(c.kind, c.name, c.opts))
+		if c.ctx != nil {
+			ctx = c.ctx(w)
+		}
+		_, err := call(ctx, w.a.NewSpec(kind, name, c.opts))
 		if c.frozen {
 			w.resume()
 		}
