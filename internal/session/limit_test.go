@@ -356,9 +356,7 @@ func TestReport_limits(t *testing.T) {
 		h := w.lock(w.a, ctx)
 		cancel()
 		time.Sleep(leaseTime)
-		if lines := log.lines("lock abandoned"); len(lines) != 0 {
-			w.Errorf("abandoned, while it is held: %q", lines)
-		}
+		log.want(w, 0, "lock abandoned")
 		time.Sleep(leaseTime / 2)
 		if lines := log.lines("cause="); len(lines) != 2 || !strings.Contains(lines[0], "lock abandoned") || !strings.Contains(lines[1], "lock lost") {
 			w.Errorf("abandoned and lost: %q", lines)
@@ -367,9 +365,7 @@ func TestReport_limits(t *testing.T) {
 		owner := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, owner), w.lock(w.a, owner, lock.WithMaxHold(reportEvery)) // the first loss was logged just before
 		time.Sleep(2 * reportEvery)
-		if lines := log.lines("lock lost"); len(lines) != 0 {
-			w.Errorf("one of two holds: %q", lines)
-		}
+		log.want(w, 0, "lock lost")
 		w.ended(inner, lock.ErrMaxHold)
 		w.unlock(outer)
 	})
@@ -478,9 +474,7 @@ func TestMaxHold_checkedBeforeClose(t *testing.T) {
 		if n.lost[0].Err != h.Err() {
 			w.Errorf("the hold: %v; got the loss %v", h.Err(), n.lost[0].Err)
 		}
-		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], `cause="`+lock.ErrMaxHold.Error()+`"`) {
-			w.Errorf("logged: %q", lines)
-		}
+		log.want(w, 1, "lock lost", `cause="`+lock.ErrMaxHold.Error()+`"`)
 	})
 }
 
@@ -524,9 +518,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 						n.want(totals{draining: 1, running: 1})
 						w.wantErr(n.draining[0].Err, stop)
 						w.wantErr(n.running[0].Err, stop)
-						if lines := log.lines("still running"); len(lines) != 1 {
-							w.Errorf("logged: %q", lines)
-						}
+						log.want(w, 1, "still running")
 						time.Sleep(10 * time.Minute)
 						w.wantFail(w.b.TryLock, w.Context(), others.spec, lock.ErrNotAcquired)
 						if err := lock.HoldFromContext(ctx).Err(); err != nil {

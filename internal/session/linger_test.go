@@ -430,9 +430,7 @@ func TestLinger_lostReplies(t *testing.T) {
 		w.wire.OnRequest(nil)
 		time.Sleep(2 * opTime)
 		w.free(k)
-		if lines := log.lines("lock lost"); len(lines) != 0 {
-			w.Errorf("logged: %q", lines)
-		}
+		log.want(w, 0, "lock lost")
 	})
 }
 

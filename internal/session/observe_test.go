@@ -728,9 +728,7 @@ func TestObserver_closeIsNoLoss(t *testing.T) {
 		w.lock(w.a, w.Context())
 		w.slowScripts(2 * opTime)
 		w.wantErr(w.a.Close(w.Context()), lock.ErrUnavailable)
-		if lines := log.lines("lock lost"); len(lines) != 0 {
-			w.Errorf("logged: %q", lines)
-		}
+		log.want(w, 0, "lock lost")
 	})
 }
 

@@ -45,6 +45,21 @@ func (h *logLines) lines(what string) (lines []string) {
 	return lines
 }
 
+// want fails the test unless n lines contain what, and the first of them contains all of these texts. It clears all.
+func (h *logLines) want(w *world, n int, what string, texts ...string) {
+	w.Helper()
+	lines := h.lines(what)
+	if len(lines) != n {
+		w.Errorf("logged %d lines with %q, want %d: %q", len(lines), what, n, lines)
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(lines[0], text) {
+			w.Errorf("logged %q, want %q", lines[0], text)
+		}
+	}
+}
+
 // withDefaultLogger runs f in a world whose session a has no configured logger. The default logger would accept Debug,
 // too.
 func withDefaultLogger(t *testing.T, f func(w *world, log *logLines)) {
@@ -109,9 +124,7 @@ func TestReport_nothingWithoutFaults(t *testing.T) {
 		if err := w.a.Close(w.Context()); err != nil { // releases what is held
 			t.Error(err)
 		}
-		if lines := log.lines(""); len(lines) > 0 {
-			t.Errorf("logged without a fault: %q", lines)
-		}
+		log.want(w, 0, "")
 	})
 }
 
@@ -166,9 +179,7 @@ func TestReport_neverConfirmed(t *testing.T) {
 		w.wire.Freeze(true)
 		_ = h.Unlock(w.Context()) // no reply
 		time.Sleep(3 * time.Minute)
-		if lines := log.lines("release not confirmed"); len(lines) != 1 {
-			t.Errorf("never confirmed: %q", lines)
-		}
+		log.want(w, 1, "release not confirmed")
 		w.resume()
 	})
 }
@@ -192,9 +203,7 @@ func TestReport_unavailable(t *testing.T) {
 						failed = append(failed, w.goFail(w.a.Lock, ctx, w.a.NewSpec(kind, "orders", nil)))
 					}
 					time.Sleep(opTime + time.Second)
-					if lines := log.lines("redis unavailable"); len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "lock=orders") {
-						t.Errorf("in the first seconds: %q", lines)
-					}
+					log.want(w, 1, "redis unavailable", "level=WARN", "lock=orders")
 					time.Sleep(2 * time.Minute)
 					if lines := log.lines("redis unavailable"); len(lines) < 8 || len(lines) > 12 || !strings.Contains(lines[3], "suppressed=") && dead {
 						t.Errorf("in two minutes %d lines, want one in %v: %q", len(lines), reportEvery, lines)
@@ -218,9 +227,7 @@ func TestReport_replica(t *testing.T) {
 		w.mini.SetError("READONLY You can't write against a read only replica.")
 		_, _ = w.a.Lock(w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil)) // its messages count
 		w.mini.SetError("")
-		if lines := log.lines("replica"); len(lines) != 1 || !strings.Contains(lines[0], w.a.sender.Address()) {
-			t.Errorf("%q", lines)
-		}
+		log.want(w, 1, "replica", w.a.sender.Address())
 	})
 }
 
@@ -238,17 +245,13 @@ func TestReport_lossesAndRenewals(t *testing.T) {
 			t.Errorf("failed renewals: %q", lines)
 		}
 		time.Sleep(leaseTime)
-		if lines := log.lines("lock lost"); len(lines) != reportMost {
-			t.Errorf("%d losses are logged one by one, want %d: %q", len(lines), reportMost, lines)
-		}
+		log.want(w, reportMost, "lock lost")
 		w.resume()
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		<-h.Context().Done()
 		synctest.Wait() // the line is logged after the cancellation
-		if lines := log.lines("lock lost"); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprint("suppressed=", many-reportMost)) {
-			t.Errorf("the next loss: %q, want it with the %d that were left out", lines, many-reportMost)
-		}
+		log.want(w, 1, "lock lost", fmt.Sprint("suppressed=", many-reportMost))
 		for _, h := range holds {
 			_ = h.Unlock(w.Context()) // it is lost
 		}
@@ -299,13 +302,9 @@ func TestReport_debug(t *testing.T) {
 		time.Sleep(3 * pollTime)
 		w.unlock(h)
 		w.unlock(<-next)
-		if lines := log.lines("acquire attempt failed"); len(lines) != 0 {
-			t.Errorf("%q", lines)
-		}
+		log.want(w, 0, "acquire attempt failed")
 		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
-		if lines := log.lines("acquire attempt failed"); len(lines) != 1 || !strings.Contains(lines[0], "level=DEBUG") || !strings.Contains(lines[0], "orders") {
-			t.Errorf("%q", lines)
-		}
+		log.want(w, 1, "acquire attempt failed", "level=DEBUG", "orders")
 	})
 }
 
@@ -396,9 +395,7 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 		held := h.(*hold).acquisition()
 		acquisitions := []*acquisition{held, held, held}
 		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("no reply"), watchdog.ErrGone})
-		if lines := log.lines("lease renewal failed"); len(lines) != 1 || !strings.Contains(lines[0], "locks=1 ") || !strings.Contains(lines[0], "no reply") {
-			t.Errorf("%q", lines)
-		}
+		log.want(w, 1, "lease renewal failed", "locks=1 ", "no reply")
 		w.unlock(h)
 	})
 }
@@ -419,9 +416,7 @@ func TestReport_confirmedAfterAPause(t *testing.T) {
 					time.Sleep(leaseTime + after)
 					resume(w)
 					time.Sleep(time.Minute)
-					if lines := log.lines("release not confirmed"); len(lines) != 0 {
-						t.Errorf("a freeze of %v: %q", leaseTime+opTime+after, lines)
-					}
+					log.want(w, 0, "release not confirmed")
 				})
 			})
 		}
