@@ -106,7 +106,7 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 		return err
 	}
 	if l.Free < 0 {
-		fmt.Fprintf(out, "%s has %s; %d more are held, and none is granted until these are released\n", shown(r.name), plural(l.Permits, "permit"), -l.Free)
+		fmt.Fprintf(out, "%s has %s, and %d are held: none is granted until fewer than %d are held\n", shown(r.name), plural(l.Permits, "permit"), l.Permits-l.Free, l.Permits)
 		return nil
 	}
 	fmt.Fprintf(out, "%s has %s, %d free\n", shown(r.name), plural(l.Permits, "permit"), l.Free)

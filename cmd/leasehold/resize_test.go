@@ -25,7 +25,7 @@ func TestResize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says(t, on(t, s, "resize", "gpus", "3", "--yes"), 0, "gpus has 3 permits; 2 more are held, and none is granted until these are released")
+	says(t, on(t, s, "resize", "gpus", "3", "--yes"), 0, "gpus has 3 permits, and 5 are held: none is granted until fewer than 3 are held")
 	if err := h.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
