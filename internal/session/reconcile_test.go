@@ -822,3 +822,26 @@ func TestReconcile_outlastsTheLongestLease(t *testing.T) {
 		w.wantErr(outer.Err(), lock.ErrLost)
 	})
 }
+
+// An entry that is made due again is next, wherever it was in the queue.
+func TestPendings(t *testing.T) {
+	now := time.Now()
+	for again := range 7 {
+		var q pendings
+		var all []*pending
+		for i := range 7 {
+			all = append(all, &pending{due: now.Add(time.Duration(7 - i))})
+			heap.Push(&q, all[i])
+		}
+		all[again].due = now
+		heap.Fix(&q, all[again].index)
+		before := now
+		for n := range 7 {
+			d := heap.Pop(&q).(*pending)
+			if n == 0 && d != all[again] || d.due.Before(before) || d.index != -1 {
+				t.Errorf("entry %d was made due again: number %d is due %v after it, with the index %d", again, n, d.due.Sub(now), d.index)
+			}
+			before = d.due
+		}
+	}
+}
