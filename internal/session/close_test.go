@@ -33,7 +33,7 @@ func TestClose_canceled(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 1 locks") {
 				w.Errorf("Close: %v", err)
 			}
-			w.wantErrs(h.Err(), lock.ErrClosed)
+			w.wantErr(h.Err(), lock.ErrClosed)
 			synctest.Wait()
 			if n := w.pending(); n != 0 {
 				w.Errorf("got %d pending", n)
@@ -118,7 +118,7 @@ func TestClose_canceledBeforeTheReply(t *testing.T) {
 		w.onNext(redistest.Action{DelayReply: time.Second})
 		err := w.a.Close(w.within(time.Millisecond))
 		for _, err := range []error{err, w.wantEvents("released")[0].Err} {
-			w.wantErrs(err, context.DeadlineExceeded)
+			w.wantErr(err, context.DeadlineExceeded)
 			w.wantNotErrs(err, lock.ErrUnavailable)
 		}
 	})
@@ -135,7 +135,7 @@ func TestCloseContext(t *testing.T) {
 		w.wantNoErr(ctx.Err())
 		<-ctx.Done()
 		w.wantTook(start, 3*opTime)
-		w.wantErrs(ctx.Err(), lock.ErrUnavailable, os.ErrDeadlineExceeded)
+		w.wantErr(ctx.Err(), lock.ErrUnavailable, os.ErrDeadlineExceeded)
 		w.wantNotErrs(ctx.Err(), context.DeadlineExceeded)
 		inner, cancel := w.a.CloseContext(ctx)
 		defer cancel()
@@ -152,7 +152,7 @@ func TestClose_whileTheServerLoads(t *testing.T) {
 		w.lock(w.a, w.Context())
 		w.wantEvents("granted")
 		w.mini.SetError(loading)
-		w.wantErrs(w.a.Close(w.Context()), lock.ErrUnavailable)
+		w.wantErr(w.a.Close(w.Context()), lock.ErrUnavailable)
 		w.wantEnd("the release", w.wantEvents("released")[0].Err, []error{lock.ErrUnavailable}, lock.ErrNotHeld)
 		w.mini.SetError("")
 		w.mini.FlushAll()
@@ -182,7 +182,7 @@ func TestClose_says(t *testing.T) {
 			w.wantNotErrs(h.Unlock(w.Context()))
 		}
 		err := w.a.Close(w.Context())
-		w.wantErrs(err, lock.ErrUnavailable)
+		w.wantErr(err, lock.ErrUnavailable)
 		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "READONLY") == c.frozen ||
 			strings.Contains(err.Error(), "waiting for a reply") != (c.unlock && c.frozen) {
 			w.Errorf("%v, want %q", err, c.want)
@@ -232,7 +232,7 @@ func TestClose_twice(t *testing.T) {
 		w.onNext(redistest.Action{HoldReply: reply})
 		first := w.beginClose()
 		start := time.Now()
-		w.wantErrs(w.a.Close(w.within(time.Second)), context.DeadlineExceeded)
+		w.wantErr(w.a.Close(w.within(time.Second)), context.DeadlineExceeded)
 		w.wantTook(start, time.Second)
 		if len(first) > 0 {
 			w.Error("the first Close returned before the reply")
@@ -266,7 +266,7 @@ func TestClose_duringARequest(t *testing.T) {
 			return a, err
 		})
 		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		w.wantErrs(err, lock.ErrClosed)
+		w.wantErr(err, lock.ErrClosed)
 		if requests != 1 {
 			w.Errorf("%d requests", requests)
 		}
@@ -282,8 +282,8 @@ func TestClose_beforeTheReplyToAWaiter(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		w.onNext(redistest.Action{DelayReply: 4 * opTime})
 		waited := w.beginLock(w.a, fair, w.Context())
-		w.wantErrs(w.a.Close(w.Context()), lock.ErrUnavailable)
-		w.wantErrs(<-waited, lock.ErrClosed)
+		w.wantErr(w.a.Close(w.Context()), lock.ErrUnavailable)
+		w.wantErr(<-waited, lock.ErrClosed)
 		time.Sleep(opTime + time.Second) // the reply arrives
 		w.wantQueued(1)
 		w.unlock(h)
@@ -326,7 +326,7 @@ func TestClose_unavailableServer(t *testing.T) {
 								return // the other call timed out at the same time, and nothing keeps running
 							}
 							failed.Add(1)
-							w.wantErrs(err, lock.ErrUnavailable)
+							w.wantErr(err, lock.ErrUnavailable)
 							w.wantNotErrs(err, context.DeadlineExceeded)
 						})
 					}
@@ -335,7 +335,7 @@ func TestClose_unavailableServer(t *testing.T) {
 						w.Error("no call of Close fails")
 					}
 					for _, h := range holds {
-						w.wantErrs(h.Err(), lock.ErrClosed)
+						w.wantErr(h.Err(), lock.ErrClosed)
 					}
 					w.wire.Freeze(false)
 					w.wire.CutAll()
@@ -361,7 +361,7 @@ func TestClose_wakesWaiters(t *testing.T) {
 		start := time.Now()
 		closed := w.beginClose()
 		for _, ended := range waiters {
-			w.wantErrs(<-ended, lock.ErrClosed)
+			w.wantErr(<-ended, lock.ErrClosed)
 		}
 		w.wantTook(start, 0)
 		if err := <-closed; !unavailable {

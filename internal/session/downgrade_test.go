@@ -48,8 +48,8 @@ func TestDowngrade(t *testing.T) {
 		read := w.downgrade(w.a, write.Context(), write) // whose context is canceled, but not the context of read
 		other := <-reader
 		w.wantTook(start, 0)
-		w.wantErrs(write.Err(), lock.ErrUnlocked)
-		w.wantErrs(write.Unlock(w.Context()), lock.ErrNotHeld)
+		w.wantErr(write.Err(), lock.ErrUnlocked)
+		w.wantErr(write.Unlock(w.Context()), lock.ErrNotHeld)
 		again := w.take(w.a, reading, read.Context())
 		w.unlockAll(again, other)
 		time.Sleep(10 * time.Minute)
@@ -72,7 +72,7 @@ func TestDowngrade_context(t *testing.T) {
 		done()
 		w.wantHeld(read)
 		cancel()
-		w.wantErrs(read.Err(), context.Canceled)
+		w.wantErr(read.Err(), context.Canceled)
 		w.unlock(read)
 	})
 }
@@ -90,7 +90,7 @@ func TestDowngrade_canceledBefore(t *testing.T) {
 		n := w.scripts()
 		cancel()
 		err := w.tryDowngrade(ctx, h)
-		w.wantErrs(err, context.Canceled)
+		w.wantErr(err, context.Canceled)
 		w.wantNotErrs(err, lock.ErrNotAcquired, lock.ErrUnavailable)
 		w.wantSent(n, 0)
 		if call {
@@ -109,7 +109,7 @@ func TestDowngrade_canceled(t *testing.T) {
 		h := w.take(w.a, writing, w.Context())
 		w.onNext(redistest.Action{DelayRequest: time.Second})
 		err := w.tryDowngrade(w.within(time.Second/2), h)
-		w.wantErrs(err, context.DeadlineExceeded)
+		w.wantErr(err, context.DeadlineExceeded)
 		w.wantNotErrs(err, lock.ErrNotAcquired, lock.ErrUnavailable)
 		time.Sleep(opTime)
 		w.wantHeld(h)
@@ -165,7 +165,7 @@ func TestDowngrade_ofALostHold(t *testing.T) {
 				if name == "released" || name == "notified" { // the loss was known
 					w.wantSent(n, 0)
 				}
-				w.wantErrs(err, lock.ErrNotHeld)
+				w.wantErr(err, lock.ErrNotHeld)
 				if errors.Is(err, lock.ErrLost) == (name == "released") {
 					w.Error(err)
 				}
@@ -193,7 +193,7 @@ func TestDowngrade_ofAnotherHold(t *testing.T) {
 		reject := func(name string, h lock.Hold) {
 			w.Helper()
 			_, err := w.a.Downgrade(w.Context(), w.a.NewSpec(reading, name, nil), h)
-			w.wantErrs(err, lock.ErrNotHeld)
+			w.wantErr(err, lock.ErrNotHeld)
 			w.wantNotErrs(err, lock.ErrLost)
 			if h != nil {
 				w.wantHeld(h)
@@ -284,7 +284,7 @@ func TestDowngrade_behindAnotherCallOfItsOwner(t *testing.T) {
 		waits := w.goRead(w.a, ctx)
 		start := time.Now()
 		err := w.tryDowngrade(ctx, write)
-		w.wantErrs(err, lock.ErrNotAcquired)
+		w.wantErr(err, lock.ErrNotAcquired)
 		w.wantNotErrs(err, lock.ErrUnavailable)
 		w.wantTook(start, opTime)
 		w.wantHeld(write) // before a renewal
@@ -313,7 +313,7 @@ func TestDowngrade_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context())
 		ctx := &errHook{Context: w.Context(), f: func() { w.close(w.a) }}
-		w.wantErrs(w.tryDowngrade(ctx, h), lock.ErrClosed)
+		w.wantErr(w.tryDowngrade(ctx, h), lock.ErrClosed)
 	})
 }
 
@@ -334,7 +334,7 @@ func TestDowngrade_lostInBetween(t *testing.T) {
 		reply := make(chan struct{})
 		w.onNext(redistest.Action{HoldReply: reply})
 		_, err := w.a.Downgrade(w.within(2*time.Second), w.a.NewSpec(&read, "orders", nil), h)
-		w.wantErrs(err, lock.ErrNotHeld, lock.ErrExpired)
+		w.wantErr(err, lock.ErrNotHeld, lock.ErrExpired)
 		w.wantNotErrs(err, lock.ErrNotAcquired)
 		close(reply)
 		time.Sleep(opTime)
@@ -370,7 +370,7 @@ func TestDowngrade_unavailable(t *testing.T) {
 		reply := make(chan struct{})
 		w.onNext(redistest.Action{HoldReply: reply})
 		err := w.tryDowngrade(w.Context(), h)
-		w.wantErrs(err, lock.ErrUnavailable)
+		w.wantErr(err, lock.ErrUnavailable)
 		w.wantNotErrs(err, lock.ErrNotAcquired)
 		if strings.Contains(err.Error(), "%!") {
 			w.Error(err)
@@ -397,7 +397,7 @@ func TestDowngrade_livesForHours(t *testing.T) {
 		time.Sleep(time.Hour)
 		w.wantHeld(read)
 		_, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil))
-		w.wantErrs(err, lock.ErrUpgrade)
+		w.wantErr(err, lock.ErrUpgrade)
 		w.unlock(read)
 		w.unlock(<-writer)
 	})

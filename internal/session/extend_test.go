@@ -42,7 +42,7 @@ func TestExtend_fixedLease(t *testing.T) {
 		time.Sleep(time.Until(h.Until()) - time.Millisecond)
 		w.wantHeld(h)
 		time.Sleep(2 * time.Millisecond)
-		w.wantErrs(h.Err(), lock.ErrExpired)
+		w.wantErr(h.Err(), lock.ErrExpired)
 		_ = h.Unlock(w.Context())
 		time.Sleep(time.Second) // until Redis has expired the key
 	})
@@ -83,20 +83,20 @@ func TestExtend_errors(t *testing.T) {
 		cancel()
 		err := h.Extend(done, time.Minute)
 		synctest.Wait()
-		w.wantErrs(err, context.Canceled)
+		w.wantErr(err, context.Canceled)
 		w.wantNotErrs(err, lock.ErrUnavailable)
 		w.wantSent(n, 0)
 		w.extend(h, maxExtension)
 		w.mini.Del("orders")
-		w.wantErrs(h.Extend(w.Context(), time.Minute), lock.ErrNotHeld, lock.ErrGone)
-		w.wantErrs(h.Err(), lock.ErrGone)
-		w.wantErrs(h.Extend(h.Context(), time.Minute), lock.ErrNotHeld, lock.ErrGone)
+		w.wantErr(h.Extend(w.Context(), time.Minute), lock.ErrNotHeld, lock.ErrGone)
+		w.wantErr(h.Err(), lock.ErrGone)
+		w.wantErr(h.Extend(h.Context(), time.Minute), lock.ErrNotHeld, lock.ErrGone)
 		w.wantFree()
 		_ = h.Unlock(w.Context())
 		h = w.lock(w.a, w.Context())
 		w.unlock(h)
 		err = h.Extend(w.Context(), time.Minute)
-		w.wantErrs(err, lock.ErrNotHeld)
+		w.wantErr(err, lock.ErrNotHeld)
 		w.wantNotErrs(err, lock.ErrLost)
 	})
 }
@@ -189,7 +189,7 @@ func TestExtend_expiresInBetween(t *testing.T) {
 		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
 		reply := make(chan struct{})
 		w.onNext(redistest.Action{HoldReply: reply})
-		w.wantErrs(h.Extend(w.Context(), time.Minute), lock.ErrNotHeld, lock.ErrExpired)
+		w.wantErr(h.Extend(w.Context(), time.Minute), lock.ErrNotHeld, lock.ErrExpired)
 		close(reply)
 	})
 }
@@ -224,7 +224,7 @@ func TestExtend_lateReply(t *testing.T) {
 		}
 		start := time.Now()
 		err := h.Extend(w.within(time.Second), time.Hour)
-		w.wantErrs(err, context.DeadlineExceeded)
+		w.wantErr(err, context.DeadlineExceeded)
 		w.wantNotErrs(err, lock.ErrNotHeld)
 		close(sent)
 		synctest.Wait()
@@ -260,7 +260,7 @@ func TestExtend_lateReplyOfACopy(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		w.onNext(redistest.Action{DelayReply: 2 * time.Second})
-		w.wantErrs(h.Extend(w.within(time.Second/2), time.Minute), context.DeadlineExceeded)
+		w.wantErr(h.Extend(w.within(time.Second/2), time.Minute), context.DeadlineExceeded)
 		time.Sleep(2 * time.Second)
 		if a := h.(*hold).acquisition(); !locked(a.at, func() bool { return a.Late && !a.Unconfirmed() }) {
 			w.Error("no copy of the extension is expected")
@@ -275,7 +275,7 @@ func TestExtend_executedLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k, sent := w.late()
 		h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
-		w.wantErrs(h.Extend(w.within(time.Second/2), time.Hour), context.DeadlineExceeded) // too short to send it twice
+		w.wantErr(h.Extend(w.within(time.Second/2), time.Hour), context.DeadlineExceeded) // too short to send it twice
 		w.unlock(h)
 		time.Sleep(time.Second)
 		close(sent)
@@ -294,9 +294,9 @@ func TestExtend_replyLost(t *testing.T) {
 			return []luascripts.Renewed{{Err: io.EOF}}
 		}
 		h := w.take(w.a, &k, w.Context(), lock.WithFixedLease(leaseTime))
-		w.wantErrs(h.Extend(w.Context(), time.Hour), lock.ErrUnavailable)
+		w.wantErr(h.Extend(w.Context(), time.Hour), lock.ErrUnavailable)
 		<-h.Context().Done()
-		w.wantErrs(h.Err(), lock.ErrExpired)
+		w.wantErr(h.Err(), lock.ErrExpired)
 		time.Sleep(leaseTime)
 		w.wantFree()
 	})
@@ -309,7 +309,7 @@ func TestExtend_checksTheClock(t *testing.T) {
 		h := w.untilTheClock()
 		start := time.Now()
 		ctx := &errHook{Context: w.Context(), f: func() { w.Error("Extend went on") }}
-		w.wantErrs(h.Extend(ctx, time.Minute), lock.ErrNotHeld, lock.ErrExpired)
+		w.wantErr(h.Extend(ctx, time.Minute), lock.ErrNotHeld, lock.ErrExpired)
 		w.wantTook(start, 0)
 		time.Sleep(time.Second)
 	})
@@ -322,7 +322,7 @@ func TestFixedLease_lastsToTheEnd(t *testing.T) {
 		start := time.Now()
 		h := w.take(w.a, k, w.Context(), lock.WithFixedLease(time.Hour))
 		<-h.Context().Done()
-		w.wantErrs(h.Err(), lock.ErrExpired)
+		w.wantErr(h.Err(), lock.ErrExpired)
 		if early := time.Hour - time.Since(start); early <= 0 {
 			w.Errorf("%v before its end", early)
 		}
@@ -355,7 +355,7 @@ func TestFixedLease_afterAHandOff(t *testing.T) {
 		start := time.Now()
 		next := w.take(w.a, plain, w.Context())
 		w.wantWithin(start, fixed) // it is released as soon as it is lost
-		w.wantErrs(got.Err(), lock.ErrExpired)
+		w.wantErr(got.Err(), lock.ErrExpired)
 		w.unlock(next)
 	})
 }
@@ -379,7 +379,7 @@ func TestFixedLease_afterAReentry(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Context()), c.timeout)
 		defer cancel()
 		_, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", []lock.Option{fixed}))
-		w.wantErrs(err, c.err)
+		w.wantErr(err, c.err)
 		<-h.Context().Done()
 		time.Sleep(time.Second) // for its release
 		w.tryElsewhere(alone)

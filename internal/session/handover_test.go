@@ -33,15 +33,15 @@ func TestHandover_insideAProcess(t *testing.T) {
 		for _, waiter := range waiters {
 			before := h
 			w.unlock(h)
-			w.wantErrs(before.Unlock(w.Context()), lock.ErrNotHeld)
+			w.wantErr(before.Unlock(w.Context()), lock.ErrNotHeld)
 			h = w.next(waiter)
 			if h.Owner() != before.Owner() || h.Token() <= before.Token() {
 				w.Errorf("owner %s after %s, token %d after %d", h.Owner(), before.Owner(), h.Token(), before.Token())
 			}
 			w.wantCount(h, 1)
 			w.wantHeld(h)
-			w.wantErrs(context.Cause(before.Context()), lock.ErrUnlocked)
-			w.wantErrs(before.Err(), lock.ErrUnlocked)
+			w.wantErr(context.Cause(before.Context()), lock.ErrUnlocked)
+			w.wantErr(before.Err(), lock.ErrUnlocked)
 		}
 		w.wantSent(sent, 0)
 		time.Sleep(3 * leaseTime) // it is renewed, whichever acquisition has it
@@ -388,7 +388,7 @@ func TestHandover_forceUnlock(t *testing.T) {
 		}
 		<-h.Context().Done()
 		w.wantWithin(start, leaseTime/3)
-		w.wantErrs(context.Cause(h.Context()), lock.ErrLost)
+		w.wantErr(context.Cause(h.Context()), lock.ErrLost)
 		w.unlock(got)
 	})
 }
@@ -409,7 +409,7 @@ func TestHandover_outlivesNoLease(t *testing.T) {
 		}
 		<-h.Context().Done()
 		w.wantTook(until, 0)
-		w.wantErrs(h.Err(), lock.ErrLost)
+		w.wantErr(h.Err(), lock.ErrLost)
 		cancel()
 		w.wire.Refuse(false)
 	})
@@ -429,9 +429,9 @@ func TestHandover_close(t *testing.T) {
 		h = w.next(waiter)
 		w.close(w.a)
 		for _, other := range others {
-			w.wantErrs(<-other, lock.ErrClosed)
+			w.wantErr(<-other, lock.ErrClosed)
 		}
-		w.wantErrs(h.Err(), lock.ErrClosed)
+		w.wantErr(h.Err(), lock.ErrClosed)
 		w.wantFree()
 	})
 }
@@ -920,7 +920,7 @@ func TestGuard_newOwnerStringAfterAnUnconfirmedGrant(t *testing.T) {
 		failed := w.beginLock(w.a, k, w.Context(), lock.WithReplicas(1, time.Second))
 		next := w.goLock(w.a, k, w.Context())
 		close(goes)
-		w.wantErrs(<-failed, lock.ErrReplicas)
+		w.wantErr(<-failed, lock.ErrReplicas)
 		h := <-next
 		if first := <-owners; h.Owner() == first {
 			t.Error("the next waiter has the lock under the released owner string")
@@ -1346,7 +1346,7 @@ func TestGuard_notHandedOffDuringClose(t *testing.T) {
 		w.wantNoErr(h.Unlock(ctx))
 		w.tryElsewhere(plain)
 		close(reply)
-		w.wantErrs(<-left, lock.ErrClosed)
+		w.wantErr(<-left, lock.ErrClosed)
 		close(released)
 		w.wantNoErr(<-closed)
 	})
@@ -1364,7 +1364,7 @@ func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 		closed := w.begin(func() error { return w.a.Close(context.Background()) })
 		w.tryElsewhere(plain)
 		close(reply)
-		w.wantErrs(<-left, lock.ErrClosed)
+		w.wantErr(<-left, lock.ErrClosed)
 		w.wantNoErr(<-closed)
 	})
 }
@@ -1442,7 +1442,7 @@ func TestGuard_lossWakesTheNext(t *testing.T) {
 		}
 		got := <-next
 		w.wantTook(start, c.ends)
-		w.wantErrs(h.Err(), lock.ErrLost)
+		w.wantErr(h.Err(), lock.ErrLost)
 		w.unlock(got)
 	})
 }

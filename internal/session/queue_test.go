@@ -156,7 +156,7 @@ func TestQueue_leavingNotifiesTheNext(t *testing.T) {
 		left := time.Now()
 		cancel()
 		w.wire.Freeze(false)
-		w.wantErrs(<-gone, context.Canceled)
+		w.wantErr(<-gone, context.Canceled)
 		w.unlock(<-next)
 		w.wantTook(left, 0)
 	})
@@ -191,7 +191,7 @@ func TestQueue_leftBeforeTheReply(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		w.onNext(redistest.Action{DelayReply: 900 * time.Millisecond})
 		_, err := w.a.Lock(w.within(500*time.Millisecond), w.a.NewSpec(fair, "orders", nil))
-		w.wantErrs(err, context.DeadlineExceeded)
+		w.wantErr(err, context.DeadlineExceeded)
 		time.Sleep(600 * time.Millisecond) // for the reply, and its reconciliation
 		synctest.Wait()
 		w.wantQueued(0)
@@ -462,7 +462,7 @@ func TestHandedOff_leavesNothing(t *testing.T) {
 			})
 			w.mini.Del("orders")
 			<-h.Context().Done()
-			w.wantErrs(h.Err(), lock.ErrLost)
+			w.wantErr(h.Err(), lock.ErrLost)
 			w.wire.OnRequest(nil)
 			time.Sleep(2 * pollTime)
 		},

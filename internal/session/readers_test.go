@@ -181,7 +181,7 @@ func TestWriter_holdsReadersBackWhileItWaits(t *testing.T) {
 		w.unlock(w.take(w.b, reading, h.Context())) // an owner that already reads may
 		left := time.Now()
 		cancel()
-		w.wantErrs(<-gone, context.Canceled)
+		w.wantErr(<-gone, context.Canceled)
 		w.unlock(<-reader)
 		w.wantTook(left, 0)
 		w.unlock(h)
@@ -311,7 +311,7 @@ func TestReaders_keepOnlyThemselvesAlive(t *testing.T) {
 		w.cut()
 		cut := time.Now()
 		<-dies.Context().Done()
-		w.wantErrs(dies.Err(), lock.ErrLost)
+		w.wantErr(dies.Err(), lock.ErrLost)
 		w.wantWithin(cut, leaseTime)
 		time.Sleep(leaseTime)
 		writer := w.goLock(w.b, writing, w.Context())
@@ -442,7 +442,7 @@ func TestReaders_pauseAfterErrors(t *testing.T) {
 			return luascripts.Gone, nil
 		}
 		_, err := w.a.Lock(ctx, w.a.NewSpec(broken, "orders", nil))
-		w.wantErrs(err, context.DeadlineExceeded, io.EOF)
+		w.wantErr(err, context.DeadlineExceeded, io.EOF)
 		if requests > 100 {
 			w.Errorf("%d requests in ten seconds", requests)
 		}

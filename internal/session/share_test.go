@@ -63,8 +63,8 @@ func TestShare_noCommands(t *testing.T) {
 		}
 		w.wantCount(first, 1)
 		w.unlock(first)
-		w.wantErrs(first.Err(), lock.ErrUnlocked)
-		w.wantErrs(first.Unlock(w.Context()), lock.ErrNotHeld)
+		w.wantErr(first.Err(), lock.ErrUnlocked)
+		w.wantErr(first.Unlock(w.Context()), lock.ErrNotHeld)
 		for _, h := range others {
 			w.wantHeld(h)
 			if !w.mini.Exists("orders") {
@@ -245,7 +245,7 @@ func TestShare_reentry(t *testing.T) {
 		time.Sleep(4 * time.Minute)
 		w.wantHeld(under) // for 10 minutes
 		_, err := w.a.TryLock(under.Context(), w.a.NewSpec(writing, "orders", nil))
-		w.wantErrs(err, lock.ErrUpgrade)
+		w.wantErr(err, lock.ErrUpgrade)
 		w.unlock(under)
 	})
 }
@@ -311,8 +311,8 @@ func TestShare_loss(t *testing.T) {
 				end(w, holds[0].Owner())
 				for _, h := range holds {
 					<-h.Context().Done()
-					w.wantErrs(h.Err(), cause)
-					w.wantErrs(context.Cause(h.Context()), cause)
+					w.wantErr(h.Err(), cause)
+					w.wantErr(context.Cause(h.Context()), cause)
 					if h.Unlock(w.Context()) == nil {
 						t.Error("it could be unlocked")
 					}
@@ -356,7 +356,7 @@ func TestShare_joinerGivesUp(t *testing.T) {
 		sender := w.goRead(w.a, ctx)
 		start := time.Now()
 		_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(reading, "orders", nil))
-		w.wantErrs(err, context.DeadlineExceeded)
+		w.wantErr(err, context.DeadlineExceeded)
 		w.wantTook(start, time.Second)
 		start = time.Now()
 		_, err = w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", nil))
@@ -536,7 +536,7 @@ func TestShare_errorOfAnother(t *testing.T) {
 			readers = append(readers, w.beginLock(w.a, reading, w.Context()))
 		}
 		for _, ended := range readers {
-			w.wantErrs(<-ended, lock.ErrWrongType)
+			w.wantErr(<-ended, lock.ErrWrongType)
 		}
 		if got := n.Load(); got > 3 { // two read the type of the key
 			t.Errorf("%d requests", got)

@@ -37,7 +37,7 @@ func TestUnlock_lostMeanwhile(t *testing.T) {
 		w.mini.Del("orders")
 		start := time.Now()
 		err := h.Unlock(&errHook{Context: w.Context(), f: func() { h.(*hold).acquisition().lease.Lose(lock.ErrGone) }})
-		w.wantErrs(err, lock.ErrNotHeld, lock.ErrLost)
+		w.wantErr(err, lock.ErrNotHeld, lock.ErrLost)
 		w.wantTook(start, 0)
 		w.wantEvents("lost")
 	})
@@ -66,7 +66,7 @@ func TestUnlock_lockGoneIsNotUnavailable(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		err := h.Unlock(w.Context())
-		w.wantErrs(err, lock.ErrLost)
+		w.wantErr(err, lock.ErrLost)
 		w.wantNotErrs(err, lock.ErrUnavailable)
 	})
 }
@@ -81,7 +81,7 @@ func TestUnlock_duringClose(t *testing.T) {
 			w.Fatal(before)
 		}
 		w.close(w.a)
-		w.wantErrs(w.a.unlockEnded(w.Context(), h, now, true), lock.ErrNotHeld, lock.ErrClosed)
+		w.wantErr(w.a.unlockEnded(w.Context(), h, now, true), lock.ErrNotHeld, lock.ErrClosed)
 	})
 }
 
@@ -100,7 +100,7 @@ func TestUnlock_canceled(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		end := w.renewing()
 		start := time.Now()
-		w.wantErrs(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
+		w.wantErr(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		w.wantTook(start, pollTime/2)
 		end()
 	})
@@ -114,7 +114,7 @@ func TestUnlock_lateReply(t *testing.T) {
 		k := hookable()
 		sent := kindWithSlowRelease(k, 1, reply)
 		h := w.take(w.a, k, w.Context())
-		w.wantErrs(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
+		w.wantErr(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		close(reply)
 		time.Sleep(leaseTime)
 		if n := sent.Load(); n != 2 {
@@ -160,7 +160,7 @@ func TestReduce_lateError(t *testing.T) {
 			<-reply
 			return 0, io.EOF
 		}))
-		w.wantErrs(inner.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
+		w.wantErr(inner.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		close(reply)
 		time.Sleep(pollTime)
 		w.wantCount(outer, 1)
@@ -183,7 +183,7 @@ func TestReduce_lostMeanwhile(t *testing.T) {
 		} else {
 			endTurn()
 		}
-		w.wantErrs(<-unlocked, lock.ErrNotHeld, lock.ErrLost)
+		w.wantErr(<-unlocked, lock.ErrNotHeld, lock.ErrLost)
 		if leaves {
 			endTurn()
 		}
@@ -222,7 +222,7 @@ func TestReduce_detectsALoss(t *testing.T) {
 		outer, inner := w.twice(plain)
 		w.mini.Del("orders")
 		w.unlockLost(inner)
-		w.wantErrs(outer.Err(), lock.ErrGone)
+		w.wantErr(outer.Err(), lock.ErrGone)
 	})
 }
 
@@ -314,7 +314,7 @@ func TestUnlock_wrongTypeAtTheRepetition(t *testing.T) {
 		h := w.take(w.a, failFirstRelease(io.EOF), w.Context())
 		w.mini.Del("orders")
 		w.wantNoErr(w.mini.Set("orders", "a string"))
-		w.wantErrs(h.Unlock(w.Context()), lock.ErrLost, lock.ErrWrongType)
+		w.wantErr(h.Unlock(w.Context()), lock.ErrLost, lock.ErrWrongType)
 		w.mini.Del("orders")
 	})
 }
@@ -358,7 +358,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 			start := time.Now()
 			w.wantNotErrs(h.Unlock(ctx), lock.ErrNotHeld)
 			w.wantTook(start, want)
-			w.wantErrs(h.Err(), lock.ErrUnlocked)
+			w.wantErr(h.Err(), lock.ErrUnlocked)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			if keys := w.mini.Keys(); len(keys) != 0 {
@@ -574,7 +574,7 @@ func TestAsyncUnlock_waitIsLimited(t *testing.T) {
 					time.AfterFunc(time.Second, func() { w.a.Close(w.Context()) })
 				}
 				_, err := w.a.TryLock(ctx, spec)
-				w.wantErrs(err, lock.ErrNotAcquired, want)
+				w.wantErr(err, lock.ErrNotAcquired, want)
 				w.wantTook(start, time.Second)
 				close(goes)
 				time.Sleep(2 * leaseTime)
@@ -597,7 +597,7 @@ func TestAsyncUnlock_refusedThenNoReply(t *testing.T) {
 		time.AfterFunc(opTime/2, func() { close(goes) })
 		start := time.Now()
 		_, err := w.a.TryLock(w.Context(), spec)
-		w.wantErrs(err, lock.ErrNotAcquired)
+		w.wantErr(err, lock.ErrNotAcquired)
 		w.wantNotErrs(err, lock.ErrUnavailable)
 		w.wantTook(start, opTime)
 		close(reply)
@@ -667,7 +667,7 @@ func TestAsyncUnlock_returnsAKnownLoss(t *testing.T) {
 		h := w.mustLock(w.Context(), spec)
 		time.Sleep(time.Second)
 		w.unlockLost(h)
-		w.wantErrs(lock.Do(w.Context(), locker{w.a, spec}, func(ctx context.Context) error {
+		w.wantErr(lock.Do(w.Context(), locker{w.a, spec}, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}), lock.ErrLost)
@@ -693,7 +693,7 @@ func TestAsyncUnlock_closeWaits(t *testing.T) {
 			w.wantNoErr(err)
 			w.wantTook(start, slow+time.Second)
 		} else {
-			w.wantErrs(err, lock.ErrUnavailable)
+			w.wantErr(err, lock.ErrUnavailable)
 			w.wantTook(start, closeTimeouts*opTime)
 		}
 		if n := released.Load(); n != 2 {
@@ -712,7 +712,7 @@ func TestAsyncUnlock_do(t *testing.T) {
 		for want, spec := range map[time.Duration]*Spec{0: w.asyncSpec(plain), time.Second: w.a.NewSpec(plain, "orders", nil)} {
 			w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
 			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
-			w.wantErrs(do(w.Context(), locker{w.a, spec}, func(context.Context) error {
+			w.wantErr(do(w.Context(), locker{w.a, spec}, func(context.Context) error {
 				ended = time.Now()
 				return io.EOF
 			}), io.EOF)
@@ -772,7 +772,7 @@ func TestReduce_givesUpItsTurn(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer, inner := w.twice(plain)
 		endTurn := takeTurn(outer)
-		w.wantErrs(inner.Unlock(w.within(time.Second)), context.DeadlineExceeded)
+		w.wantErr(inner.Unlock(w.within(time.Second)), context.DeadlineExceeded)
 		endTurn()
 		time.Sleep(opTime)
 		w.wantCount(outer, 1)
@@ -815,7 +815,7 @@ func TestAsyncUnlock_sent(t *testing.T) {
 		w.slowScripts(time.Second)
 		w.unlockImmediately(h)
 		_, err := w.a.TryLock(w.within(time.Minute), spec)
-		w.wantErrs(err, lock.ErrNotAcquired)
+		w.wantErr(err, lock.ErrNotAcquired)
 		w.wantNotErrs(err, context.DeadlineExceeded)
 		if h != outer {
 			w.unlockImmediately(outer)
