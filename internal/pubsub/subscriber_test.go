@@ -692,12 +692,14 @@ func TestDifference(t *testing.T) {
 	}{
 		{func() {}, "x", ""},
 		{func() {}, "", ""},
+		{func() { f.route("x") }, "", ""}, // it has been sent
 		{s.Close, "", "x"},
-		{func() {}, "", ""},
+		{func() { f.route("x") }, "", ""},
 	} {
 		step.before()
 		add, remove := f.difference()
 		is(t, "to subscribe", strings.Join(add, " "), step.add)
 		is(t, "to unsubscribe", strings.Join(remove, " "), step.remove)
+		is(t, "to compare again", len(f.routed), 0)
 	}
 }
