@@ -60,19 +60,10 @@
 // Lock re-enters only under the context of a hold. A second Lock under a plain context waits, even
 // in the same goroutine. To re-enter, pass on the context of the hold.
 //
-// # Terms
-//
-//	owner    the identity that holds a lock: new for each Lock, unless a context carries one
-//	hold     one successful Lock, released by one Unlock
-//	lease    the time after which Redis frees the lock unless it is renewed; 30 s by default
-//	renew    extend the lease; the client does so after each third of it
-//	lost     no longer guaranteed to be held, even though the holder did not call Unlock
-//	token    a number that grows from holder to holder (fencing token)
-//
 // # Packages
 //
 //	client        connects, and creates every lock
-//	lock          Locker, Hold, errors, options and Do; all you need to take a lock as a parameter
+//	lock          Locker, Hold, errors, options, Do, and the terms; all you need to take a lock as a parameter
 //	reentrant, fairlock, rwlock, semaphore
 //	              the types of locks
 //	multilock     several locks as one, and quorums

@@ -54,7 +54,7 @@ type ForceUnlockResult struct {
 // A message notifies the client of each holder, and the hold is lost. The cause matches
 // lock.ErrLost and lock.ErrForceUnlocked, and names the operator. A client subscribes to these
 // messages once it has held a lock for one second. A client that is not subscribed yet detects the
-// loss when it subscribes. A client that cannot subscribe detects the loss with its next renewal,
+// loss when it subscribes. A client that cannot subscribe detects the loss at its next renewal,
 // within a third of the lease, or with its Unlock. The cause is the same, because the client reads
 // the audit record.
 //
@@ -175,7 +175,7 @@ func (a *Admin) release(ctx context.Context, kind Kind, name, publish string, h 
 }
 
 // tell notifies the client of owner of the force-unlock, and reports whether the client received
-// the message. Otherwise, the client detects the loss with its next renewal.
+// the message. Otherwise, the client detects the loss at its next renewal.
 func (a *Admin) tell(ctx context.Context, publish, owner, reason string) bool {
 	ctx, cancel := a.within(ctx)
 	defer cancel()

@@ -24,8 +24,8 @@
 //	measured   0.035   0.011   1.4–1.9·10⁻³    1.8–3.4·10⁻⁴    2.5–9·10⁻⁵           3–8·10⁻⁶
 //
 // A number of bits that is divisible by four has the worst rate. [SuggestProbability] returns a p
-// that gives an odd number. Both sides must use it. Elements cannot be removed, and the rate grows
-// with more than n elements.
+// that gives an odd number. Go and Java must both use it. Elements cannot be removed, and the rate
+// grows with more than n elements.
 //
 // # In Redis
 //

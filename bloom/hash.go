@@ -111,9 +111,9 @@ func javaText(p float64) string {
 }
 
 // SuggestProbability returns a probability of at most p that gives a filter for n elements an odd
-// number of bits. An odd number gives fewer false positives than an even one. Both sides must pass
-// it to Init. If p already gives an odd number, or there is no such probability, SuggestProbability
-// returns p.
+// number of bits. An odd number gives fewer false positives than an even one. Pass it to Init in Go and
+// to tryInit in Java. If p already gives an odd number, or there is no such probability,
+// SuggestProbability returns p.
 func SuggestProbability(n uint64, p float64) float64 {
 	if n == 0 || !(p > 0 && p < 1) {
 		return p

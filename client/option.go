@@ -87,7 +87,9 @@ func WithOpTimeout(d time.Duration) Option {
 	})
 }
 
-// WithKeyPrefix puts prefix before the name of every lock in Redis, like a NameMapper of Redisson.
+// WithKeyPrefix puts prefix before the name of every lock and other object in Redis, like a
+// NameMapper of Redisson. By default there is no prefix. All clients that share a lock must use the
+// same prefix. Without it they do not exclude each other, and no error reports it.
 func WithKeyPrefix(prefix string) Option {
 	return option(func(c *config) { c.KeyPrefix = prefix })
 }

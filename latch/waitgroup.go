@@ -334,7 +334,7 @@ func (c *WaitGroup) Dismiss(ctx context.Context, workers ...lock.Holder) (dismis
 	return int(n), err
 }
 
-// Delete deletes the wait group. Its workers are lost, and detect that with their next renewals.
+// Delete deletes the wait group. Its workers are lost, and detect that at their next renewals.
 // Callers of Wait fail with [ErrDeleted]. Delete succeeds if there is no wait group.
 func (c *WaitGroup) Delete(ctx context.Context) error {
 	const op = "delete"

@@ -141,7 +141,7 @@ func (s *Server) Deny(commands ...string) {
 
 // Lose deletes everything that the server stores about the lock called name, including its waiters,
 // as a failover or an eviction can. The name includes the key prefix of the client. The holder
-// detects the loss with its next renewal. The cause matches lock.ErrLost and lock.ErrGone. Other
+// detects the loss at its next renewal. The cause matches lock.ErrLost and lock.ErrGone. Other
 // owners can acquire the lock immediately. Lose reports whether there was anything.
 func (s *Server) Lose(name string) bool {
 	lost := s.mini.Del(name)
@@ -165,7 +165,7 @@ func isLease(suffix string) bool {
 
 // Expire makes the leases of the lock called name expire on the server now, as if its holders had
 // stopped renewing. The name includes the key prefix of the client. The holders detect the loss
-// with their next renewals, as [lock.ErrGone]. Expire reports whether there was a lease.
+// at their next renewals, as [lock.ErrGone]. Expire reports whether there was a lease.
 func (s *Server) Expire(name string) bool {
 	switch s.mini.Type(name) {
 	case "hash":

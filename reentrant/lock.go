@@ -125,7 +125,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // notifies the waiters. It is for operators.
 //
 // A holder of this client detects the loss immediately. So does a holder of another client if
-// that client is subscribed (see admin.Admin.ForceUnlock). Any other holder detects it with its next
+// that client is subscribed (see admin.Admin.ForceUnlock). Any other holder detects it at its next
 // renewal. Until then, two owners may both act as the holder. The cause of the loss matches
 // lock.ErrForceUnlocked.
 //

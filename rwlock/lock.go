@@ -187,7 +187,7 @@ func (l *Lock) Inspect(ctx context.Context) (lock.State, error) {
 // waiters. ForceUnlock is for operators.
 //
 // Holders of this client detect the loss immediately. So do holders of other clients if they are
-// subscribed (see admin.Admin.ForceUnlock), up to 64 readers. Other holders detect it with their next
+// subscribed (see admin.Admin.ForceUnlock), up to 64 readers. Other holders detect it at their next
 // renewal, and may act as holders until then. The cause of the loss matches lock.ErrForceUnlocked.
 //
 // The command is sent once. If its outcome is unknown, check with Inspect. More than about 50

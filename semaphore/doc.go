@@ -24,7 +24,7 @@
 //
 // At no time are more permits held than there are, provided that the server keeps its data and its
 // clock does not jump forward. A failover that loses the latest writes can lose permits. Their
-// holders detect that with their next renewal.
+// holders detect that at their next renewal.
 //
 // Hold.Token is 0, because a token cannot order holders that hold at the same time. [Semaphore.Run]
 // protects data in Redis instead. [Semaphore.Slots] gives each permit a number and a token. The
@@ -36,7 +36,7 @@
 //     reads their leases. Both sides notify each other. Java waiters are not queued. They acquire
 //     what is free when they check.
 //   - Java clients measure leases by their own clocks. A client whose clock is ahead by more than
-//     two thirds of the lease (20 of 30 s) can acquire a held permit. The holder detects that with
+//     two thirds of the lease (20 of 30 s) can acquire a held permit. The holder detects that at
 //     its next renewal. A client whose clock is slow can lose permits too early, by as much.
 //   - addPermits and setPermits in Java change the total, as [Semaphore.Resize] does. Handles with
 //     a different number then fail with [ErrPermitCount].
