@@ -311,7 +311,7 @@ func TestReaders_reentryDuringTheLastUnlock(t *testing.T) {
 func TestReentry_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			if r.Want > 1 {
 				<-goes
 				r.rdb = w.rdb

@@ -17,7 +17,6 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
-	"github.com/redis/rueidis"
 )
 
 // Each Lock allocates an acquisition, which fits the 512-byte size class. The next class has 576 bytes, 8 of which the
@@ -51,16 +50,13 @@ func TestLost_afterUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var requests atomic.Int32
 		releases := make(chan struct{})
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				requests.Add(1)
-				return acquire(ctx, rdb, k, q)
-			}
-		}, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, r luascripts.Release) (luascripts.Released, error) {
-				<-releases
-				return handOff(ctx, rdb, k, owner, r)
-			}
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			requests.Add(1)
+			return r.send()
+		})
+		k = onRelease(k, func(r release) (luascripts.Released, error) {
+			<-releases
+			return r.send()
 		})
 		h := w.take(w.a, k, w.Context())
 		next := w.goLock(w.a, k, w.Context())

@@ -30,7 +30,7 @@ func TestAbandoned_duplicateAfterALateReply(t *testing.T) {
 	type test struct{ refused, noReply bool }
 	forEach(t, map[string]test{"granted": {}, "refused": {refused: true}, "no reply": {noReply: true}}, func(w *world, c test) {
 		var first request
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			first = r
 			if c.noReply {
 				time.Sleep(pollTime * 3 / 4)
@@ -58,7 +58,7 @@ func TestAbandoned_duplicateAfterALateReply(t *testing.T) {
 // With replicas a slow reply does not indicate a duplicate: only the release is sent after it.
 func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			replicas := r.Replicas
 			r.Replicas = 0 // the in-memory server has none
 			a, err := r.send()
@@ -66,7 +66,7 @@ func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 			a.Confirmed = replicas
 			return a, err
 		})
-		sent := kindWithSlowRelease(k, 0, nil)
+		k, sent := slowRelease(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context(), lock.WithReplicas(1, 2*time.Second)))
 		time.Sleep(leaseTime)
 		if n := sent.Load(); n != 1 {
@@ -79,9 +79,8 @@ func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 // retries.
 func TestAbandoned_endedGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var requests atomic.Int32
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
-			if requests.Add(1) == 1 {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			if r.n == 1 {
 				return luascripts.Acquired{Verdict: luascripts.Gone}, nil
 			}
 			return r.send()
@@ -111,9 +110,8 @@ func TestTryLock_keepsNoSubscription(t *testing.T) {
 // Too few replicas confirm a grant, and Redis rejects the first rollback. The reconciler continues: nothing stays.
 func TestReplicas_failedRollback(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var released atomic.Int32
-		k := onHandOff(unconfirmed(func() {}), func(r release) (luascripts.Released, error) {
-			if released.Add(1) == 1 {
+		k := onRelease(unconfirmed(func() {}), func(r release) (luascripts.Released, error) {
+			if r.n == 1 {
 				return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
 			}
 			return r.send()
@@ -126,7 +124,7 @@ func TestReplicas_failedRollback(t *testing.T) {
 
 // unconfirmed is the plain kind. No replica confirms a grant, after which granted is called.
 func unconfirmed(granted func()) *Kind {
-	return onAcquire(func(r request) (luascripts.Acquired, error) {
+	return onRequest(plain, func(r request) (luascripts.Acquired, error) {
 		r.Replicas = 0 // the in-memory server has none
 		a, err := r.send()
 		granted()

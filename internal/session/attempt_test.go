@@ -266,7 +266,7 @@ func TestTryLock_canceledAfterAnError(t *testing.T) {
 func TestTryLock_refusedConnections(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := 0
-		k := onAcquire(func(request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(request) (luascripts.Acquired, error) {
 			n++
 			return luascripts.Acquired{}, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		})
@@ -299,7 +299,7 @@ func TestTryLock_waitsForARelease(t *testing.T) {
 func TestUnavailable_canceledAtTheError(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := &errOnly{Context: w.Context()}
-		k := onAcquire(func(request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(request) (luascripts.Acquired, error) {
 			ctx.canceled.Store(true)
 			return luascripts.Acquired{}, io.EOF
 		})
@@ -452,13 +452,13 @@ func TestWaiter_resetsItsBackoff(t *testing.T) {
 func TestExpiredGrant_isReleasedOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		requests := 0
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			requests++
 			a, err := r.send()
 			time.Sleep(200 * time.Millisecond)
 			return a, err
 		})
-		gaveBack := kindWithSlowRelease(k, 0, nil)
+		k, gaveBack := slowRelease(k, 0, nil)
 		ctx := endsAfter{w.Context(), new(atomic.Int64)}
 		ctx.n.Store(4) // the call checks it at the start, before the request, after the reply, and before the next request
 		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}), context.Canceled)
@@ -588,7 +588,7 @@ func TestExpiredGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const slow = 200 * time.Millisecond
 		grants := 0
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			r.rdb = w.rdb
 			reply, err := r.send()
 			if reply.Verdict == luascripts.Done {
@@ -710,9 +710,9 @@ func TestTryLock_letsTheNextWaiterSend(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		w.wantFail(w.a.Lock, w.within(10*time.Millisecond), w.a.NewSpec(plain, "orders", nil), lock.ErrNotAcquired) // keeps its subscriptions for a while
 		goes := make(chan struct{})
-		var requests, queues atomic.Int64
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
-			if requests.Add(1) == 1 {
+		var queues atomic.Int64
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			if r.n == 1 {
 				<-goes
 			}
 			if r.Offer > 0 {

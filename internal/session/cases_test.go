@@ -7,7 +7,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
 
 // rival returns a kind that excludes k: readers exclude only writers.
@@ -80,55 +79,4 @@ func (w *world) force(s *Session, k *Kind) {
 	if done, err := s.Force(w.Context(), s.NewSpec(k, "orders", nil), script); err != nil || !done {
 		w.Fatal(done, err)
 	}
-}
-
-// request is a request for a plain lock that a test intercepts.
-type request struct {
-	luascripts.Request
-	ctx  context.Context
-	rdb  rueidis.Client
-	keys luascripts.Keys
-}
-
-func (r request) send() (luascripts.Acquired, error) {
-	return plain.Acquire(r.ctx, r.rdb, r.keys, r.Request)
-}
-
-// onAcquire returns the plain kind. Its requests are passed to f, which may send them.
-func onAcquire(f func(r request) (luascripts.Acquired, error)) *Kind {
-	k := hookable()
-	k.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-		return f(request{q, ctx, rdb, keys})
-	}
-	return k
-}
-
-// duplicate executes a copy of r, which must be granted.
-func (w *world) duplicate(r request) {
-	w.Helper()
-	r.ctx, r.rdb = w.Context(), w.rdb
-	if a, err := r.send(); err != nil || a.Verdict != luascripts.Done {
-		w.Errorf("%+v, %v", a, err)
-	}
-}
-
-// release is a release of a plain lock that a test intercepts.
-type release struct {
-	luascripts.Release
-	ctx   context.Context
-	rdb   rueidis.Client
-	keys  luascripts.Keys
-	owner string
-}
-
-func (r release) send() (luascripts.Released, error) {
-	return plain.HandOff(r.ctx, r.rdb, r.keys, r.owner, r.Release)
-}
-
-// onHandOff returns k. Its releases are passed to f, which may send them.
-func onHandOff(k *Kind, f func(r release) (luascripts.Released, error)) *Kind {
-	k.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-		return f(release{p, ctx, rdb, keys, owner})
-	}
-	return k
 }

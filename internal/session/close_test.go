@@ -257,9 +257,9 @@ func TestClose_duringARequest(t *testing.T) {
 		h := w.lock(w.b, w.Context())
 		requests := 0
 		var closed <-chan error
-		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
-			if requests = n; n == 1 {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
+			if requests = r.n; r.n == 1 {
 				closed = w.beginClose()
 				w.a.mayBeFree(w.a.NewSpec(plain, "orders", nil))
 			}

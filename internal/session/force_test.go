@@ -313,7 +313,7 @@ func TestForceMessages_whileClosing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		s := w.withForceUnlocks()
 		releases, goes := make(chan struct{}), make(chan struct{})
-		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
+		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			close(releases)
 			<-goes
 			return r.send()

@@ -527,7 +527,8 @@ func TestGuard_requestExecutedLate(t *testing.T) {
 		},
 		"released, with a late reply": func(w *world, k *Kind, h lock.Hold) {
 			late := make(chan struct{})
-			kindWithSlowRelease(k, 1, late)
+			slow, _ := slowRelease(k, 1, late)
+			*k = *slow
 			w.wantNotErrs(h.Unlock(w.within(time.Second)))
 			close(late)
 		},
@@ -685,9 +686,9 @@ func TestGuard_expiringLeaseIsNotHandedOff(t *testing.T) {
 // with a count that may be wrong.
 func TestGuard_uncertainCountIsNotHandedOff(t *testing.T) {
 	forEach(t, map[string]bool{"after a reentry": true, "after a release": false}, func(w *world, reentry bool) {
-		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
-			if reentry && q.Want > 1 {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
+			if reentry && r.Want > 1 {
 				return luascripts.Acquired{}, errGarbled
 			}
 			return a, err
@@ -727,13 +728,13 @@ func TestGuard_pollsWithoutPubSub(t *testing.T) {
 			requests, again = nil, nil
 			return retried, announced
 		}
-		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			mu.Lock()
 			requests, before = append(requests, time.Since(before)), time.Now()
-			again = append(again, q.RetryAfter)
+			again = append(again, r.RetryAfter)
 			mu.Unlock()
-			a, err := send(q)
-			a.NoPubSub = a.Verdict == luascripts.Held && (noPubSub.Load() || n == 1) // the first waiter is not subscribed yet
+			a, err := r.send()
+			a.NoPubSub = a.Verdict == luascripts.Held && (noPubSub.Load() || r.n == 1) // the first waiter is not subscribed yet
 			return a, err
 		})
 		h := w.lock(w.b, w.Context())
@@ -771,11 +772,11 @@ func TestGuard_pollsWithoutPubSub(t *testing.T) {
 // process has the lock. This includes a reentry with an unknown outcome that waits to be reconciled again.
 func TestGuard_failedRelease(t *testing.T) {
 	forEach(t, map[string]bool{"nothing broke off": false, "a reentry broke off": true}, func(w *world, reentry bool) {
-		k := onRelease(garbledReentries(), func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
-			if n == 1 {
+		k := onRelease(garbledReentries(), func(r release) (luascripts.Released, error) {
+			if r.n == 1 {
 				return luascripts.Released{}, errGarbled
 			}
-			return send(p)
+			return r.send()
 		})
 		h := w.take(w.a, k, w.Context())
 		if reentry {
@@ -875,12 +876,12 @@ func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 		late := make(chan struct{})
 		var requests atomic.Int32
 		var breaks atomic.Bool
-		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
 			switch {
-			case q.Want > 1 && breaks.CompareAndSwap(true, false):
+			case r.Want > 1 && breaks.CompareAndSwap(true, false):
 				return luascripts.Acquired{}, errGarbled
-			case q.Want == 1 && requests.Add(1) == 2:
+			case r.Want == 1 && requests.Add(1) == 2:
 				<-late
 			}
 			return a, err
@@ -909,13 +910,13 @@ func TestGuard_handedOffLockIsNotReconciled(t *testing.T) {
 func TestGuard_newOwnerStringAfterAnUnconfirmedGrant(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes, owners := make(chan struct{}), make(chan string, 10)
-		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			owners <- q.Owner
-			if q.Replicas > 0 {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			owners <- r.Owner
+			if r.Replicas > 0 {
 				<-goes
-				q.Replicas, q.ReplicaTimeout = 0, 0 // nothing confirms it
+				r.Replicas, r.ReplicaTimeout = 0, 0 // nothing confirms it
 			}
-			return send(q)
+			return r.send()
 		})
 		failed := w.beginLock(w.a, k, w.Context(), lock.WithReplicas(1, time.Second))
 		next := w.goLock(w.a, k, w.Context())
@@ -938,17 +939,17 @@ func TestGuard_replyWakesTheNext(t *testing.T) {
 	forEach(t, map[string]time.Duration{"released for others": asideTime, "no reply": 0}, func(w *world, took time.Duration) {
 		yields := took > 0
 		w.withoutPubSub()
-		k := onRelease(plain, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
+		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			switch {
-			case n > 1:
-				return send(p)
+			case r.n > 1:
+				return r.send()
 			case yields:
-				p.NextOwner = ""
-				reply, err := send(p)
+				r.NextOwner = ""
+				reply, err := r.send()
 				reply.Aside = true
 				return reply, err
 			default:
-				_, _ = send(p)
+				_, _ = r.send()
 				return luascripts.Released{}, errGarbled
 			}
 		})
@@ -1010,22 +1011,21 @@ func TestGuard_nextOwnerOfALateRelease(t *testing.T) {
 		breaks, reconciles := make(chan struct{}), make(chan struct{})
 		var execute func()
 		var holder string
-		k := gated(nil, func(handOff handOffFunc) handOffFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-				switch {
-				case execute == nil:
-					execute = func() {
-						if reply, err := handOff(w.Context(), w.rdb, k, owner, p); err != nil || reply.Token == 0 {
-							w.Errorf("%+v, %v", reply, err)
-						}
+		k := onRelease(plain, func(r release) (luascripts.Released, error) {
+			switch {
+			case execute == nil:
+				execute = func() {
+					r.ctx, r.rdb = w.Context(), w.rdb
+					if reply, err := r.send(); err != nil || reply.Token == 0 {
+						w.Errorf("%+v, %v", reply, err)
 					}
-					<-breaks
-					return luascripts.Released{}, errGarbled
-				case owner == holder:
-					<-reconciles // reconciling the release is late, too
 				}
-				return handOff(ctx, rdb, k, owner, p)
+				<-breaks
+				return luascripts.Released{}, errGarbled
+			case r.owner == holder:
+				<-reconciles // reconciling the release is late, too
 			}
+			return r.send()
 		})
 		h := w.take(w.a, k, w.Context())
 		holder = h.Owner()
@@ -1055,10 +1055,10 @@ func TestGuard_nextOwnerOfALateRelease(t *testing.T) {
 func TestGuard_lostReplyAndTheCallerGivesUp(t *testing.T) {
 	inBubble(t, func(w *world) {
 		requests := 0
-		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			requests = n
-			a, err := send(q)
-			if n == 1 {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			requests = r.n
+			a, err := r.send()
+			if r.n == 1 {
 				return luascripts.Acquired{}, io.EOF
 			}
 			return a, err
@@ -1079,7 +1079,7 @@ func TestGuard_requestIsReconciledOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes := make(chan struct{})
 		k := delayNthRequest(1, true, goes)
-		sent := kindWithSlowRelease(k, 0, nil)
+		k, sent := slowRelease(k, 0, nil)
 		w.leaving(k)()
 		synctest.Wait()
 		if n := sent.Load(); n != 0 {
@@ -1129,8 +1129,7 @@ func TestReconcile_queuePositionByARelease(t *testing.T) {
 func TestGuard_messageBeforeTheReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		reply := make(chan struct{})
-		k := hookable()
-		kindWithSlowRelease(k, 2, reply)
+		k, _ := slowRelease(plain, 2, reply)
 		h := w.lock(w.b, w.Context())
 		here := w.goLock(w.a, k, w.Context())
 		w.unlock(h)
@@ -1242,9 +1241,9 @@ func TestHandOff_withARequestInFlight(t *testing.T) {
 func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var breaks atomic.Bool
-		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
-			if q.Want == 2 && breaks.CompareAndSwap(true, false) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
+			if r.Want == 2 && breaks.CompareAndSwap(true, false) {
 				return luascripts.Acquired{}, errGarbled
 			}
 			return a, err
@@ -1264,8 +1263,7 @@ func TestHandOff_whileAReentryIsReconciled(t *testing.T) {
 func TestHandOff_beforeTheReplyToTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
-		k := hookable()
-		kindWithSlowRelease(k, 1, late)
+		k, _ := slowRelease(plain, 1, late)
 		h := w.take(w.a, k, w.Context())
 		time.Sleep(20 * time.Millisecond) // too long for a hand-off
 		second, third := w.goLock(w.a, k, w.Context()), w.goLock(w.a, k, w.Context())
@@ -1322,12 +1320,12 @@ func TestGuard_notHandedOffDuringClose(t *testing.T) {
 		const many = 1000 // Close releases a limited number at a time, so it reaches this lock late
 		reply, released := make(chan struct{}), make(chan struct{})
 		k := delayNthRequest(2, true, reply)
-		k.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-			if k.Lock != "orders" {
+		k = onRelease(k, func(r release) (luascripts.Released, error) {
+			if r.keys.Lock != "orders" {
 				<-released
 			}
-			return luascripts.HandOffReentrant(ctx, rdb, k, owner, p)
-		}
+			return r.send()
+		})
 		for i := range many {
 			if _, err := w.a.Lock(w.Context(), w.a.NewSpec(k, fmt.Sprint("x", i), nil)); err != nil {
 				w.Fatal(err)
@@ -1453,8 +1451,8 @@ func TestGuard_replyAtTheEndOfTheWait(t *testing.T) {
 		"Lock": (*Session).Lock, "TryLock": (*Session).TryLock,
 	}, func(w *world, acquire func(*Session, context.Context, *Spec) (lock.Hold, error)) {
 		ctx := &errOnly{Context: w.Context()}
-		k := onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
 			ctx.canceled.Store(true)
 			return a, err
 		})
@@ -1476,15 +1474,15 @@ func TestGuard_lateGrantByARelease(t *testing.T) {
 		w.withoutPubSub()
 		goes := make(chan struct{})
 		requests := 0
-		k := onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			if requests = n; n == 2 {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			if requests = r.n; r.n == 2 {
 				<-goes
 			}
-			return send(q)
+			return r.send()
 		})
-		k = onRelease(k, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
-			reply, err := send(p)
-			if n == 1 {
+		k = onRelease(k, func(r release) (luascripts.Released, error) {
+			reply, err := r.send()
+			if r.n == 1 {
 				time.Sleep(offer * 5 / 6)
 			}
 			return reply, err

@@ -739,7 +739,7 @@ func TestLinger_pace(t *testing.T) {
 // A caller that overtakes the release of a lock that was kept is not refused because of it.
 func TestLinger_overtakesTheRelease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
+		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			time.Sleep(20 * time.Millisecond)
 			return r.send()
 		})

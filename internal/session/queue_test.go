@@ -221,8 +221,8 @@ func TestQueue_heartbeatsDuringARequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, fair, w.Context())
 		var late atomic.Bool
-		hangs := onRequest(fair, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
+		hangs := onRequest(fair, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
 			if late.CompareAndSwap(true, false) {
 				time.Sleep(2500 * time.Millisecond) // one of several connections
 			}

@@ -140,9 +140,9 @@ func TestReaders_enterTogether(t *testing.T) {
 func TestReaders_doNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const trip = 10 * time.Millisecond
-		far := onRequest(reading, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+		far := onRequest(reading, func(r request) (luascripts.Acquired, error) {
 			time.Sleep(trip)
-			return send(q)
+			return r.send()
 		})
 		start := time.Now()
 		var wg sync.WaitGroup
@@ -432,8 +432,8 @@ func TestReaders_pauseAfterErrors(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Second)
 		defer cancel()
 		requests := 0
-		broken := onRequest(reading, func(n int, _ luascripts.Request, _ requestFunc) (luascripts.Acquired, error) {
-			if requests = n; n > 1000 {
+		broken := onRequest(reading, func(r request) (luascripts.Acquired, error) {
+			if requests = r.n; r.n > 1000 {
 				cancel()
 			}
 			return luascripts.Acquired{}, io.EOF

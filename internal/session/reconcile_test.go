@@ -129,7 +129,7 @@ func TestReconcile_earliestFirst(t *testing.T) {
 // rueidis may report the deadline for the reply to WAIT as an error of the context, although the caller's context has none.
 func TestReplicas_deadline(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			<-r.ctx.Done()
 			return luascripts.Acquired{}, r.ctx.Err()
 		})
@@ -257,7 +257,7 @@ func TestReconcile_givesUp(t *testing.T) {
 func TestReconcile_closeRefused(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var sent atomic.Int32
-		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
+		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			if sent.Add(1) > 100 {
 				time.Sleep(time.Second) // without any pause, time would stand still
 			}
@@ -283,7 +283,7 @@ func TestReconcile_confirmedDuringClose(t *testing.T) {
 		var reconciles atomic.Bool
 		var confirmed atomic.Int32
 		replies := make(chan struct{})
-		k := onHandOff(hookable(), func(r release) (luascripts.Released, error) {
+		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			switch {
 			case !reconciles.Load():
 				return r.send()
@@ -342,13 +342,13 @@ func TestReconcile_lastRepetitionFails(t *testing.T) {
 func TestClosing_connection(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var broken atomic.Bool
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			if broken.Load() {
 				return luascripts.Acquired{}, rueidis.ErrClosing
 			}
 			return r.send()
 		})
-		onHandOff(k, func(r release) (luascripts.Released, error) {
+		k = onRelease(k, func(r release) (luascripts.Released, error) {
 			if broken.Load() {
 				return luascripts.Released{}, rueidis.ErrClosing
 			}
@@ -490,7 +490,7 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 // garbledReentry is the plain kind. A reentry while breaks is true is not executed, and gets an invalid reply. A
 // reentry while late is true is executed, and gets its reply when goes is closed.
 func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
-	return onAcquire(func(r request) (luascripts.Acquired, error) {
+	return onRequest(plain, func(r request) (luascripts.Acquired, error) {
 		if r.Want > 1 && breaks.Load() {
 			return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
 		}
@@ -552,11 +552,9 @@ func TestReconcile_wakesLocalWaiters(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.withoutPubSub()
 		late := make(chan struct{})
-		var requests atomic.Int32
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
-			first := requests.Add(1) == 1
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			a, err := r.send()
-			if first {
+			if r.n == 1 {
 				<-late
 				return luascripts.Acquired{}, io.EOF
 			}
@@ -580,9 +578,8 @@ func TestReconcile_wakesLocalWaiters(t *testing.T) {
 // failTwice is the plain kind. The first request fails immediately, and the second when late is closed. Neither is
 // executed before; execute makes the server execute the second.
 func (w *world) failTwice(late <-chan struct{}) (k *Kind, execute func()) {
-	var requests atomic.Int32
-	k = onAcquire(func(r request) (luascripts.Acquired, error) {
-		switch requests.Add(1) {
+	k = onRequest(plain, func(r request) (luascripts.Acquired, error) {
+		switch r.n {
 		case 1:
 			return luascripts.Acquired{}, io.EOF
 		case 2:
@@ -659,19 +656,18 @@ func TestReconcile_outlastsADelayedDuplicate(t *testing.T) {
 	})
 }
 
-// kindWithSlowRelease counts the releases of k, including those of the reconciler. The nth is executed, and gets its reply
-// when reply is closed.
-func kindWithSlowRelease(k *Kind, nth int32, delayed <-chan struct{}) (sent *atomic.Int32) {
+// slowRelease is k. It counts the releases, including those of the reconciler. The nth is executed, and gets its reply
+// when delayed is closed.
+func slowRelease(k *Kind, nth int, delayed <-chan struct{}) (slow *Kind, sent *atomic.Int32) {
 	sent = new(atomic.Int32)
-	onHandOff(k, func(r release) (luascripts.Released, error) {
-		n := sent.Add(1)
+	return onRelease(k, func(r release) (luascripts.Released, error) {
+		sent.Add(1)
 		reply, err := r.send()
-		if n == nth {
+		if r.n == nth {
 			<-delayed
 		}
 		return reply, err
-	})
-	return sent
+	}), sent
 }
 
 // add is called for a hold while it is being reconciled. The same worker reconciles it again immediately afterwards.
@@ -679,7 +675,7 @@ func TestReconcile_oneAtATime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late, reply := make(chan struct{}), make(chan struct{})
 		k, _ := w.failTwice(late)
-		sent := kindWithSlowRelease(k, 2, reply) // the release, and the first command of the reconciler
+		k, sent := slowRelease(k, 2, reply) // the release, and the first command of the reconciler
 		w.unlock(w.take(w.a, k, w.Context()))
 		synctest.Wait() // that command is in flight
 		close(late)
@@ -698,10 +694,10 @@ func TestReconcile_oneAtATime(t *testing.T) {
 // Close repeats the command of each confirmed entry once. It also repeats the command of an entry that is being
 // reconciled: its first repetition is the second command, after the release.
 func TestReconcile_closeRepeatsOnce(t *testing.T) {
-	forEach(t, map[string]int32{"before a repetition": 0, "during a repetition": 3}, func(w *world, slow int32) {
+	forEach(t, map[string]int{"before a repetition": 0, "during a repetition": 3}, func(w *world, slow int) {
 		reply := make(chan struct{})
 		k, _ := w.failOnce()
-		sent := kindWithSlowRelease(k, slow, reply)
+		k, sent := slowRelease(k, slow, reply)
 		w.unlock(w.take(w.a, k, w.Context()))
 		time.Sleep(opTime + time.Millisecond)
 		if n := sent.Load(); n != 3 {
@@ -740,14 +736,14 @@ func TestReconcile_severalAtOnce(t *testing.T) {
 		var stuck atomic.Bool
 		goes := make(chan struct{})
 		failed := make(map[string]request)
-		k := onAcquire(func(r request) (luascripts.Acquired, error) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			if _, again := failed[r.keys.Lock]; again {
 				return r.send()
 			}
 			failed[r.keys.Lock] = r
 			return luascripts.Acquired{}, io.EOF
 		})
-		onHandOff(k, func(r release) (luascripts.Released, error) {
+		k = onRelease(k, func(r release) (luascripts.Released, error) {
 			if stuck.CompareAndSwap(true, false) {
 				<-goes
 			}
@@ -775,7 +771,7 @@ func TestReconcile_addedAgainIsDueNow(t *testing.T) {
 	inBubble(t, func(w *world) {
 		late := make(chan struct{})
 		k, _ := w.failTwice(late)
-		sent := kindWithSlowRelease(k, 0, nil)
+		k, sent := slowRelease(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context()))
 		time.Sleep(opTime + time.Second) // it was reconciled again, and the next interval is twice as long
 		other, _ := w.failOnce()

@@ -316,7 +316,7 @@ func TestMinHold_inFlight(t *testing.T) {
 		},
 		"a reentry": func(w *world) (lock.Hold, func()) {
 			sent := make(chan struct{})
-			k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 				if r.Want > 1 {
 					<-sent
 				}
@@ -329,7 +329,7 @@ func TestMinHold_inFlight(t *testing.T) {
 		},
 		"a duplicate of a reentry": func(w *world) (lock.Hold, func()) {
 			var execute func()
-			k := onAcquire(func(r request) (luascripts.Acquired, error) {
+			k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 				if r.Want > 1 && execute == nil {
 					r.ctx, r.rdb = w.Context(), w.rdb
 					execute = func() { _, _ = r.send() }

@@ -321,53 +321,68 @@ func (w *world) outsider(ctx context.Context) (published <-chan struct{}, enter 
 	}
 }
 
-type (
-	acquireFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error)
-	handOffFunc = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error)
-	requestFunc = func(q luascripts.Request) (luascripts.Acquired, error)
-	releaseFunc = func(p luascripts.Release) (luascripts.Released, error)
-)
-
-// gated is the plain kind with replies that a test can delay individually, like commands of one owner on several
-// connections.
-func gated(acquire func(acquireFunc) acquireFunc, handOff func(handOffFunc) handOffFunc) *Kind {
-	k := *hookable()
-	if acquire != nil {
-		k.Acquire = acquire(k.Acquire)
-	}
-	if handOff != nil {
-		k.HandOff = handOff(k.HandOff)
-	}
-	return &k
+// request is a request that a test intercepts. n is 1 for the first request of its kind.
+type request struct {
+	luascripts.Request
+	n       int
+	ctx     context.Context
+	rdb     rueidis.Client
+	keys    luascripts.Keys
+	acquire func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error)
 }
 
-// onRequest is k with a hook for its requests. n is 1 for the first request; send sends it.
-func onRequest(k *Kind, hook func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error)) *Kind {
+func (r request) send() (luascripts.Acquired, error) {
+	return r.acquire(r.ctx, r.rdb, r.keys, r.Request)
+}
+
+// onRequest is k with a hook for its requests.
+func onRequest(k *Kind, hook func(r request) (luascripts.Acquired, error)) *Kind {
 	c, acquire := *k, k.Acquire
 	c.Batches = false
 	var requests atomic.Int32
 	c.Acquire = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-		send := func(q luascripts.Request) (luascripts.Acquired, error) { return acquire(ctx, rdb, keys, q) }
-		return hook(int(requests.Add(1)), q, send)
+		return hook(request{q, int(requests.Add(1)), ctx, rdb, keys, acquire})
 	}
 	return &c
 }
 
-// onRelease is k with a hook for its releases, including those of the reconciler. n is 1 for the first release; send
-// sends it.
-func onRelease(k *Kind, hook func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error)) *Kind {
+// release is a release that a test intercepts. n is 1 for the first release of its kind.
+type release struct {
+	luascripts.Release
+	n       int
+	ctx     context.Context
+	rdb     rueidis.Client
+	keys    luascripts.Keys
+	owner   string
+	handOff func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error)
+}
+
+func (r release) send() (luascripts.Released, error) {
+	return r.handOff(r.ctx, r.rdb, r.keys, r.owner, r.Release)
+}
+
+// onRelease is k with a hook for its releases, including those of the reconciler.
+func onRelease(k *Kind, hook func(r release) (luascripts.Released, error)) *Kind {
 	c, handOff := *k, k.HandOff
 	c.Batches = false
 	var releases atomic.Int32
 	c.HandOff = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
-		send := func(p luascripts.Release) (luascripts.Released, error) { return handOff(ctx, rdb, keys, owner, p) }
-		return hook(int(releases.Add(1)), p, send)
+		return hook(release{p, int(releases.Add(1)), ctx, rdb, keys, owner, handOff})
 	}
 	return &c
 }
 
+// duplicate executes a copy of r, which must be granted.
+func (w *world) duplicate(r request) {
+	w.Helper()
+	r.ctx, r.rdb = w.Context(), w.rdb
+	if a, err := r.send(); err != nil || a.Verdict != luascripts.Done {
+		w.Errorf("%+v, %v", a, err)
+	}
+}
+
 // sides are both sides of a read/write lock. The requests for the read side have a hook.
-func sides(hook func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error)) (read, write *Kind) {
+func sides(hook func(r request) (luascripts.Acquired, error)) (read, write *Kind) {
 	c := *writing
 	read, write = onRequest(reading, hook), &c
 	read.Sibling, write.Sibling = write, read
@@ -379,11 +394,11 @@ var errGarbled = &luascripts.ReplyError{Script: "a garbled reply"}
 
 // garbledReentries is the plain kind. Reentries are not executed, and get a garbled reply.
 func garbledReentries() *Kind {
-	return onRequest(plain, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-		if q.Want > 1 {
+	return onRequest(plain, func(r request) (luascripts.Acquired, error) {
+		if r.Want > 1 {
 			return luascripts.Acquired{}, errGarbled
 		}
-		return send(q)
+		return r.send()
 	})
 }
 
@@ -398,10 +413,10 @@ func (w *world) breakOff(k *Kind, h lock.Hold) {
 // confirmingReplicas makes the in-memory server, which has no replicas, confirm each grant after this time.
 func confirmingReplicas(k *Kind, after time.Duration) (c *Kind, confirmed *atomic.Int64) {
 	confirmed = new(atomic.Int64)
-	return onRequest(k, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-		replicas := q.Replicas
-		q.Replicas = 0
-		a, err := send(q)
+	return onRequest(k, func(r request) (luascripts.Acquired, error) {
+		replicas := r.Replicas
+		r.Replicas = 0
+		a, err := r.send()
 		if replicas > 0 && a.Verdict == luascripts.Done {
 			time.Sleep(after)
 			a.Confirmed = replicas
@@ -415,34 +430,26 @@ func confirmingReplicas(k *Kind, after time.Duration) (c *Kind, confirmed *atomi
 // before its reply.
 func delayNthRequest(nth int32, before bool, goes <-chan struct{}) *Kind {
 	var requests atomic.Int32
-	return gated(func(acquire acquireFunc) acquireFunc {
-		return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-			waits := k.Lock == "orders" && requests.Add(1) == nth
-			if waits && before {
-				<-goes
-			}
-			a, err := acquire(ctx, rdb, k, q)
-			if waits && !before {
-				<-goes
-			}
-			return a, err
+	return onRequest(plain, func(r request) (luascripts.Acquired, error) {
+		waits := r.keys.Lock == "orders" && requests.Add(1) == nth
+		if waits && before {
+			<-goes
 		}
-	}, nil)
+		a, err := r.send()
+		if waits && !before {
+			<-goes
+		}
+		return a, err
+	})
 }
 
 // failOnce is the plain kind whose first request fails without a reply; execute makes the server execute it.
 func (w *world) failOnce() (k *Kind, execute func()) {
-	k = onRequest(plain, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-		if n > 1 {
-			return send(q)
+	k = onRequest(plain, func(r request) (luascripts.Acquired, error) {
+		if r.n > 1 {
+			return r.send()
 		}
-		execute = func() {
-			w.Helper()
-			keys := w.a.NewSpec(plain, "orders", nil).Keys
-			if a, err := luascripts.AcquireReentrant(w.Context(), w.rdb, keys, q); err != nil || a.Verdict != luascripts.Done {
-				w.Fatalf("%+v, %v", a, err)
-			}
-		}
+		execute = func() { w.Helper(); w.duplicate(r) }
 		return luascripts.Acquired{}, io.EOF
 	})
 	return k, func() { w.Helper(); execute() }

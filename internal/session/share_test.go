@@ -436,11 +436,11 @@ func TestShare_notWithAReaderThatCameToWrite(t *testing.T) {
 	inBubble(t, func(w *world) {
 		stuck := make(chan struct{})
 		defer close(stuck)
-		read, write := sides(func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			if n == 1 {
+		read, write := sides(func(r request) (luascripts.Acquired, error) {
+			if r.n == 1 {
 				<-stuck
 			}
-			return send(q)
+			return r.send()
 		})
 		ctx, cancel := context.WithCancel(w.Context())
 		sender := w.goLock(w.a, read, ctx)
@@ -645,9 +645,9 @@ func TestShare_cameBeforeTheWriter(t *testing.T) {
 func TestShare_joinsAfterItsOwnRequest(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		far := onRequest(reading, func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			a, err := send(q)
-			if n == 1 {
+		far := onRequest(reading, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
+			if r.n == 1 {
 				err = context.DeadlineExceeded // the outcome is unknown
 			}
 			return a, err
@@ -703,9 +703,9 @@ func TestShare_reentriesOfTwo(t *testing.T) {
 func TestShare_attemptsEnd(t *testing.T) {
 	inBubble(t, func(w *world) {
 		replies := make(chan struct{})
-		read := onRequest(reading, func(_ int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
+		read := onRequest(reading, func(r request) (luascripts.Acquired, error) {
 			<-replies
-			return send(q)
+			return r.send()
 		})
 		ctx, cancel := context.WithCancel(w.Context())
 		readers := []<-chan lock.Hold{w.goLock(w.a, read, ctx)}

@@ -14,7 +14,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
 
 // A waiter subscribes to the channel of its lock, and to no other. It sends a request, and another one after its
@@ -91,13 +90,11 @@ func TestWaiter_notifiedOfPermits(t *testing.T) {
 func TestWaiter_oneOfTwoChannels(t *testing.T) {
 	inBubble(t, func(w *world) {
 		reply := make(chan struct{})
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				<-reply
-				return a, err
-			}
-		}, nil)
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
+			<-reply
+			return a, err
+		})
 		h := w.lock(w.b, w.Context())
 		next := w.waitingFor(w.a, w.Context(), w.a.NewSpec(k, "orders", nil))
 		other := w.a.Subscribe(keys.Plain("orders").Channel, func() {})
@@ -330,13 +327,11 @@ func TestWaiter_pollsLessOften(t *testing.T) {
 func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var noPubSub atomic.Bool
-		k := gated(func(acquire acquireFunc) acquireFunc {
-			return func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, q luascripts.Request) (luascripts.Acquired, error) {
-				a, err := acquire(ctx, rdb, k, q)
-				a.NoPubSub = a.Verdict == luascripts.Held && noPubSub.Load()
-				return a, err
-			}
-		}, nil)
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			a, err := r.send()
+			a.NoPubSub = a.Verdict == luascripts.Held && noPubSub.Load()
+			return a, err
+		})
 		var roles atomic.Int64
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			if string(req[0]) == "ROLE" {

@@ -111,8 +111,7 @@ func TestUnlock_canceled(t *testing.T) {
 func TestUnlock_lateReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		reply := make(chan struct{})
-		k := hookable()
-		sent := kindWithSlowRelease(k, 1, reply)
+		k, sent := slowRelease(plain, 1, reply)
 		h := w.take(w.a, k, w.Context())
 		w.wantErr(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		close(reply)
@@ -300,11 +299,11 @@ func TestUnlock_namesNoNextOwnerWithoutHandOff(t *testing.T) {
 
 // failFirstRelease is the plain kind whose first release fails, and is not executed.
 func failFirstRelease(err error) *Kind {
-	return onRelease(plain, func(n int, p luascripts.Release, send releaseFunc) (luascripts.Released, error) {
-		if n == 1 {
+	return onRelease(plain, func(r release) (luascripts.Released, error) {
+		if r.n == 1 {
 			return luascripts.Released{}, err
 		}
-		return send(p)
+		return r.send()
 	})
 }
 
@@ -462,12 +461,11 @@ func TestAsyncUnlock_doesNotWait(t *testing.T) {
 // held returns k. Each release waits until goes is closed before it is sent.
 func held(k *Kind, goes <-chan struct{}) *Kind {
 	c := *k
-	c.Batches = false
-	if handOff := k.HandOff; handOff != nil {
-		c.HandOff = func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys, owner string, p luascripts.Release) (luascripts.Released, error) {
+	if k.HandOff != nil {
+		c = *onRelease(k, func(r release) (luascripts.Released, error) {
 			<-goes
-			return handOff(ctx, rdb, k, owner, p)
-		}
+			return r.send()
+		})
 	}
 	c.Release = func(ctx context.Context, rdb rueidis.Client, keys luascripts.Keys, owner string, leave int) (luascripts.Verdict, error) {
 		<-goes
@@ -587,11 +585,11 @@ func TestAsyncUnlock_waitIsLimited(t *testing.T) {
 func TestAsyncUnlock_refusedThenNoReply(t *testing.T) {
 	inBubble(t, func(w *world) {
 		goes, reply := make(chan struct{}), make(chan struct{})
-		spec := w.asyncSpec(onRequest(held(plain, goes), func(n int, q luascripts.Request, send requestFunc) (luascripts.Acquired, error) {
-			if n == 3 {
+		spec := w.asyncSpec(onRequest(held(plain, goes), func(r request) (luascripts.Acquired, error) {
+			if r.n == 3 {
 				<-reply
 			}
-			return send(q)
+			return r.send()
 		}))
 		w.unlockImmediately(w.mustLock(w.Context(), spec))
 		time.AfterFunc(opTime/2, func() { close(goes) })
