@@ -2,7 +2,6 @@ package luascripts
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -226,28 +225,7 @@ func InspectFair(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, err
 const inspectAtOnce = 100
 
 func inspectFair(ctx context.Context, rdb rueidis.Client, k Keys, after string, seen int) (Snapshot, error) {
-	msg, err := fairInspect.exec(ctx, rdb, k.fair(), []string{after, strconv.Itoa(seen)}).ToMessage()
-	if err != nil {
-		return Snapshot{}, err
-	}
-	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
-		return Snapshot{Foreign: true}, nil
-	}
-	reply, err := msg.ToArray()
-	bad := &ReplyError{Script: fairInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))} // the reply has owner strings, which must not be in an error
-	if err != nil || len(reply) != 3 {
-		return Snapshot{}, bad
-	}
-	left, err1 := reply[0].ToInt64()
-	hash, err2 := reply[1].ToArray()
-	queue, err3 := reply[2].ToArray()
-	all, ok1 := fields(hash)
-	waiting, ok2 := waiters(queue)
-	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {
-		return Snapshot{}, bad
-	}
-	all = slices.DeleteFunc(all, func(f Field) bool { return f.Name == QueueField })
-	return Snapshot{Exists: left != -2, Left: remaining(left), Fields: all, Waiters: waiting}, nil
+	return snapshot(fairInspect, fairInspect.exec(ctx, rdb, k.fair(), []string{after, strconv.Itoa(seen)}))
 }
 
 // ForceFair frees the lock, whichever owner holds it, and notifies the first waiter in the queue.

@@ -201,21 +201,26 @@ func RenewReentrant(ctx context.Context, rdb rueidis.Client, batch []Renewal, le
 
 // InspectReentrant reads the lock.
 func InspectReentrant(ctx context.Context, rdb rueidis.Client, k Keys) (Snapshot, error) {
-	msg, err := reentrantInspect.exec(ctx, rdb, []string{k.Lock}, nil).ToMessage()
+	return snapshot(reentrantInspect, reentrantInspect.exec(ctx, rdb, []string{k.Lock}, nil))
+}
+
+// snapshot reads the reply of s, which inspects a plain or a fair lock.
+func snapshot(s *script, reply rueidis.RedisResult) (Snapshot, error) {
+	msg, err := reply.ToMessage()
 	if err != nil {
 		return Snapshot{}, err
 	}
 	if n, err := msg.ToInt64(); err == nil && n == int64(Foreign) {
 		return Snapshot{Exists: true, Foreign: true}, nil
 	}
-	reply, err := msg.ToArray()
-	bad := &ReplyError{Script: reentrantInspect.name, Reply: fmt.Sprintf("list of %d", len(reply))}
-	if err != nil || len(reply) != 3 {
+	parts, err := msg.ToArray()
+	bad := &ReplyError{Script: s.name, Reply: fmt.Sprintf("list of %d", len(parts))} // the reply has owner strings, which must not be in an error
+	if err != nil || len(parts) != 3 {
 		return Snapshot{}, bad
 	}
-	left, err1 := reply[0].ToInt64()
-	hash, err2 := reply[1].ToArray()
-	queue, err3 := reply[2].ToArray()
+	left, err1 := parts[0].ToInt64()
+	hash, err2 := parts[1].ToArray()
+	queue, err3 := parts[2].ToArray()
 	all, ok1 := fields(hash)
 	waiting, ok2 := waiters(queue)
 	if err1 != nil || err2 != nil || err3 != nil || !ok1 || !ok2 {

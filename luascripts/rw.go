@@ -33,11 +33,7 @@ const Writing = ":write"
 // timeout is not 0, it makes a reservation. When a writer leaves, no other writer enters before a
 // reader with a reservation.
 func AcquireRead(ctx context.Context, rdb rueidis.Client, k Keys, q Request) (Acquired, error) {
-	yield := "0"
-	if q.Yield {
-		yield = "1"
-	}
-	return acquire(ctx, rdb, readAcquire, k.withTokenCounter(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), yield, k.LeasePrefix, ms(q.WaiterTimeout)}, q)
+	return acquire(ctx, rdb, readAcquire, k.withTokenCounter(k.Lock, k.Intent, k.Reservation, k.Never), []string{q.Owner, ms(q.Lease), strconv.Itoa(q.Want), q.Writer, ms(q.Waited), bit(q.Yield), k.LeasePrefix, ms(q.WaiterTimeout)}, q)
 }
 
 // ReleaseRead sets the read hold count of owner to leave, and returns Done, Gone or Foreign. With 0
