@@ -114,17 +114,17 @@ func acquire(ctx context.Context, rdb rueidis.Client, s *script, keys, args []st
 	return s.execReplicated(ctx, rdb, keys, args, q.Replicas, q.ReplicaTimeout)
 }
 
-// acquired reads the reply of an acquire script. A string is a grant, and a number is not.
+// acquired reads the reply of an acquire script.
 func acquired(s *script, reply rueidis.RedisResult) (Acquired, error) {
 	msg, err := reply.ToMessage()
 	if err != nil {
 		return Acquired{}, err
 	}
-	return acquiredBy(s, &msg)
+	return parseAcquired(s, &msg)
 }
 
-// acquiredBy is acquired for a reply that is not an error.
-func acquiredBy(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
+// parseAcquired reads the reply of an acquire script, which is not an error. A string is a grant, and a number is not.
+func parseAcquired(s *script, msg *rueidis.RedisMessage) (Acquired, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
 		token, err := strconv.ParseUint(text, 10, 64)

@@ -47,7 +47,7 @@ func ChangeReentrant(ctx context.Context, rdb rueidis.CoreClient, batch []*Chang
 		batch[0].answered(&msg, err)
 		return
 	}
-	var memory [8]change
+	var memory [8]changeCall
 	calls := split(memory[:0], batch, perCall)
 	for _, call := range calls {
 		call.sort()
@@ -73,11 +73,11 @@ func (c *Change) words(w *words) *script {
 	return reentrantAcquire
 }
 
-// change has the changes of one script call.
-type change []*Change
+// changeCall has the changes of one script call.
+type changeCall []*Change
 
 // words returns the script, and adds its words to w.
-func (call change) words(w *words) *script {
+func (call changeCall) words(w *words) *script {
 	if len(call) == 1 {
 		return call[0].words(w)
 	}
@@ -88,14 +88,14 @@ func (call change) words(w *words) *script {
 		for n < len(call) && call[n].isLike(call[0]) {
 			n++
 		}
-		call[:n].run(w)
+		call[:n].wordsOfEqual(w)
 		call = call[n:]
 	}
 	return reentrantChange
 }
 
-// run adds the keys and arguments of equal changes.
-func (call change) run(w *words) {
+// wordsOfEqual adds the keys and arguments of changes that differ only in the lock and the owner.
+func (call changeCall) wordsOfEqual(w *words) {
 	q := &call[0].Request
 	if call[0].IsRelease {
 		w.add("give", strconv.Itoa(len(call)), strconv.Itoa(q.Want))
@@ -128,7 +128,7 @@ func (c *Change) isLike(d *Change) bool {
 
 // sort puts the releases before the acquisitions, and otherwise keeps the order. Equal changes are
 // then neighbors, and an acquisition can be granted a lock that a release in the same call freed.
-func (call change) sort() {
+func (call changeCall) sort() {
 	var memory [64]*Change
 	acquisitions := memory[:0]
 	releases := call[:0]
@@ -143,7 +143,7 @@ func (call change) sort() {
 }
 
 // answered stores the replies in their changes.
-func (call change) answered(ctx context.Context, rdb rueidis.CoreClient, reply rueidis.RedisResult) {
+func (call changeCall) answered(ctx context.Context, rdb rueidis.CoreClient, reply rueidis.RedisResult) {
 	if len(call) == 1 {
 		msg, err := reply.ToMessage()
 		call[0].answered(&msg, err)
@@ -175,8 +175,8 @@ func (c *Change) answered(msg *rueidis.RedisMessage, err error) {
 	case err != nil:
 		c.Err = err
 	case c.IsRelease:
-		c.Released, c.Err = released(msg, false)
+		c.Released, c.Err = parseReleased(msg, false)
 	default:
-		c.Acquired, c.Err = acquiredBy(reentrantAcquire, msg)
+		c.Acquired, c.Err = parseAcquired(reentrantAcquire, msg)
 	}
 }

@@ -143,7 +143,7 @@ func releaseReentrant(ctx context.Context, rdb rueidis.Client, k Keys, owner str
 	if err != nil {
 		return Released{}, err
 	}
-	return released(&msg, r.NextOwner != "")
+	return parseReleased(&msg, r.NextOwner != "")
 }
 
 // release adds the keys and arguments of reentrant_release. The token counter is only needed to grant
@@ -169,8 +169,8 @@ func isTryAgain(err error) bool {
 	return refused && strings.Contains(e.Error(), "TRYAGAIN")
 }
 
-// released reads the reply of reentrant_release, which named a next owner or not.
-func released(msg *rueidis.RedisMessage, named bool) (Released, error) {
+// parseReleased reads the reply of reentrant_release, which named a next owner or not.
+func parseReleased(msg *rueidis.RedisMessage, named bool) (Released, error) {
 	if msg.IsString() {
 		text, _ := msg.ToString()
 		token, err := strconv.ParseUint(text, 10, 64)
