@@ -355,7 +355,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	var sent time.Time
 	o := command.SendWithRetry[luascripts.Acquired](a.waiting, s.sender, a.timeLeft(), reenterRequest{t, luascripts.Request{Owner: t.Name, Lease: lease, Want: holds + 1}, &sent, endTurn})
 	if o.Repeated { // mutant: always: speed
-		t.unrenewed()
+		t.markLate()
 	}
 	switch {
 	case !o.Answered:

@@ -71,7 +71,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	}
 	o := command.SendWithRetry[luascripts.Renewed](ctx, s.sender, s.OpTimeout, e)
 	if o.Repeated || o.Err != nil {
-		t.unrenewed()
+		t.markLate()
 	}
 	switch {
 	case o.Err != nil: // there is one if there was no reply

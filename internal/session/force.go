@@ -223,30 +223,17 @@ func (s *Session) ask(batch []*acquisition, by string) {
 	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
 	}))
-	var lost []*acquisition
+	var causes sync.WaitGroup
 	for i, r := range o.Value { // empty if Redis does not reply in time
 		switch {
 		case r.Verdict != luascripts.Gone: // or an error
 		case by != "":
 			batch[i].watch().Lose(forceUnlocked{by})
 		default:
-			lost = append(lost, batch[i])
+			causes.Go(func() { batch[i].watch().Lose(s.gone(batch[i], luascripts.Gone)) })
 		}
 	}
-	for i, cause := range s.allGone(lost) {
-		lost[i].watch().Lose(cause)
-	}
-}
-
-// allGone calls gone for several acquisitions concurrently.
-func (s *Session) allGone(ts []*acquisition) []error {
-	causes := make([]error, len(ts))
-	var all sync.WaitGroup
-	for i, t := range ts {
-		all.Go(func() { causes[i] = s.gone(t, luascripts.Gone) })
-	}
-	all.Wait()
-	return causes
+	causes.Wait()
 }
 
 // gone returns the cause of the loss of t that the server reported with verdict v. If an operator force-unlocked the

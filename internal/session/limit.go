@@ -170,7 +170,7 @@ func (s *Session) expire(h *hold) {
 	if remains == lockstate.NobodyHolds {
 		// mutant: always: speed
 		if _, inFlight := t.lease.End(); inFlight != nil { // not waited for: unless the lock is retained, it is executed before the release or has no effect
-			t.unrenewed()
+			t.markLate()
 		}
 		t.at.lock()
 		t.at.state.NoLongerHeld(&t.Acquisition)

@@ -263,7 +263,7 @@ func (t *acquisition) Renewed(until time.Time, left time.Duration) {
 
 // Unrenewed records that a renewal failed with err, and notifies the observer.
 func (t *acquisition) Unrenewed(err error, left time.Duration) {
-	t.unrenewed()
+	t.markLate()
 	if t.at.s.Observer == nil || errors.Is(err, errUntaken) {
 		return
 	}

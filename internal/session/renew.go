@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -74,22 +75,19 @@ func (s *Session) renew(_ context.Context, batch []watchdog.Subject) []error {
 		s.CheckEvictionOnce()
 	}
 	failure := s.sender.Explain(o.Err)
-	var lost []*acquisition
-	var at []int // their indices in the batch
+	var causes sync.WaitGroup
 	for j, i := range r.order {
 		switch {
 		case o.Err != nil:
 			errs[i] = failure
 		case o.Value[j].Verdict == luascripts.Gone:
-			lost, at = append(lost, r.acquisitions[j]), append(at, i)
+			causes.Go(func() { errs[i] = s.gone(r.acquisitions[j], luascripts.Gone) })
 		default:
-			errs[i] = s.renewed(o.Value[j])
+			errs[i] = s.renewalError(o.Value[j])
 		}
 	}
-	for k, cause := range s.allGone(lost) {
-		errs[at[k]] = cause
-	}
-	s.unrenewed(r.acquisitions, r.order, errs)
+	causes.Wait()
+	r.warnFailed(errs)
 	return errs
 }
 
@@ -173,7 +171,7 @@ func (c untilSent) Err() error {
 func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 	for j, t := range r.acquisitions {
 		if err == nil {
-			t.watch().Answered(r.sent, r.s.renewed(replies[j]))
+			t.watch().Answered(r.sent, r.s.renewalError(replies[j]))
 		}
 	}
 }
@@ -181,8 +179,8 @@ func (r *renewal) Late(replies []luascripts.Renewed, err error) {
 // errUntaken is the error of a renewal of an Offered acquisition. A lock that no waiter has claimed is not renewed.
 var errUntaken = errors.New("not claimed yet")
 
-// renewed converts the reply to a renewal into an error for the watchdog.
-func (s *Session) renewed(r luascripts.Renewed) error {
+// renewalError converts the reply to a renewal into an error for the watchdog.
+func (s *Session) renewalError(r luascripts.Renewed) error {
 	switch {
 	case r.Err != nil:
 		return s.sender.Explain(r.Err)
@@ -195,20 +193,20 @@ func (s *Session) renewed(r luascripts.Renewed) error {
 	}
 }
 
-// unrenewed logs one warning for all renewals that failed, if any. It skips losses, which acquisition.Lost logs.
-func (s *Session) unrenewed(acquisitions []*acquisition, order []int, errs []error) {
+// warnFailed logs one warning for all renewals that failed, if any. It skips losses, which acquisition.Lost logs.
+func (r *renewal) warnFailed(errs []error) {
 	var first error
 	var t *acquisition
 	failed := 0
-	for j, i := range order {
+	for j, i := range r.order {
 		if errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
 			continue
 		}
 		if failed++; failed == 1 { // mutant: always: text
-			t, first = acquisitions[j], errs[i]
+			t, first = r.acquisitions[j], errs[i]
 		}
 	}
 	if failed > 0 {
-		s.report.warn("lease renewal failed, will retry", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
+		r.s.report.warn("lease renewal failed, will retry", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
 	}
 }

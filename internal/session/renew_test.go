@@ -106,10 +106,10 @@ func TestRenewal_givenUpAfterItWasSent(t *testing.T) {
 // A key of the wrong type in place of the lock is reported.
 func TestRenewal_foreignKey(t *testing.T) {
 	inBubble(t, func(w *world) {
-		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrWrongType) {
+		if err := w.a.renewalError(luascripts.Renewed{Verdict: luascripts.Foreign}); !errors.Is(err, watchdog.ErrGone) || !errors.Is(err, lock.ErrWrongType) {
 			w.Error(err)
 		}
-		if err := w.a.renewed(luascripts.Renewed{Verdict: luascripts.Gone}); err != watchdog.ErrGone {
+		if err := w.a.renewalError(luascripts.Renewed{Verdict: luascripts.Gone}); err != watchdog.ErrGone {
 			w.Error(err)
 		}
 	})

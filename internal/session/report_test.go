@@ -394,7 +394,7 @@ func TestReport_someRenewalsFailed(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		held := h.(*hold).acquisition()
 		acquisitions := []*acquisition{held, held, held}
-		w.a.unrenewed(acquisitions, []int{0, 1, 2}, []error{nil, errors.New("no reply"), watchdog.ErrGone})
+		(&renewal{s: w.a, acquisitions: acquisitions, order: []int{0, 1, 2}}).warnFailed([]error{nil, errors.New("no reply"), watchdog.ErrGone})
 		log.want(w, 1, "lease renewal failed", "locks=1 ", "no reply")
 		w.unlock(h)
 	})

@@ -54,8 +54,8 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 // retains reports whether the lock must stay locked for its minimum hold time. The caller holds the mutex of the state.
 func (t *acquisition) retains() bool { return t.keepUntil != nil && time.Now().Before(*t.keepUntil) }
 
-// unrenewed records that a renewal, extension or reentry has an unknown outcome, or that a duplicate of it may be in flight.
-func (t *acquisition) unrenewed() {
+// markLate records that a renewal, extension or reentry has an unknown outcome, or that a duplicate of it may be in flight.
+func (t *acquisition) markLate() {
 	t.at.lock()
 	defer t.at.unlock()
 	t.Latest().Late = true // t may have been handed off in the meantime

@@ -29,7 +29,7 @@ func TestUnrenewed_afterAHandOff(t *testing.T) {
 		time.Sleep(time.Millisecond) // tokens need the clock to move
 		w.unlock(h)
 		second := w.next(waiter)
-		h.(*hold).acquisition().unrenewed()
+		h.(*hold).acquisition().markLate()
 		if a := second.(*hold).acquisition(); !locked(a.at, func() bool { return a.Late }) {
 			w.Error("the next hold expects no delayed renewal")
 		}

@@ -205,7 +205,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 		case <-under:
 		case <-ctx.Done():
 		}
-		t.unrenewed() // the watchdog does not report its outcome any more
+		t.markLate() // the watchdog does not report its outcome any more
 		now = time.Now()
 	}
 	within := max(s.OpTimeout-now.Sub(began), 10*time.Millisecond)
