@@ -19,9 +19,9 @@ func (s *Sender) Foreign(ctx context.Context, key string, err error) error {
 	if !errors.Is(err, lock.ErrWrongType) || ctx.Err() != nil {
 		return err
 	}
-	o := Send[string](ctx, s, s.Timeout/4, Func[string](func(ctx context.Context) (string, error) {
+	o := SendFunc(ctx, s, s.Timeout/4, func(ctx context.Context) (string, error) {
 		return held(ctx, s.Redis, key)
-	}))
+	})
 	if o.Value != "" {
 		return Final{fmt.Errorf("%w: %s", lock.ErrWrongType, o.Value)}
 	}

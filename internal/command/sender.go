@@ -198,6 +198,11 @@ func Send[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration,
 	return o
 }
 
+// SendFunc is Send for a command that f sends, and whose late reply is ignored.
+func SendFunc[T any](ctx context.Context, s *Sender, limit time.Duration, f func(context.Context) (T, error)) Outcome[T] {
+	return Send[T](ctx, s, limit, Func[T](f))
+}
+
 // leaves makes the caller of r leave. It reports false if the reply came first. In Send itself, its
 // closure would move each call to the heap.
 func leaves[T any, C Call[T]](r *request[luascripts.Change], c C, reply func(*luascripts.Change) T) bool {
@@ -382,6 +387,11 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, within time
 		o.Repeated = o.Repeated || f.MayHaveRun()
 		sent = time.Now()
 	}
+}
+
+// SendFuncWithRetry is SendWithRetry for a command that f sends.
+func SendFuncWithRetry[T any](ctx context.Context, s *Sender, within time.Duration, f func(context.Context) (T, error)) Outcome[T] {
+	return SendWithRetry[T](ctx, s, within, Func[T](f))
 }
 
 // Down reports whether a call that does not wait fails now, although it has time left. The

@@ -216,9 +216,9 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 // rollBack releases a grant that only this many replicas confirmed, and returns the error of the attempt.
 func (a *attempt) rollBack(confirmed int) error {
 	s, q, t := a.s, &a.request, a.request.t
-	o := command.SendWithRetry[luascripts.Verdict](a.waiting, s.sender, s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+	o := command.SendFuncWithRetry(a.waiting, s.sender, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
 		return s.leave(ctx, t, 0, 0) // not a.t: the attempt may have returned before this is sent
-	}))
+	})
 	err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, confirmed, q.Replicas, q.ReplicaTimeout)}
 	a.at.lock()
 	a.at.state.RolledBack(a.w, &t.Acquisition, o.Err == nil, err) // mutant: never: speed

@@ -30,9 +30,9 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	others := s.others(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		limit := max(time.Until(end), s.OpTimeout/3) // this process may have been paused
-		o := command.Send[luascripts.Verdict](ctx, s.sender, limit, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.SendFunc(ctx, s.sender, limit, func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
-		}))
+		})
 		return o.Value, command.Foreign(o.Value, o.Err)
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 		return nil
 	}
 	k := spec.Keys
-	o := command.Send[[]string](ctx, s.sender, limit, command.Func[[]string](func(ctx context.Context) ([]string, error) {
+	o := command.SendFunc(ctx, s.sender, limit, func(ctx context.Context) ([]string, error) {
 		if k.Intent == "" { // a plain or fair lock has one owner
 			all, err := s.rdb.Do(ctx, retry.Once(s.rdb, "HGETALL", k.Lock)).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
@@ -70,7 +70,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 			fields = append(fields, part.Elements[i])
 		}
 		return fields, err
-	}))
+	})
 	for _, f := range o.Value { // empty after an error: Force returns it, or the holders detect the loss at their next renewals
 		owner := strings.TrimSuffix(f, luascripts.Writing)
 		id := lock.ClientID(owner)
@@ -88,7 +88,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 		return
 	}
 	by := registry.Self(s.id, "", "").String()
-	_ = command.Send[struct{}](ctx, s.sender, limit, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+	_ = command.SendFunc(ctx, s.sender, limit, func(ctx context.Context) (struct{}, error) {
 		// The audit record is for operators, and for holders that receive no message because their hold is too young.
 		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}
 		for _, owner := range owners {
@@ -101,7 +101,7 @@ func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit t
 		}
 		s.rdb.DoMulti(ctx, messages...)
 		return struct{}{}, nil
-	}))
+	})
 }
 
 // holding returns the acquisitions of this session that have the lock of spec, on either side.
@@ -220,9 +220,9 @@ func (s *Session) ask(batch []*acquisition, by string) {
 		requests[i] = locked(t.at, t.renewal)
 	}
 	// A renewal with a lease of 0 changes nothing, even if an operator removed the expiry of a key.
-	o := command.Send[[]luascripts.Renewed](context.Background(), s.sender, s.OpTimeout, command.Func[[]luascripts.Renewed](func(ctx context.Context) ([]luascripts.Renewed, error) {
+	o := command.SendFunc(context.Background(), s.sender, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
-	}))
+	})
 	var causes sync.WaitGroup
 	for i, r := range o.Value { // empty if Redis does not reply in time
 		switch {
@@ -244,9 +244,9 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 		return fmt.Errorf("%w: %w", watchdog.ErrGone, lock.ErrWrongType)
 	}
 	since, key := locked(t.at, t.Since), keys.Forced(s.KeyPrefix+t.spec.Name)
-	o := command.Send[registry.Note](context.Background(), s.sender, s.OpTimeout/4, command.Func[registry.Note](func(ctx context.Context) (registry.Note, error) {
+	o := command.SendFunc(context.Background(), s.sender, s.OpTimeout/4, func(ctx context.Context) (registry.Note, error) {
 		return registry.ReadNote(ctx, s.rdb, key)
-	}))
+	})
 	note := o.Value
 	// The slack covers the latency of the grant. A record about an earlier owner names another client.
 	// mutant: border: a nanosecond

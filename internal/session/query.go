@@ -33,7 +33,7 @@ func (s *Session) Dated() *command.Dated { return s.sender.Dated() }
 
 // AskLast is Ask for functions registered with AtClose. It works while the session closes.
 func AskLast[T any](ctx context.Context, s *Session, spec *Spec, q inquiry[T]) (T, error) {
-	o := command.SendWithRetry[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+	o := command.SendFuncWithRetry(ctx, s.sender, s.OpTimeout, func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) })
 	return o.Value, o.Err
 }
 
@@ -45,7 +45,7 @@ func (s *Session) Elsewhere(spec *Spec, keys []string) (key string, is bool) {
 // AskOnce runs a script once, within the operation timeout. If there is no reply, it may have been executed.
 func AskOnce[T any](ctx context.Context, s *Session, spec *Spec, op string, q inquiry[T]) (T, error) {
 	return once(ctx, s, spec, op, func() (T, error) {
-		o := command.Send[T](ctx, s.sender, s.OpTimeout, command.Func[T](func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) }))
+		o := command.SendFunc(ctx, s.sender, s.OpTimeout, func(ctx context.Context) (T, error) { return q(ctx, s.rdb, spec.Keys) })
 		return o.Value, o.Err
 	})
 }
@@ -87,9 +87,9 @@ func (s *Session) Clients(ctx context.Context, state *lock.State) {
 		return
 	}
 	defer s.sender.Done()
-	o := command.Send[map[string]lock.Client](ctx, s.sender, s.OpTimeout, command.Func[map[string]lock.Client](func(ctx context.Context) (map[string]lock.Client, error) {
+	o := command.SendFunc(ctx, s.sender, s.OpTimeout, func(ctx context.Context) (map[string]lock.Client, error) {
 		return registry.Read(ctx, s.rdb, ids)
-	}))
+	})
 	registry.Name(state, o.Value) // without a reply, they keep their IDs
 }
 

@@ -29,9 +29,9 @@ func (h *hold) RaiseToken(ctx context.Context, token uint64) error {
 		t.at.lock()
 		t.Raise(token)
 		t.at.unlock()
-		o := command.SendWithRetry[luascripts.Verdict](ctx, t.at.s.sender, t.at.s.OpTimeout, command.Func[luascripts.Verdict](func(ctx context.Context) (luascripts.Verdict, error) {
+		o := command.SendFuncWithRetry(ctx, t.at.s.sender, t.at.s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
 			return luascripts.RaiseToken(ctx, t.at.s.rdb, t.spec.Keys, holder, minimum)
-		}))
+		})
 		switch o.Value {
 		case luascripts.Gone:
 			o.Err = command.Final{Err: lock.ErrLost}

@@ -34,9 +34,9 @@ func (s *Session) sliced() bool { return s.nodes.sliced }
 func (s *Session) node(slot uint16) uint16 {
 	if s.nodes.slots.Due(watchdog.Interval(s.Lease)) {
 		s.sender.Go(func() {
-			_ = command.Send[struct{}](context.Background(), s.sender, s.OpTimeout, command.Func[struct{}](func(ctx context.Context) (struct{}, error) {
+			_ = command.SendFunc(context.Background(), s.sender, s.OpTimeout, func(ctx context.Context) (struct{}, error) {
 				return struct{}{}, s.nodes.slots.Refresh(ctx, s.rdb)
-			}))
+			})
 		})
 	}
 	return s.nodes.slots.Of(slot)

@@ -142,9 +142,9 @@ func (s *Session) CheckEvictionOnce() {
 	}
 	go func() {
 		defer s.sender.Done()
-		o := command.Send[string](context.Background(), s.sender, s.OpTimeout, command.Func[string](func(ctx context.Context) (string, error) {
+		o := command.SendFunc(context.Background(), s.sender, s.OpTimeout, func(ctx context.Context) (string, error) {
 			return luascripts.Evicts(ctx, s.rdb)
-		}))
+		})
 		switch policy := o.Value; {
 		case o.Err != nil:
 			s.report.looked.Store(!s.sender.MayPass(o.Err)) // the next call may have a reply
