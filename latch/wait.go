@@ -93,7 +93,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 	case c.err != nil:
 		return fmt.Errorf("%w: %w", over, c.err)
 	case !c.began.IsZero():
-		return command.Silent{Err: over, For: time.Since(c.began)}
+		return command.NoReplyYet{Err: over, For: time.Since(c.began)}
 	}
 	return over
 }

@@ -111,7 +111,7 @@ func (s *Sender) Explain(err error) error {
 		return nil
 	}
 	err = luascripts.Discreet(err)
-	if errors.Is(err, lock.ErrUnavailable) || errors.As(err, new(Silent)) {
+	if errors.Is(err, lock.ErrUnavailable) || errors.As(err, new(NoReplyYet)) {
 		return err // it was explained before
 	}
 	switch f := retry.FaultOf(err); {
@@ -128,29 +128,29 @@ func (s *Sender) Explain(err error) error {
 }
 
 // Failed returns the error of a call that began at began, waits only for its own command, and failed
-// with err. If the wait ended because ctx was canceled, the result is Silent: a command that is
+// with err. If the wait ended because ctx was canceled, the result is NoReplyYet: a command that is
 // merely in flight does not mean that Redis is unavailable. Other errors, such as NoReply, are
 // explained.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
 	if err != nil && err == ctx.Err() { // mutant: operand 2: text
-		return Silent{err, time.Since(began)}
+		return NoReplyYet{err, time.Since(began)}
 	}
 	return s.Explain(err)
 }
 
-// Silent is the error of a call whose context was canceled while its command had no reply.
-type Silent struct {
+// NoReplyYet is the error of a call whose context was canceled while its command had no reply.
+type NoReplyYet struct {
 	Err error // of the context
 	For time.Duration
 }
 
 // Error reports how long there was no reply.
-func (e Silent) Error() string {
+func (e NoReplyYet) Error() string {
 	return fmt.Sprintf("%v: no reply from Redis after %s", e.Err, Brief(max(e.For, 1)))
 }
 
 // Unwrap returns Err.
-func (e Silent) Unwrap() error { return e.Err }
+func (e NoReplyYet) Unwrap() error { return e.Err }
 
 // MayPass reports whether a call with little time should retry a command that failed with err. A
 // read-only replica is worth a retry only if Sentinel or a cluster can name the new primary.

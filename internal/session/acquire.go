@@ -59,7 +59,7 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 		err = s.applyMinHold(ctx, h, spec)
 	}
 	if err == nil {
-		s.hearSoon()
+		s.subscribeForcedSoon()
 		if c != nil {
 			c.tellGranted(h)
 		}
@@ -87,8 +87,8 @@ func interrupted(ctx context.Context, last error) error {
 	case errors.Is(last, lock.ErrUnavailable):
 		return fmt.Errorf("%w: %w", ended, last)
 	case errors.Is(last, ctx.Err()): // even if last says that it sent no command
-		if silent := (command.Silent{}); errors.As(last, &silent) { // mutant: never: text
-			ended = command.Silent{Err: ended, For: silent.For}
+		if early := (command.NoReplyYet{}); errors.As(last, &early) { // mutant: never: text
+			ended = command.NoReplyYet{Err: ended, For: early.For}
 		}
 		return ended
 	}
@@ -147,7 +147,7 @@ func (a *attempt) waited(err error, limit time.Duration) error {
 	if a.waiting.Err() == nil || a.ctx.Err() != nil {
 		return err
 	}
-	if a.left(err) { // there was no reply
+	if a.endedBeforeReply(err) { // there was no reply
 		err = a.s.sender.Unavailable(limit, nil)
 	}
 	if errors.Is(err, lock.ErrNotAcquired) || errors.Is(err, lock.ErrUnavailable) {

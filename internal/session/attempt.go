@@ -119,6 +119,14 @@ func (a *attempt) steps() error {
 // errRefused is the result of a request that was refused.
 var errRefused = errors.New("others have the lock")
 
+// refused returns the result of a step that was refused. kept is as in lockstate.Refusal.
+func (a *attempt) refused(kept time.Duration) error {
+	if a.isTry() && kept > 0 {
+		return keptElsewhere{kept}
+	}
+	return errRefused
+}
+
 // next waits until the state has a step for the attempt other than Wait. It executes the step, except that a request is
 // sent without the mutex, by send. The error says why the wait ended.
 func (a *attempt) next() (lockstate.Step, error) {
@@ -202,7 +210,7 @@ func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 		return a.retryKept(kept), err
 	case err == errRefused:
 		return a.overtook(), lock.ErrNotAcquired
-	case a.left(err):
+	case a.endedBeforeReply(err):
 		return false, cmp.Or(last, err)
 	case errors.As(err, new(command.NoReply)):
 		if errors.Is(last, lock.ErrNotAcquired) { // the latest reply
@@ -252,16 +260,16 @@ func (a *attempt) overtook() bool {
 	return true
 }
 
-// left reports whether err says only that the wait ended before a reply. A dial that timed out matches
+// endedBeforeReply reports whether err says only that the wait ended before a reply. A dial that timed out matches
 // context.DeadlineExceeded, too, but it says why there was no reply.
-func (a *attempt) left(err error) bool {
+func (a *attempt) endedBeforeReply(err error) bool {
 	over := a.waiting.Err()
-	return over != nil && (err == over || errors.As(err, new(command.Silent)))
+	return over != nil && (err == over || errors.As(err, new(command.NoReplyYet)))
 }
 
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
 func (a *attempt) unanswered(err error, d time.Duration) {
-	if a.left(err) {
+	if a.endedBeforeReply(err) {
 		return // the next step returns why
 	}
 	a.at.lock()
@@ -274,7 +282,7 @@ func (a *attempt) unanswered(err error, d time.Duration) {
 	quiet, _ := a.w.Queue().Outage(a.now, 0)
 	a.at.state.Retry(a.w, a.now.Add(d))
 	a.at.unlock()
-	a.s.silent(a.spec, quiet, err)
+	a.s.reportUnavailable(a.spec, quiet, err)
 }
 
 // restart makes the attempt send a request for a new acquisition. It abandons the former one.
@@ -308,7 +316,7 @@ func (a *attempt) ended(err error) error {
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
 			return s.sender.Unavailable(d, err)
 		}
-		return command.Silent{Err: err, For: now.Sub(t.Changing())}
+		return command.NoReplyYet{Err: err, For: now.Sub(t.Changing())}
 	}
 	if d, instead := at.state.Queue(&spec.terms).Outage(now, s.overdue(spec)); d > 0 {
 		return s.sender.Unavailable(d, cmp.Or(instead, err))
@@ -321,7 +329,7 @@ func (a *attempt) ended(err error) error {
 	}
 	// mutant: never, always, border: text
 	if d, _ := at.state.Queue(&spec.terms).Outage(now, 0); d > 0 { // a request is in flight
-		return command.Silent{Err: err, For: d}
+		return command.NoReplyYet{Err: err, For: d}
 	}
 	return err
 }

@@ -7,7 +7,7 @@
 //	session.go  kind.go                the session of a client; types of lock, and the options of one lock
 //	table.go  acquisition.go  hold.go  the local state of each lock, and owner strings; type lockTable documents the lock order
 //	acquire.go                         Lock and TryLock: the owner's turn, reentry, joining other readers
-//	attempt.go  ask.go                 the wait loop; one request and its reply
+//	attempt.go  request.go             the wait loop; one request and its reply
 //	unlock.go  downgrade.go            Unlock; a write hold that becomes a read hold
 //	reconcile.go                       cleaning up after an unknown outcome
 //	subscribe.go  heartbeat.go         notifications; positions in a queue in Redis

@@ -27,7 +27,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	// Before the script runs: an owner that acquires the lock after it must not be reported as lost.
 	held := s.holding(spec)
 	end := time.Now().Add(s.OpTimeout) // for all three commands together
-	others := s.others(ctx, spec, s.OpTimeout/3)
+	others := s.otherOwners(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
 		limit := max(time.Until(end), s.OpTimeout/3) // this process may have been paused
 		o := command.SendFunc(ctx, s.sender, limit, func(ctx context.Context) (luascripts.Verdict, error) {
@@ -43,18 +43,18 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	}
 	s.mayBeFree(spec)
 	if verdict == luascripts.Done {
-		s.tell(ctx, spec, others, time.Until(end))
+		s.notifyOwners(ctx, spec, others, time.Until(end))
 	}
 	return verdict == luascripts.Done, nil
 }
 
-// tellMost is the maximum number of other clients' owners that Force notifies. The rest detect the loss at their next
+// notifyMost is the maximum number of other clients' owners that Force notifies. The rest detect the loss at their next
 // renewal.
-const tellMost = 64
+const notifyMost = 64
 
-// others returns the owners of other clients that hold spec, if Force should notify them. It misses an owner that
+// otherOwners returns the owners of other clients that hold spec, if Force should notify them. It misses an owner that
 // acquires the lock later; that owner detects the loss at its next renewal.
-func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (owners []string) {
+func (s *Session) otherOwners(ctx context.Context, spec *Spec, limit time.Duration) (owners []string) {
 	if !s.WatchForced {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 			all, err := s.rdb.Do(ctx, retry.Once(s.rdb, "HGETALL", k.Lock)).AsStrMap()
 			return slices.Collect(maps.Keys(all)), err
 		}
-		part, err := s.rdb.Do(ctx, retry.Once(s.rdb, "HSCAN", k.Lock, "0", "COUNT", strconv.Itoa(tellMost))).AsScanEntry()
+		part, err := s.rdb.Do(ctx, retry.Once(s.rdb, "HSCAN", k.Lock, "0", "COUNT", strconv.Itoa(notifyMost))).AsScanEntry()
 		var fields []string
 		for i := 0; i < len(part.Elements); i += 2 {
 			fields = append(fields, part.Elements[i])
@@ -74,16 +74,16 @@ func (s *Session) others(ctx context.Context, spec *Spec, limit time.Duration) (
 	for _, f := range o.Value { // empty after an error: Force returns it, or the holders detect the loss at their next renewals
 		owner := strings.TrimSuffix(f, luascripts.Writing)
 		id := lock.ClientID(owner)
-		if len(id) == len(s.id) && id != s.id && len(owners) < tellMost && !slices.Contains(owners, owner) {
+		if len(id) == len(s.id) && id != s.id && len(owners) < notifyMost && !slices.Contains(owners, owner) {
 			owners = append(owners, owner)
 		}
 	}
 	return owners
 }
 
-// tell notifies the clients of these owners that spec was force-unlocked. They verify the message with Redis. If a
+// notifyOwners notifies the clients of these owners that spec was force-unlocked. They verify the message with Redis. If a
 // message is lost, they detect the loss at their next renewal.
-func (s *Session) tell(ctx context.Context, spec *Spec, owners []string, limit time.Duration) {
+func (s *Session) notifyOwners(ctx context.Context, spec *Spec, owners []string, limit time.Duration) {
 	if len(owners) == 0 || limit <= 0 {
 		return
 	}
@@ -123,75 +123,75 @@ func (at *entry) holding(held []*acquisition) []*acquisition {
 	return held
 }
 
-// hearing is the state of the subscription to force-unlock messages.
-type hearing struct {
-	due   atomic.Bool // hearOfHolds is scheduled, or the session has subscribed
+// forcedMessages is the state of the subscription to force-unlock messages.
+type forcedMessages struct {
+	due   atomic.Bool // subscribeForcedIfDue is scheduled, or the session has subscribed
 	begun sync.Once   // subscribes
 }
 
-// hearAfter is the age of a hold at which its client subscribes to force-unlock messages. Most holds are shorter, and need
-// no subscription.
-const hearAfter = time.Second
+// forcedAfter is the age of a hold at which its client subscribes to force-unlock messages. Most holds are shorter, and
+// need no subscription.
+const forcedAfter = time.Second
 
-// hearSoon schedules hearOfHolds for a session that has just acquired a lock.
-func (s *Session) hearSoon() {
+// subscribeForcedSoon schedules subscribeForcedIfDue for a session that has just acquired a lock.
+func (s *Session) subscribeForcedSoon() {
 	// mutant: operand 3, operand 4: speed
-	if s.WatchForced && !s.hearing.due.Load() && s.hearing.due.CompareAndSwap(false, true) {
-		time.AfterFunc(hearAfter, s.hearOfHolds)
+	if s.WatchForced && !s.forced.due.Load() && s.forced.due.CompareAndSwap(false, true) {
+		time.AfterFunc(forcedAfter, s.subscribeForcedIfDue)
 	}
 }
 
-// hearOfHolds subscribes to force-unlock messages if a hold is old enough. If all holds are younger, it schedules itself
-// again.
-func (s *Session) hearOfHolds() {
+// subscribeForcedIfDue subscribes to force-unlock messages if a hold is old enough. If all holds are younger, it
+// schedules itself again.
+func (s *Session) subscribeForcedIfDue() {
 	if s.sender.Enter() != nil {
 		return
 	}
 	defer s.sender.Done()
-	s.hearing.due.Store(false) // before the search: an owner that acquires a lock from now on schedules the next check
-	old := time.Now().Add(-hearAfter)
+	s.forced.due.Store(false) // before the search: an owner that acquires a lock from now on schedules the next check
+	old := time.Now().Add(-forcedAfter)
 	young := false
 	if t := s.search(func(t *acquisition) bool {
 		young = true
 		return !locked(t.at, t.Since).After(old)
 	}); t != nil {
 		// mutant: removed: speed
-		s.hearing.due.Store(true) // permanently
-		s.hearing.begun.Do(s.hear)
+		s.forced.due.Store(true) // permanently
+		s.forced.begun.Do(s.subscribeForced)
 	} else if young { // mutant: always: speed
-		s.hearSoon()
+		s.subscribeForcedSoon()
 	}
 }
 
-// hearMost is how many force-unlock messages are verified at a time. Further messages are dropped; the holders detect
+// forcedMost is how many force-unlock messages are verified at a time. Further messages are dropped; the holders detect
 // the loss at their next renewal.
-const hearMost = 16
+const forcedMost = 16
 
-// hear subscribes, until the session closes, to messages that a lock of the session was force-unlocked. The holder then
-// detects the loss immediately, and not at its next renewal. Each message is verified with Redis.
-func (s *Session) hear() {
-	asking := make(chan struct{}, hearMost)
+// subscribeForced subscribes, until the session closes, to messages that a lock of the session was force-unlocked. The
+// holder then detects the loss immediately, and not at its next renewal. Each message is verified with Redis.
+func (s *Session) subscribeForced() {
+	verifying := make(chan struct{}, forcedMost)
 	s.hub.Subscribe(keys.Client(s.id), func(message string) {
 		number, by, ok := registry.ParseTaken(message)
 		if !ok || s.sender.Enter() != nil { // mutant: operand 1: no owner has an empty number
 			return
 		}
 		select {
-		case asking <- struct{}{}:
+		case verifying <- struct{}{}:
 			go func() { // a subscription callback must not send commands
 				defer s.sender.Done()
-				defer func() { <-asking }()
+				defer func() { <-verifying }()
 				s.onForcedUnlock(s.id+":"+number, by)
 			}()
 		default:
 			s.sender.Done()
 		}
-	}, s.hearAgain)
+	}, s.onForcedSubscribed)
 }
 
-// hearAgain verifies all holds of the session with Redis after each (re)subscription, because a message may have been
-// missed. It also covers holds that were force-unlocked before the session subscribed.
-func (s *Session) hearAgain() {
+// onForcedSubscribed verifies all holds of the session with Redis after each (re)subscription, because a message may
+// have been missed. It also covers holds that were force-unlocked before the session subscribed.
+func (s *Session) onForcedSubscribed() {
 	if s.sender.Enter() != nil {
 		return
 	}
@@ -204,15 +204,15 @@ func (s *Session) hearAgain() {
 		})
 		for _, all := range held {
 			for batch := range slices.Chunk(all, batchSize) {
-				s.ask(batch, "")
+				s.verify(batch, "")
 			}
 		}
 	}()
 }
 
-// ask verifies with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others. by
-// is the operator who force-unlocked them; "" if that is not known. The caller is registered with the sender.
-func (s *Session) ask(batch []*acquisition, by string) {
+// verify checks with Redis that these acquisitions of one kind still have their locks, and ends the holds of the others.
+// by is the operator who force-unlocked them; "" if that is not known. The caller is registered with the sender.
+func (s *Session) verify(batch []*acquisition, by string) {
 	// mutant: removed: speed
 	slices.SortFunc(batch, func(a, b *acquisition) int { return int(a.spec.slot) - int(b.spec.slot) })
 	requests := make([]luascripts.Renewal, len(batch))
@@ -260,7 +260,7 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 // ends the holds if it is true. The caller is registered with the sender.
 func (s *Session) onForcedUnlock(owner, by string) {
 	if t := s.search(func(t *acquisition) bool { return t.Name == owner }); t != nil {
-		s.ask([]*acquisition{t}, by)
+		s.verify([]*acquisition{t}, by)
 	}
 }
 

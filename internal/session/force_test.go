@@ -33,7 +33,7 @@ func (w *world) withForceUnlocks() *Session {
 func (w *world) lockListening(s *Session, kind *Kind) lock.Hold {
 	w.Helper()
 	h := w.take(s, kind, w.Context())
-	time.Sleep(hearAfter + time.Millisecond)
+	time.Sleep(forcedAfter + time.Millisecond)
 	synctest.Wait()
 	if n := w.mini.PubSubNumSub(keys.Client(s.id))[keys.Client(s.id)]; n != 1 {
 		w.Fatalf("%d listen", n)
@@ -259,7 +259,7 @@ func TestForceMessages_missed(t *testing.T) {
 		} else {
 			w.mini.Del("orders")
 		}
-		time.Sleep(hearAfter + time.Millisecond)
+		time.Sleep(forcedAfter + time.Millisecond)
 		synctest.Wait()
 		if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != forced {
 			w.Errorf("the cause is %v", err)
@@ -323,8 +323,8 @@ func TestForceMessages_whileClosing(t *testing.T) {
 		go func() { closed <- s.Close(w.Context()) }()
 		<-releases
 		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
-		s.hearAgain()
-		s.hearOfHolds()
+		s.onForcedSubscribed()
+		s.subscribeForcedIfDue()
 		synctest.Wait()
 		select {
 		case err := <-closed:
@@ -341,16 +341,16 @@ func TestForceMessages_whileClosing(t *testing.T) {
 // When a session checks whether it must subscribe, it holds nothing, or a lock that it has just acquired. It checks
 // again later.
 func TestForceMessages_subscribesLater(t *testing.T) {
-	forEach(t, map[string]time.Duration{"a young hold": hearAfter / 2, "no hold": 2 * hearAfter}, func(w *world, later time.Duration) {
+	forEach(t, map[string]time.Duration{"a young hold": forcedAfter / 2, "no hold": 2 * forcedAfter}, func(w *world, later time.Duration) {
 		s := w.withForceUnlocks()
 		w.unlock(w.take(s, plain, w.Context()))
 		time.Sleep(later)
 		h := w.take(s, plain, w.Context())
-		time.Sleep(hearAfter/2 + time.Millisecond)
+		time.Sleep(forcedAfter/2 + time.Millisecond)
 		if s.hub.Subscribed(keys.Client(s.id)) {
 			w.Error("the session is subscribed for a young hold")
 		}
-		time.Sleep(hearAfter * 3 / 2)
+		time.Sleep(forcedAfter * 3 / 2)
 		if !s.hub.Subscribed(keys.Client(s.id)) {
 			w.Error("the session is not subscribed")
 		}
@@ -400,19 +400,19 @@ func TestForceMessages_many(t *testing.T) {
 		h := w.lockListening(s, k)
 		first := requests.Load() // one after the subscription
 		channel, message := registry.Taken(h.Owner(), "eve")
-		for range 2 * hearMost {
+		for range 2 * forcedMost {
 			w.mini.Publish(channel, message)
 			synctest.Wait()
 		}
-		if n := requests.Load() - first; n != hearMost {
-			w.Errorf("got %d concurrent queries, want %d", n, hearMost)
+		if n := requests.Load() - first; n != forcedMost {
+			w.Errorf("got %d concurrent queries, want %d", n, forcedMost)
 		}
 		close(reply)
 		synctest.Wait()
 		w.mini.Publish(channel, message)
 		synctest.Wait()
-		if n := requests.Load() - first; n != hearMost+1 {
-			w.Errorf("got %d queries, want one for the last message", n-hearMost)
+		if n := requests.Load() - first; n != forcedMost+1 {
+			w.Errorf("got %d queries, want one for the last message", n-forcedMost)
 		}
 		w.unlock(h)
 		w.close(s)
@@ -429,7 +429,7 @@ func (w *world) countCommands() map[string]int {
 	return requests
 }
 
-// Force notifies each owner of another client once, up to tellMost owners, and skips its own owners and other fields.
+// Force notifies each owner of another client once, up to notifyMost owners, and skips its own owners and other fields.
 // It reads a lock of one owner with HGETALL and a shared lock with HSCAN, so each needs only one permission.
 func TestForce_recipients(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -441,18 +441,18 @@ func TestForce_recipients(t *testing.T) {
 		}
 		for kind, command := range map[*Kind]string{plain: "HGETALL", writing: "HSCAN"} {
 			clear(requests)
-			if got := s.others(w.Context(), s.NewSpec(kind, "orders", nil), opTime); !slices.Equal(got, []string{other}) {
+			if got := s.otherOwners(w.Context(), s.NewSpec(kind, "orders", nil), opTime); !slices.Equal(got, []string{other}) {
 				w.Errorf("%s: %q, want %q", command, got, other)
 			}
 			if len(requests) != 1 || requests[command] != 1 {
 				w.Errorf("got commands %v, want %s", requests, command)
 			}
 		}
-		for i := range 2 * tellMost {
+		for i := range 2 * notifyMost {
 			w.mini.HSet("orders", fmt.Sprint(w.b.id, ":", i), "1")
 		}
-		if got := s.others(w.Context(), s.NewSpec(plain, "orders", nil), opTime); len(got) != tellMost {
-			w.Errorf("%d owners, want %d", len(got), tellMost)
+		if got := s.otherOwners(w.Context(), s.NewSpec(plain, "orders", nil), opTime); len(got) != notifyMost {
+			w.Errorf("%d owners, want %d", len(got), notifyMost)
 		}
 		w.mini.Del("orders")
 		w.close(s)
@@ -467,15 +467,15 @@ func TestForce_publishes(t *testing.T) {
 		requests := w.countCommands()
 		owners := []string{w.b.id + ":1", w.b.id + ":2"}
 		spec := s.NewSpec(plain, "orders", nil)
-		s.tell(w.Context(), spec, owners, 0)
-		s.tell(w.Context(), spec, nil, opTime)
+		s.notifyOwners(w.Context(), spec, owners, 0)
+		s.notifyOwners(w.Context(), spec, nil, opTime)
 		synctest.Wait()
 		if len(requests) != 0 {
 			w.Errorf("got commands %v", requests)
 		}
-		s.tell(w.Context(), spec, owners, opTime)
+		s.notifyOwners(w.Context(), spec, owners, opTime)
 		spec.Keys.Publish = "SPUBLISH"
-		s.tell(w.Context(), spec, owners, opTime)
+		s.notifyOwners(w.Context(), spec, owners, opTime)
 		if len(requests) != 3 || requests["SET"] != 2 || requests["PUBLISH"] != 2 || requests["SPUBLISH"] != 2 {
 			w.Errorf("got commands %v", requests)
 		}

@@ -95,7 +95,7 @@ func (e *subscriptions) keep(spec *Spec, round lockstate.Round, queued []luascri
 		s.reconcile(t, resent)
 	}
 	if err != nil {
-		s.silent(spec, quiet, s.sender.Explain(err))
+		s.reportUnavailable(spec, quiet, s.sender.Explain(err))
 	}
 }
 

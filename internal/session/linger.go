@@ -149,14 +149,6 @@ func (e keptElsewhere) Error() string {
 // Is makes the error match lock.ErrNotAcquired.
 func (e keptElsewhere) Is(target error) bool { return target == lock.ErrNotAcquired }
 
-// refused returns the result of a step that was refused. kept is as in lockstate.Refusal.
-func (a *attempt) refused(kept time.Duration) error {
-	if a.isTry() && kept > 0 {
-		return keptElsewhere{kept}
-	}
-	return errRefused
-}
-
 // retryKept waits until the TryLock retries, because the other client was notified. It reports false if the time is up.
 func (a *attempt) retryKept(e keptElsewhere) bool {
 	if a.keptSince.IsZero() {

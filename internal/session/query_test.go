@@ -369,7 +369,7 @@ func TestForceMessages_clockWasSetBack(t *testing.T) {
 		s := w.withForceUnlocks()
 		s.number.Store(uint64(time.Now().Add(time.Hour).UnixMicro()) << 10)
 		h := w.lock(s, w.Context())
-		time.Sleep(2*hearAfter + time.Millisecond)
+		time.Sleep(2*forcedAfter + time.Millisecond)
 		if !s.hub.Subscribed(keys.Client(s.id)) {
 			w.Error("the session is not subscribed")
 		}

@@ -282,7 +282,7 @@ func (s *Session) reconcileOnce(t *acquisition) error {
 	}
 	holds, last := t.Reconciling(), t.Token()
 	t.at.unlock()
-	verdict, err := s.leave(context.Background(), t, holds, last)
+	verdict, err := s.setHolds(context.Background(), t, holds, last)
 	switch {
 	case err != nil:
 		return err
@@ -299,9 +299,9 @@ func (s *Session) reconcileOnce(t *acquisition) error {
 	return nil
 }
 
-// leave sets the number of holds of t in Redis. If it is 0, the script may grant the lock to the next process. last is
+// setHolds sets the number of holds of t in Redis. If it is 0, the script may grant the lock to the next process. last is
 // the latest token that this process assigned.
-func (s *Session) leave(ctx context.Context, t *acquisition, holds int, last uint64) (luascripts.Verdict, error) {
+func (s *Session) setHolds(ctx context.Context, t *acquisition, holds int, last uint64) (luascripts.Verdict, error) {
 	if holds > 0 {
 		return t.spec.Release(ctx, s.rdb, t.spec.Keys, t.Name, holds)
 	}

@@ -303,7 +303,7 @@ func TestReport_debug(t *testing.T) {
 		w.unlock(h)
 		w.unlock(<-next)
 		log.want(w, 0, "acquire attempt failed")
-		w.a.silent(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
+		w.a.reportUnavailable(w.a.NewSpec(plain, "orders", nil), pollTime/2, errors.New("no reply"))
 		log.want(w, 1, "acquire attempt failed", "level=DEBUG", "orders")
 	})
 }

@@ -42,7 +42,7 @@ type Session struct {
 	nodes       nodes              // of a cluster
 	report      reporter           // logs
 	closer      closer             // the progress of Close
-	hearing     hearing            // see WatchForced
+	forced      forcedMessages     // see WatchForced
 }
 
 // lookPolls is how many poll intervals pass between the hub's periodic queries of a server's role. A script that counts no

@@ -49,19 +49,19 @@ func (at *entry) subscribeEarly(l *lockstate.Queue, spec *Spec) {
 func (at *entry) subscribe(a lockstate.Effect) {
 	e, spec, hub := at.subscriptions(a.Queue), specOf(a.Terms), at.s.hub
 	asked := !a.Sent.IsZero()
-	hear := e.onMessage
+	onMessage := e.onMessage
 	if spec.Keep != nil {
-		hear = e.onTurn
+		onMessage = e.onTurn
 	}
 	var already, ownAlready bool
 	if !spec.terms.Tickets() && spec.Keys.Change == "" {
-		e.lock, already = hub.Subscribe(spec.channel, hear, e.notify)
+		e.lock, already = hub.Subscribe(spec.channel, onMessage, e.notify)
 		if already && asked {
 			a.Queue.Notify()
 		}
 		return
 	}
-	e.lock, already = hub.Subscribe(spec.channel, hear, func() { e.confirmed(0) })
+	e.lock, already = hub.Subscribe(spec.channel, onMessage, func() { e.confirmed(0) })
 	if spec.terms.HandsOff {
 		e.own, ownAlready = hub.Subscribe(keys.OfClient(spec.Keys.QueueChannel, at.s.id), e.onHandOff, func() { e.confirmed(1) })
 		e.all, _ = hub.Subscribe(spec.Keys.QueueChannel, e.onYield, func() {})

@@ -56,7 +56,7 @@ var mutants = []mutant{
 		"case err == nil && (!d.broken || d.again > lives):", "case err == nil:",
 	}}},
 	{"a lease counts from the reply to the request", "plain", []edit{{
-		"internal/session/ask.go",
+		"internal/session/request.go",
 		"s.dog.WatchIn(&t.own, t, q.sent, lease,", "s.dog.WatchIn(&t.own, t, a.now, lease,",
 	}}},
 	{"a lease counts from the reply to the renewal", "plain", []edit{{

@@ -217,7 +217,7 @@ func (a *attempt) granted(reply luascripts.Acquired) error {
 func (a *attempt) rollBack(confirmed int) error {
 	s, q, t := a.s, &a.request, a.request.t
 	o := command.SendFuncWithRetry(a.waiting, s.sender, s.OpTimeout, func(ctx context.Context) (luascripts.Verdict, error) {
-		return s.leave(ctx, t, 0, 0) // not a.t: the attempt may have returned before this is sent
+		return s.setHolds(ctx, t, 0, 0) // not a.t: the attempt may have returned before this is sent
 	})
 	err := command.Final{Err: fmt.Errorf("%w: %d of %d within %v", lock.ErrReplicas, confirmed, q.Replicas, q.ReplicaTimeout)}
 	a.at.lock()
