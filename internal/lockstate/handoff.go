@@ -41,7 +41,7 @@ func (c *Terms) canTake(t *Acquisition) bool {
 func (p *Lock) mayHandOff(t *Acquisition, now time.Time) bool {
 	s := p.side(t.Terms.Reads)
 	l := s.queue(t.Terms)
-	if l == nil || p.closed || l.hand.offered != nil || s.held != t || !p.inherits(t) {
+	if l == nil || p.closed || l.hand.offered != nil || s.held != t || !p.canBeTakenOver(t) {
 		return false
 	}
 	held, handOffs := now.Sub(t.grant.since), t.HandOffCount()
@@ -54,8 +54,8 @@ func (p *Lock) mayHandOff(t *Acquisition, now time.Time) bool {
 	return l.nextWaiter(t) != nil
 }
 
-// inherits reports whether another acquisition may take over the lock of t without a command.
-func (p *Lock) inherits(t *Acquisition) bool {
+// canBeTakenOver reports whether another acquisition may take over the lock of t without a command.
+func (p *Lock) canBeTakenOver(t *Acquisition) bool {
 	if t.uncertain || t.pending > 0 || t.counted != 1 || t.Raised() > 0 {
 		return false
 	}

@@ -85,7 +85,7 @@ func (p *Lock) mayKeep(t *Acquisition, now time.Time) bool {
 		return false
 	case t.Terms.HandsOff && s.held != t:
 		return false
-	case !p.inherits(t):
+	case !p.canBeTakenOver(t):
 		return false
 	case t.Terms.Sided && (t.reads || p.inFlight > 0 || p.readersHere()):
 		return false // reads: the key may have the longer lease of the reader
