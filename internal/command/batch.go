@@ -95,16 +95,16 @@ func (b *Batcher[R]) Ask(ctx context.Context, r R) (none R, err error) {
 func (b *Batcher[R]) add(r *request[R]) {
 	b.mu.Lock()
 	b.queue = append(b.queue, r)
-	sends := b.mayLocked()
+	sends := b.needsWorkerLocked()
 	b.mu.Unlock()
 	if sends {
 		b.s.do(b)
 	}
 }
 
-// mayLocked reports whether one more worker must send now, and counts it. If it is too early, a timer
-// checks again later.
-func (b *Batcher[R]) mayLocked() bool {
+// needsWorkerLocked reports whether one more worker must send now, and counts it. If it is too early, a
+// timer checks again later.
+func (b *Batcher[R]) needsWorkerLocked() bool {
 	if len(b.queue) == 0 {
 		return false
 	}
@@ -136,7 +136,7 @@ func (b *Batcher[R]) afterPause() {
 	defer b.s.Done()
 	b.mu.Lock()
 	b.pause.runs = false
-	sends := b.mayLocked()
+	sends := b.needsWorkerLocked()
 	b.mu.Unlock()
 	if sends {
 		b.run()
@@ -151,8 +151,9 @@ func (b *Batcher[R]) run() {
 	}
 	defer b.unused.Put(w) // mutant: removed: speed
 	for b.next(w) {
-		replied := len(w.sent) > 0 && b.exec(w.sent)
-		b.replied(w, replied)
+		if len(w.sent) > 0 && b.exec(w.sent) {
+			b.measure(time.Since(w.began))
+		}
 		for _, r := range w.requests {
 			if !r.answer() && r.late != nil {
 				r.late()
@@ -179,7 +180,7 @@ type batch[R any] struct {
 func (b *Batcher[R]) next(w *batch[R]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.workers--; !b.mayLocked() {
+	if b.workers--; !b.needsWorkerLocked() {
 		return false
 	}
 	w.began = time.Now()
@@ -196,23 +197,20 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 		}
 	}
 	rest := copy(b.queue, b.queue[len(w.requests):])
-	clear(b.queue[rest:])                        // mutant: removed: memory
-	if b.queue = b.queue[:rest]; b.mayLocked() { // they did not fit
-		b.s.do(b) // mutant: removed: another worker is there already, so mayLocked has only begun a pause
+	clear(b.queue[rest:])                                // mutant: removed: memory
+	if b.queue = b.queue[:rest]; b.needsWorkerLocked() { // they did not fit
+		b.s.do(b) // mutant: removed: another worker is there already, so needsWorkerLocked has only begun a pause
 	}
 	return true
 }
 
-// replied measures the round trip of w, if there was a reply.
-func (b *Batcher[R]) replied(w *batch[R], replied bool) {
-	took := time.Since(w.began)
+// measure records the round trip of a batch.
+func (b *Batcher[R]) measure(took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch p := &b.pause; {
-	case !replied:
-	case p.trip == 0 || took < p.trip: // mutant: border 2: the same
+	if p := &b.pause; p.trip == 0 || took < p.trip { // mutant: border 2: the same
 		p.trip = took
-	default:
+	} else {
 		p.trip += (took - p.trip) / tripSlow
 	}
 }
