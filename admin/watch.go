@@ -63,7 +63,7 @@ func (a *Admin) Watch(ctx context.Context, names ...string) iter.Seq2[Event, err
 			yield(Event{}, a.failed(ctx, "watch", "", err))
 			return
 		}
-		hub := pubsub.New(a.rdb, pubsub.Config{Timeout: a.timeout, Look: watchEvery, Sharded: publish == "SPUBLISH"})
+		hub := pubsub.New(a.rdb, pubsub.Config{Timeout: a.timeout, RoleInterval: watchEvery, Sharded: publish == "SPUBLISH"})
 		defer hub.Close()
 		watched := make([]*watched, len(names))
 		wake := make(chan struct{}, 1)

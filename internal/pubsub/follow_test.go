@@ -17,7 +17,7 @@ import (
 
 // testConfig is a Config that queries the role often.
 func testConfig(sharded bool) Config {
-	return Config{Timeout: 3 * time.Second, Look: 50 * time.Millisecond, Sharded: sharded}
+	return Config{Timeout: 3 * time.Second, RoleInterval: 50 * time.Millisecond, Sharded: sharded}
 }
 
 // listener is a listener.

@@ -26,9 +26,9 @@ import (
 
 // Config configures a hub.
 type Config struct {
-	Timeout time.Duration // how long a subscription may stay unconfirmed
-	Look    time.Duration // how often the role of a server with listeners is queried, without Check
-	Sharded bool          // use sharded Pub/Sub; only on a cluster
+	Timeout      time.Duration // how long a subscription may stay unconfirmed
+	RoleInterval time.Duration // how often the role of a server with listeners is queried, without Check
+	Sharded      bool          // use sharded Pub/Sub; only on a cluster
 
 	// Denied, if not nil, is called with each subscription that the server rejects. It must not
 	// block.
@@ -277,8 +277,8 @@ func (h *Hub) Check(name string) {
 	if c == nil || c.subscriber == nil {
 		return
 	}
-	if f := c.subscriber; time.Since(f.looked) >= checkPause {
-		f.looked = time.Time{}
+	if f := c.subscriber; time.Since(f.roleChecked) >= checkPause {
+		f.roleChecked = time.Time{}
 		f.change()
 	}
 }

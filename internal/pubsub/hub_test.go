@@ -100,7 +100,7 @@ func TestCloseSoon_comesBack(t *testing.T) {
 		is(t, "it lingers", w.Subscribed("x"), true)
 		x = w.listens("x")
 		n.commands()
-		time.Sleep(10 * look)
+		time.Sleep(10 * roleInterval)
 		n.push("message", "x", "hello")
 		is(t, "the listener receives", x.receives(), "hello")
 		is(t, "role queries", n.count("ROLE"), 10)
@@ -119,7 +119,7 @@ func TestCloseSoon_queriesTheRoleAgain(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		x := w.listens("x")
 		synctest.Wait()
-		time.Sleep(look - CloseDelay/2)
+		time.Sleep(roleInterval - CloseDelay/2)
 		x.CloseSoon()
 		n.commands()
 		time.Sleep(CloseDelay * 3 / 4)

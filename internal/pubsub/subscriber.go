@@ -40,12 +40,12 @@ type subscriber struct {
 	users     sync.WaitGroup          // of calls of Share; grows only under the hub's mu before ended is set
 
 	// Guarded by the hub's mu.
-	have   map[string]bool // subscriptions sent on this connection; true when confirmed
-	routed []string        // channels that were routed here, or whose subscription ended, since the last call of difference
-	looked time.Time       // when the role was last queried; zero if it must be queried now
-	denied bool            // the server denies ROLE
-	served bool            // the server has replied to a command
-	ended  bool            // the connection is about to be closed
+	have        map[string]bool // subscriptions sent on this connection; true when confirmed
+	routed      []string        // channels that were routed here, or whose subscription ended, since the last call of difference
+	roleChecked time.Time       // when the role was last queried; zero if it must be queried now
+	denied      bool            // the server denies ROLE
+	served      bool            // the server has replied to a command
+	ended       bool            // the connection is about to be closed
 }
 
 // route makes the subscriber subscribe or unsubscribe the channel called name, if it must. The caller holds the hub's mu.
@@ -120,27 +120,27 @@ func (f *subscriber) serve() {
 		},
 	})
 	for {
-		due, wanted := f.lookDue()
+		due, wanted := f.roleDue()
 		if wanted && !time.Now().Before(due) {
-			if !f.look(conn) {
+			if !f.checkRole(conn) {
 				return
 			}
-			due = time.Now().Add(h.Look)
+			due = time.Now().Add(h.RoleInterval)
 		}
 		add, remove := f.difference()
 		if !f.send(conn, add, f.subscribe) || !f.send(conn, remove, f.unsubscribe) {
 			return
 		}
-		var look <-chan time.Time
+		var role <-chan time.Time
 		if wanted {
-			look = time.After(time.Until(due))
+			role = time.After(time.Until(due))
 		}
 		select {
 		case <-f.changed:
 			if f.isEnded() {
 				return
 			}
-		case <-look:
+		case <-role:
 		case <-broken:
 			return
 		case <-h.ctx.Done():
@@ -165,16 +165,16 @@ func (f *subscriber) isEnded() bool {
 	return f.ended
 }
 
-// lookDue returns when to query the role. wanted is false if the role makes no difference, or if it is due and there are
+// roleDue returns when to query the role. wanted is false if the role makes no difference, or if it is due and there are
 // no listeners here.
-func (f *subscriber) lookDue() (due time.Time, wanted bool) {
+func (f *subscriber) roleDue() (due time.Time, wanted bool) {
 	h := f.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f.denied || h.anywhere {
 		return due, false
 	}
-	due = f.looked.Add(h.Look)
+	due = f.roleChecked.Add(h.RoleInterval)
 	if time.Now().Before(due) { // mutant: never: speed
 		return due, true // the channels, which may be many, are examined then
 	}
@@ -186,11 +186,11 @@ func (f *subscriber) lookDue() (due time.Time, wanted bool) {
 	return due, false
 }
 
-// look queries the role of the server, and reports whether the subscriber may stay there.
-func (f *subscriber) look(conn rueidis.DedicatedClient) bool {
+// checkRole queries the role of the server, and reports whether the subscriber may stay there.
+func (f *subscriber) checkRole(conn rueidis.DedicatedClient) bool {
 	h := f.hub
 	h.mu.Lock()
-	f.looked = time.Now()
+	f.roleChecked = time.Now()
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(h.ctx, h.Timeout)
 	defer cancel() // mutant: removed: memory
@@ -334,7 +334,7 @@ func (f *subscriber) dropped(name string) {
 	defer f.hub.mu.Unlock()
 	if _, sent := f.have[name]; sent {
 		delete(f.have, name)
-		f.looked = time.Time{}
+		f.roleChecked = time.Time{}
 		f.route(name)
 	}
 }

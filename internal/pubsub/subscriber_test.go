@@ -23,7 +23,7 @@ func TestLook_role(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply string
 		leave bool
-		count int // in ten intervals of look
+		count int // in ten role intervals
 	}{
 		"a master":                        {roleIs("master"), false, 10},
 		"a replica that follows":          {roleIs("slave", "connected"), true, 0},
@@ -36,7 +36,7 @@ func TestLook_role(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plain(t, func(w *world, n *node) {
 				x := w.listens("x")
-				time.Sleep(look / 2)
+				time.Sleep(roleInterval / 2)
 				n.dialled()
 				n.commands()
 				n.answers(func(command string) string {
@@ -45,7 +45,7 @@ func TestLook_role(t *testing.T) {
 					}
 					return ""
 				})
-				time.Sleep(10 * look)
+				time.Sleep(10 * roleInterval)
 				if c.leave {
 					if n.dialled() < 10 {
 						t.Error("the hub stays at the server")
@@ -88,7 +88,7 @@ func TestLook_onePerServer(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		for i := range 75 {
 			w.listens(fmt.Sprint(i))
-			time.Sleep(look / 50)
+			time.Sleep(roleInterval / 50)
 		}
 		is(t, "role queries", n.count("ROLE"), 2)
 	})
@@ -98,7 +98,7 @@ func TestLook_onePerServer(t *testing.T) {
 func TestLook_plainOnACluster(t *testing.T) {
 	inBubble(t, rueidis.ClientModeCluster, false, []string{"a:1"}, func(w *world) {
 		x := w.listens("x")
-		time.Sleep(10 * look)
+		time.Sleep(10 * roleInterval)
 		is(t, "commands", w.nodes["a:1"].commands(), "SUBSCRIBE x")
 		is(t, "the listener receives", x.receives(), "confirmed")
 	})
@@ -112,7 +112,7 @@ func TestLook_timeout(t *testing.T) {
 		n.holds("ROLE", "")
 		is(t, "the listener receives", x.receives(), "confirmed")
 		n.dialled()
-		time.Sleep(look + timeout - 1)
+		time.Sleep(roleInterval + timeout - 1)
 		is(t, "connections", n.dialled(), 0)
 		n.answers(nil)
 		time.Sleep(closing + 10*time.Millisecond)
@@ -273,7 +273,7 @@ func TestSharded_moved(t *testing.T) {
 		first.Close()
 		synctest.Wait()
 		a.commands()
-		time.Sleep(10 * look)
+		time.Sleep(10 * roleInterval)
 		is(t, "commands at the node without listeners", a.commands(), "")
 		is(t, "role queries", b.count("ROLE"), 10)
 		b.push("smessage", "{b}", "hello")
@@ -681,7 +681,7 @@ func TestCheck(t *testing.T) {
 
 // Only the channels that were routed, or whose subscription ended, are compared: a process can have many others.
 func TestDifference(t *testing.T) {
-	h := &Hub{Config: Config{Look: time.Hour}, ctx: t.Context(), channels: make(map[string]*channel)}
+	h := &Hub{Config: Config{RoleInterval: time.Hour}, ctx: t.Context(), channels: make(map[string]*channel)}
 	f := &subscriber{hub: h, changed: make(chan struct{}, 1), have: map[string]bool{"ended": true}}
 	h.subscribers = map[string]*subscriber{"": f}
 	h.channels["other"] = &channel{name: "other", subscriber: f}

@@ -51,8 +51,8 @@ func (c *client) Nodes() map[string]rueidis.Client {
 }
 
 const (
-	look    = 10 * time.Second // between two queries of the role
-	timeout = 3 * time.Second
+	roleInterval = 10 * time.Second // between two queries of the role
+	timeout      = 3 * time.Second
 )
 
 // inBubble runs a test with a hub on the servers at addrs.
@@ -64,7 +64,7 @@ func inBubble(t *testing.T, mode rueidis.ClientMode, sharded bool, addrs []strin
 			w.nodes[addr] = newNode(w, addr)
 			w.known[addr] = true
 		}
-		w.Hub = New(&client{w.nodes[addrs[0]].client, w, mode}, Config{Timeout: timeout, Look: look, Sharded: sharded, Denied: func(channel string, err error) {
+		w.Hub = New(&client{w.nodes[addrs[0]].client, w, mode}, Config{Timeout: timeout, RoleInterval: roleInterval, Sharded: sharded, Denied: func(channel string, err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.denied[channel] = append(w.denied[channel], err.Error())

@@ -45,9 +45,9 @@ type Session struct {
 	forced      forcedMessages     // see WatchForced
 }
 
-// lookPolls is how many poll intervals pass between the hub's periodic queries of a server's role. A script that counts no
+// rolePolls is how many poll intervals pass between the hub's periodic queries of a server's role. A script that counts no
 // listener of this client triggers a query at once, so the period matters only for kinds whose scripts do not count them.
-const lookPolls = 10
+const rolePolls = 10
 
 // New returns a session that uses rdb. It does not close rdb.
 func New(rdb rueidis.Client, c Config) *Session {
@@ -65,6 +65,6 @@ func New(rdb rueidis.Client, c Config) *Session {
 	s.table.init(s)
 	s.dog = watchdog.New(c.Lease, batchSize, s.renew)
 	s.report.given = c.Logger
-	s.hub = pubsub.New(rdb, pubsub.Config{Timeout: c.OpTimeout, Look: lookPolls * c.Poll, Sharded: c.Sharded, Denied: s.subscriptionDenied})
+	s.hub = pubsub.New(rdb, pubsub.Config{Timeout: c.OpTimeout, RoleInterval: rolePolls * c.Poll, Sharded: c.Sharded, Denied: s.subscriptionDenied})
 	return s
 }
