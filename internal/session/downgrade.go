@@ -92,7 +92,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 
 // over returns the error that an Unlock of h would return; nil if h has not ended.
 func (h *hold) over() error {
-	h.look(time.Now()) // an expired lease is lost even if the watchdog has not detected it yet
+	h.check(time.Now()) // an expired lease is lost even if the watchdog has not detected it yet
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return notHeld(h.cause)

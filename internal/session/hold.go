@@ -107,10 +107,10 @@ func (h *hold) context() context.Context {
 	return inner
 }
 
-// now checks the lease and returns the context to which holdContext delegates: the parent if inner is not needed yet,
+// current checks the lease and returns the context to which holdContext delegates: the parent if inner is not needed yet,
 // otherwise inner.
-func (h *hold) now() context.Context {
-	h.look(time.Now())
+func (h *hold) current() context.Context {
+	h.check(time.Now())
 	h.mu.Lock()
 	differs := h.inner != nil || h.cause != nil // mutant: always: speed
 	h.mu.Unlock()
@@ -120,9 +120,9 @@ func (h *hold) now() context.Context {
 	return h.parent
 }
 
-// look checks the limit and the lease of h; now is the current time. If either has passed, look ends the hold, because
-// the goroutine that detected the expiry first may not have ended all holds yet.
-func (h *hold) look(now time.Time) {
+// check ends the hold if its limit or its lease has passed; now is the current time. The goroutine that detected the
+// expiry first may not have ended all holds yet.
+func (h *hold) check(now time.Time) {
 	h.mu.Lock()
 	over := h.cause != nil // mutant: never: end keeps the first cause
 	h.mu.Unlock()
@@ -161,7 +161,7 @@ func (h *hold) Owner() string            { return h.acquisition().Name }
 // Err returns why the hold ended. It reports a loss even if the context was canceled before; the context keeps its first
 // cause.
 func (h *hold) Err() error {
-	ctx := h.now() // checked once, because the hold may end between two checks
+	ctx := h.current() // checked once, because the hold may end between two checks
 	h.mu.Lock()
 	cause := h.cause
 	h.mu.Unlock()
@@ -197,7 +197,7 @@ func (c holdContext) Deadline() (time.Time, bool) { return c.h.parent.Deadline()
 
 func (c holdContext) Done() <-chan struct{} { return c.h.context().Done() }
 
-func (c holdContext) Err() error { return c.h.now().Err() }
+func (c holdContext) Err() error { return c.h.current().Err() }
 
 // Value also checks the lease, because before Go 1.26 context.Cause calls only Value.
 func (c holdContext) Value(key any) any {
@@ -209,7 +209,7 @@ func (c holdContext) Value(key any) any {
 	case owner.Hold:
 		return c.h
 	}
-	return c.h.now().Value(key)
+	return c.h.current().Value(key)
 }
 
 func (c holdContext) String() string { return c.h.String() }

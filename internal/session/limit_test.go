@@ -467,7 +467,7 @@ func TestMaxHold_checkedBeforeClose(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour)).(*hold)
-		h.end(h.acquisition().lostBy(lock.ErrMaxHold)) // as look does at the limit
+		h.end(h.acquisition().lostBy(lock.ErrMaxHold)) // as check does at the limit
 		w.close(w.a)
 		n.want(totals{lost: 1})
 		w.wantErr(h.Err(), lock.ErrMaxHold)

@@ -241,8 +241,8 @@ func (h *hold) tell(f func(context.Context, lock.Event), e lock.Event) {
 	f(c.ctx, e)
 }
 
-// one returns a hold of t; nil if there is none.
-func (t *acquisition) one() *hold {
+// anyHold returns a hold of t; nil if there is none.
+func (t *acquisition) anyHold() *hold {
 	t.at.lock()
 	defer t.at.unlock()
 	if holds := t.Holds(); len(holds) > 0 {
@@ -256,7 +256,7 @@ func (t *acquisition) Renewed(until time.Time, left time.Duration) {
 	if t.at.s.Observer == nil {
 		return
 	}
-	if h := t.one(); h != nil {
+	if h := t.anyHold(); h != nil {
 		h.tell(t.at.s.Observer.Renewed, lock.Event{Until: until, Left: left})
 	}
 }
@@ -267,7 +267,7 @@ func (t *acquisition) Unrenewed(err error, left time.Duration) {
 	if t.at.s.Observer == nil || errors.Is(err, errUntaken) {
 		return
 	}
-	if h := t.one(); h != nil {
+	if h := t.anyHold(); h != nil {
 		h.tell(t.at.s.Observer.RenewalFailed, lock.Event{Left: left, Err: err})
 	}
 }

@@ -193,12 +193,12 @@ func (s *Session) Leave() { s.sender.Done() }
 // Closing returns a channel that is closed when Close begins.
 func (s *Session) Closing() <-chan struct{} { return s.sender.Closing() }
 
-// Subscribe calls look when a message is published to channel, and when a message may have been missed. look must not
+// Subscribe calls notify when a message is published to channel, and when a message may have been missed. notify must not
 // block. The caller closes the subscription.
-func (s *Session) Subscribe(channel string, look func()) *pubsub.Subscription {
-	sub, already := s.hub.Subscribe(channel, func(string) { look() }, look)
+func (s *Session) Subscribe(channel string, notify func()) *pubsub.Subscription {
+	sub, already := s.hub.Subscribe(channel, func(string) { notify() }, notify)
 	if already {
-		look()
+		notify()
 	}
 	return sub
 }

@@ -71,17 +71,17 @@ type reconciler struct {
 
 // pending is an acquisition that must be reconciled. Guarded by the mutex of the reconciler.
 type pending struct {
-	t      *acquisition // set once
-	due    time.Time
-	began  time.Time     // the lease has expired once mayLive has passed since then
-	last   bool          // a command sent after the lease expired has failed; after another failure the reconciler gives up
-	broken bool          // repeat the command after a confirmation
-	again  time.Duration // how long after the confirmation
-	pause  retry.Backoff // between failed commands
-	looks  bool          // confirmed; the next command is the repetition, and Close has not made it due yet
-	anew   bool          // add was called again while a worker had it
-	err    error         // of the latest command; nil before the first reply
-	index  int           // in the queue; -1 while a worker has it
+	t       *acquisition // set once
+	due     time.Time
+	began   time.Time     // the lease has expired once mayLive has passed since then
+	last    bool          // a command sent after the lease expired has failed; after another failure the reconciler gives up
+	broken  bool          // repeat the command after a confirmation
+	again   time.Duration // how long after the confirmation
+	pause   retry.Backoff // between failed commands
+	repeats bool          // confirmed; the next command is the repetition, and Close has not made it due yet
+	anew    bool          // add was called again while a worker had it
+	err     error         // of the latest command; nil before the first reply
+	index   int           // in the queue; -1 while a worker has it
 }
 
 // add queues a pending entry for t, or makes the existing one due again.
@@ -96,7 +96,7 @@ func (q *reconciler) add(t *acquisition, broken bool) {
 	} else if d.index < 0 {
 		d.anew = true
 	}
-	d.due, d.began, d.looks, d.last = now, now, false, false
+	d.due, d.began, d.repeats, d.last = now, now, false, false
 	d.pause = retry.Backoff{Most: q.s.Poll}
 	if broken {
 		d.broken, d.again = true, q.s.OpTimeout
@@ -199,7 +199,7 @@ func (q *reconciler) next() *pending {
 func (q *reconciler) hurryLocked() {
 	now := time.Now()
 	for _, d := range q.queue {
-		if d.looks {
+		if d.repeats {
 			d.repeatNow(now)
 		}
 	}
@@ -208,7 +208,7 @@ func (q *reconciler) hurryLocked() {
 
 // repeatNow makes the repetition of d due now, and the last one. If it fails, it is retried with pauses.
 func (d *pending) repeatNow(now time.Time) {
-	d.due, d.began, d.broken, d.looks = now, now, false, false
+	d.due, d.began, d.broken, d.repeats = now, now, false, false
 }
 
 // done records the result of a command for d, which is not in the queue. It reports whether the reconciler gives up on d
@@ -233,7 +233,7 @@ func (q *reconciler) done(d *pending, sent time.Time, err error) (givenUp bool) 
 		delete(q.of, d.t)
 		return false
 	case err == nil:
-		d.looks, d.last = true, false
+		d.repeats, d.last = true, false
 		d.due, d.again = now.Add(d.again), 2*d.again
 		d.began = d.due
 		select {

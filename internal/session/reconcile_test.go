@@ -791,7 +791,7 @@ func TestReconcile_addedAgainIsDueNow(t *testing.T) {
 func TestReconcile_closeMakesItDue(t *testing.T) {
 	now := time.Now()
 	var q reconciler
-	repeat, check := &pending{due: now.Add(time.Second)}, &pending{due: now.Add(time.Minute), looks: true, broken: true}
+	repeat, check := &pending{due: now.Add(time.Second)}, &pending{due: now.Add(time.Minute), repeats: true, broken: true}
 	heap.Push(&q.queue, repeat)
 	heap.Push(&q.queue, check)
 	q.hurryLocked()

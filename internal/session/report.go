@@ -17,8 +17,8 @@ import (
 
 // reporter logs errors that no call can return. It limits the rate of each message and logs how many were suppressed.
 type reporter struct {
-	given  *slog.Logger // set once: the caller's; nil means slog.Default, without debug messages
-	looked atomic.Bool  // see CheckEvictionOnce
+	given           *slog.Logger // set once: the caller's; nil means slog.Default, without debug messages
+	evictionChecked atomic.Bool  // see CheckEvictionOnce
 
 	mu    sync.Mutex
 	kinds map[string]*report // by message; guarded by mu
@@ -137,7 +137,7 @@ func (s *Session) subscriptionDenied(channel string, err error) {
 // CheckEvictionOnce starts a goroutine that warns if the server evicts keys, because eviction deletes held locks. Once the
 // server has replied, further calls do nothing.
 func (s *Session) CheckEvictionOnce() {
-	if s.report.looked.Swap(true) || s.sender.Enter() != nil {
+	if s.report.evictionChecked.Swap(true) || s.sender.Enter() != nil {
 		return
 	}
 	go func() {
@@ -147,7 +147,7 @@ func (s *Session) CheckEvictionOnce() {
 		})
 		switch policy := o.Value; {
 		case o.Err != nil:
-			s.report.looked.Store(!s.sender.MayPass(o.Err)) // the next call may have a reply
+			s.report.evictionChecked.Store(!s.sender.MayPass(o.Err)) // the next call may have a reply
 		case policy != "":
 			s.report.warn("server evicts keys; set maxmemory-policy noeviction", "", "server", s.sender.Address(), "maxmemory-policy", policy)
 		}

@@ -18,7 +18,7 @@ import (
 // unlock releases h. If wait is false, it does not wait for replies: see unlockLater.
 func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 	now := time.Now()
-	h.look(now) // an expired lease is lost even if the watchdog has not detected it yet
+	h.check(now) // an expired lease is lost even if the watchdog has not detected it yet
 	if before := h.endAt(lock.ErrUnlocked, now); before != nil {
 		return notHeld(before)
 	}
