@@ -328,9 +328,7 @@ func TestReentry_duringClose(t *testing.T) {
 		if err := <-ended; !errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrLost) {
 			w.Error(err)
 		}
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 	})
 }
 
@@ -375,10 +373,7 @@ func TestLock_again(t *testing.T) {
 func TestTryLock_limits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.slowScripts(10 * time.Millisecond)
-		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Millisecond)}))
-		if err != nil {
-			w.Fatal(err)
-		}
+		h := w.must(w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithWait(time.Millisecond)})))
 		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMaxHold(time.Minute)}), lock.ErrNotAcquired)
 		w.unlock(h)
 	})

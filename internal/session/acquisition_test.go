@@ -69,9 +69,7 @@ func TestLost_afterUnlock(t *testing.T) {
 			w.Errorf("%d requests before the release", n)
 		}
 		close(releases)
-		if err := <-released; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-released)
 		w.unlock(w.next(next))
 	})
 }

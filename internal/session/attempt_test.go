@@ -737,9 +737,7 @@ func TestTryLock_letsTheNextWaiterSend(t *testing.T) {
 func TestAhead(t *testing.T) {
 	inBubble(t, func(w *world) {
 		spec := w.a.NewSpec(plain, "orders", nil)
-		if err := w.a.Ahead(spec); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(w.a.Ahead(spec))
 		h := w.lock(w.b, w.Context())
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(pollTime / 2)

@@ -164,10 +164,7 @@ func TestBatch_rejected(t *testing.T) {
 			inBubble(t, func(w *world) {
 				var holds []lock.Hold
 				for n := range 4 {
-					h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders-", n), nil))
-					if err != nil {
-						w.Fatal(err)
-					}
+					h := w.mustLock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders-", n), nil))
 					holds = append(holds, h)
 				}
 				near := make(chan struct{})

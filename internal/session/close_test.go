@@ -303,10 +303,7 @@ func TestClose_unavailableServer(t *testing.T) {
 				inBubble(t, func(w *world) {
 					var holds []lock.Hold
 					for i := range locks {
-						h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
-						if err != nil {
-							w.Fatal(err)
-						}
+						h := w.mustLock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("orders", i), nil))
 						holds = append(holds, h)
 					}
 					if locks == 0 {

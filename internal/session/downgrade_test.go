@@ -19,10 +19,7 @@ import (
 // downgrade returns a read hold for h, and fails the test on an error.
 func (w *world) downgrade(s *Session, ctx context.Context, h lock.Hold, opts ...lock.Option) lock.Hold {
 	w.Helper()
-	read, err := s.Downgrade(ctx, s.NewSpec(reading, "orders", opts), h)
-	if err != nil {
-		w.Fatal(err)
-	}
+	read := w.must(s.Downgrade(ctx, s.NewSpec(reading, "orders", opts), h))
 	return read
 }
 
@@ -409,10 +406,7 @@ func TestDowngrade_lastsUntilUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := w.listen()
 		ctx, cancel := context.WithCancel(w.Context())
-		write, err := lock.UntilUnlock(w.locker(w.a, writing)).Lock(ctx)
-		if err != nil {
-			w.Fatal(err)
-		}
+		write := w.must(lock.UntilUnlock(w.locker(w.a, writing)).Lock(ctx))
 		read := w.downgrade(w.a, w.Context(), write)
 		cancel()
 		time.Sleep(10 * leaseTime)

@@ -137,9 +137,7 @@ func TestReads_unavailable(t *testing.T) {
 			return h.Err()
 		}, lock.ErrGone},
 		"type": {"TYPE", func(w *world) error {
-			if err := w.mini.Set("orders", "x"); err != nil {
-				w.Fatal(err)
-			}
+			w.wantNoErr(w.mini.Set("orders", "x"))
 			defer w.mini.Del("orders")
 			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil))
 			return err
@@ -296,9 +294,7 @@ func TestForce_records(t *testing.T) {
 		h := w.take(w.a, plain, w.Context())
 		w.mini.Del("orders")
 		key := keys.Forced("orders")
-		if err := w.mini.Set(key, strings.Replace(c.record, "this client", w.a.id, 1)); err != nil {
-			w.Fatal(err)
-		}
+		w.wantNoErr(w.mini.Set(key, strings.Replace(c.record, "this client", w.a.id, 1)))
 		w.mini.SetTTL(key, registry.NoteKept)
 		<-h.Context().Done()
 		if err := h.Err(); !errors.Is(err, lock.ErrGone) || errors.Is(err, lock.ErrForceUnlocked) != c.named {
@@ -332,9 +328,7 @@ func TestForceMessages_whileClosing(t *testing.T) {
 		default:
 		}
 		close(goes)
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 	})
 }
 

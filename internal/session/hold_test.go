@@ -130,9 +130,7 @@ func TestHold_leaseStopped(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
 		h.(*hold).acquisition().lease.Stop(w.Context())
-		if err := h.Err(); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.Err())
 		w.unlock(h)
 	})
 }
@@ -169,16 +167,10 @@ func TestContext_carriesTheCallersOwner(t *testing.T) {
 		outer := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
 		k := *plain
 		k.NonReentrant = true
-		permit, err := w.a.Lock(outer.Context(), w.a.NewSpec(&k, "permits", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
+		permit := w.mustLock(outer.Context(), w.a.NewSpec(&k, "permits", nil))
 		ctx, cancel := context.WithTimeout(permit.Context(), pollTime)
 		defer cancel()
-		inner, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-		if err != nil {
-			w.Fatal(err)
-		}
+		inner := w.mustLock(ctx, w.a.NewSpec(plain, "orders", nil))
 		if permit.Owner() == outer.Owner() || inner.Owner() != outer.Owner() || w.count(outer) != 2 {
 			w.Errorf("%s, %s, %s: %d holds", outer.Owner(), permit.Owner(), inner.Owner(), w.count(outer))
 		}

@@ -147,10 +147,7 @@ func TestCluster_eachSlotForItself(t *testing.T) {
 		})
 		var holds []lock.Hold
 		for _, name := range []string{"{a}1", "{b}1", "{a}2"} {
-			h, err := w.a.Lock(w.Context(), slotted(w.a, name))
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.mustLock(w.Context(), slotted(w.a, name))
 			holds = append(holds, h)
 		}
 		taken := scripts.Load()
@@ -227,9 +224,7 @@ func TestWaiter_withoutATrace(t *testing.T) {
 		}
 		w.unlock(h)
 		w.unlock(w.next(waiter))
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(s.Close(w.Context()))
 	})
 }
 
@@ -272,10 +267,7 @@ func TestCluster_renewedNodeByNode(t *testing.T) {
 		var holds []lock.Hold
 		for i := range 20 {
 			spec := slotted(w.a, fmt.Sprint("orders", i))
-			h, err := w.a.Lock(w.Context(), spec)
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.mustLock(w.Context(), spec)
 			holds = append(holds, h)
 			node, group := w.a.node(spec.slot), h.(*hold).acquisition().Group()
 			if before, ok := groups[node]; ok && before != group {

@@ -417,9 +417,7 @@ func TestLimits_unlockIsFaster(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		w.a.callerCanceled(h) // a renewal began before the Unlock
-		if err := <-done; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-done)
 		if e := w.wantEvents("granted", "released")[1]; e.Draining != 0 {
 			w.Errorf("released: %+v", e)
 		}
@@ -655,9 +653,7 @@ func TestDo_locksUnderIt(t *testing.T) {
 			w.wantHeld(last)
 			w.ended(h, lock.ErrAbandoned)
 			w.ended(again, lock.ErrAbandoned)
-			if err := lock.HoldFromContext(ctx).Err(); err != nil {
-				w.Error(err)
-			}
+			w.wantNoErr(lock.HoldFromContext(ctx).Err())
 			return nil
 		})
 		time.Sleep(2 * leaseTime)

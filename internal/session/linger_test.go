@@ -106,10 +106,7 @@ func TestLinger_noCommands(t *testing.T) {
 			if i%2 == 1 {
 				call = w.a.TryLock
 			}
-			h, err := call(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.must(call(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers})))
 			w.claimed(h, before)
 			if now := time.Now().UnixMicro(); h.Token() > uint64(now) {
 				w.Errorf("token %d at %d", h.Token(), now)
@@ -557,10 +554,7 @@ func TestLinger_otherTerms(t *testing.T) {
 			before := w.keepLock(k, lock.WithLinger(time.Hour))
 			time.Sleep(time.Millisecond)
 			start := time.Now()
-			h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{opt}))
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.must(w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{opt})))
 			if h.Owner() == before.Owner() || h.Token() <= before.Token() || time.Since(start) > time.Millisecond {
 				w.Errorf("owner %s after %s, token %d after %d, after %v", h.Owner(), before.Owner(), h.Token(), before.Token(), time.Since(start))
 			}
@@ -626,10 +620,7 @@ func TestLinger_waitersOfTheProcess(t *testing.T) {
 func TestLinger_readers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.keepLock(writing, lock.WithLinger(time.Hour))
-		r, err := w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithLinger(time.Hour)}))
-		if err != nil {
-			w.Fatal(err)
-		}
+		r := w.must(w.a.TryLock(w.Context(), w.a.NewSpec(reading, "orders", []lock.Option{lock.WithLinger(time.Hour)})))
 		w.wantKept(writing, false)
 		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(writing, "orders", []lock.Option{lingers}), lock.ErrNotAcquired)
 		w.unlock(r)
@@ -745,10 +736,7 @@ func TestLinger_overtakesTheRelease(t *testing.T) {
 		})
 		w.keepLock(k, lingers)
 		time.Sleep(lingerTime + 10*time.Millisecond)
-		h, err := w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
-		if err != nil {
-			w.Fatal(err)
-		}
+		h := w.must(w.a.TryLock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers})))
 		w.unlock(h)
 	})
 }

@@ -624,10 +624,7 @@ func TestObserver_waitingHasTheOwner(t *testing.T) {
 // waits for Redis, so the observer is notified of a wait only when it has a queue position, and then immediately.
 func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 	forEach(t, map[string]*Kind{"fair": fair, "semaphore": permits}, func(w *world, kind *Kind) {
-		h, err := w.b.Lock(w.Context(), w.ofOne(w.b, kind))
-		if err != nil {
-			w.Fatal(err)
-		}
+		h := w.must(w.b.Lock(w.Context(), w.ofOne(w.b, kind)))
 		first := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
 		w.wantEvents("waiting")
 		w.mini.SetError("LOADING Redis is loading the dataset in memory")

@@ -347,9 +347,7 @@ func TestUnavailable_notBehindAHandOff(t *testing.T) {
 				h = <-next
 				w.wantEnd("Lock", <-behind, []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
 				w.unlock(h)
-				if err := s.Close(w.Context()); err != nil {
-					w.Error(err)
-				}
+				w.wantNoErr(s.Close(w.Context()))
 			})
 		})
 	}

@@ -196,9 +196,7 @@ func TestInspect_fails(t *testing.T) {
 		}
 		w.mini.SetError("")
 
-		if err := w.mini.Set("orders", "1"); err != nil {
-			w.Fatal(err)
-		}
+		w.wantNoErr(w.mini.Set("orders", "1"))
 		if err := inspect(w.Context(), spec); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(errText(err), "a number") {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
@@ -253,9 +251,7 @@ func TestInspect_duringClose(t *testing.T) {
 		if err != nil || len(state.Holders) != 1 || state.Holders[0].Client != (lock.Client{ID: w.b.id}) {
 			w.Errorf("%+v, %v", state, err)
 		}
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 		w.unlock(h)
 	})
 }
@@ -411,9 +407,7 @@ func TestSubscribe_checksAfterEachMessage(t *testing.T) {
 		default:
 		}
 		s.Leave()
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 		if err := s.Enter(); err != lock.ErrClosed {
 			w.Errorf("after Close: %v", err)
 		}

@@ -18,9 +18,7 @@ func TestRaise(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				h := w.take(w.a, k, w.Context(), lock.WithFencing())
-				if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000); err != nil {
-					w.Error(err)
-				}
+				w.wantNoErr(h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000))
 				w.unlock(h)
 				nextOwner := w.take(w.a, k, w.Context(), lock.WithFencing())
 				if nextOwner.Token() <= 1000 {
@@ -38,9 +36,7 @@ func TestRaise_byAWriter(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.a, writing, w.Context(), lock.WithFencing())
 		raised := h.Token() + 1000
-		if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), raised); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.(lockimpl.Fenced).RaiseToken(w.Context(), raised))
 		w.unlock(h)
 		reader := w.take(w.b, reading, w.Context(), lock.WithFencing())
 		if reader.Token() <= raised {
@@ -58,9 +54,7 @@ func TestRaise_nextInTheProcess(t *testing.T) {
 		next := w.waiting(w.a, w.Context(), lock.WithFencing())
 		time.Sleep(time.Millisecond) // otherwise it is not handed off inside the process
 		raised := h.Token() + 1000
-		if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), raised); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.(lockimpl.Fenced).RaiseToken(w.Context(), raised))
 		w.unlock(h)
 		h = <-next
 		if h.Token() <= raised {
@@ -85,9 +79,7 @@ func TestRaise_fails(t *testing.T) {
 			want := lock.ErrLost
 			if foreign {
 				want = lock.ErrWrongType
-				if err := w.mini.Set("orders", "of somebody else"); err != nil {
-					w.Fatal(err)
-				}
+				w.wantNoErr(w.mini.Set("orders", "of somebody else"))
 			}
 			if err := h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000); !errors.Is(err, want) || errors.Is(err, lock.ErrUnavailable) {
 				w.Errorf("a foreign key: %v: %v", foreign, err)

@@ -41,16 +41,6 @@ var reading, writing = func() (r, w *Kind) {
 	return r, w
 }()
 
-// take locks "orders" as kind, and fails the test if that fails.
-func (w *world) take(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) lock.Hold {
-	w.Helper()
-	h, err := s.Lock(ctx, s.NewSpec(kind, "orders", opts))
-	if err != nil {
-		w.Fatal(err)
-	}
-	return h
-}
-
 // scripts counts the scripts that session a sends.
 func (w *world) scripts() *atomic.Int64 { return w.slowScripts(0) }
 

@@ -380,10 +380,7 @@ func TestClosing_client(t *testing.T) {
 			rdb := w.mini.Client(w)
 			s := New(rdb, testConfig())
 			h := w.take(s, k, w.Context())
-			other, err := s.Lock(w.Context(), s.NewSpec(k, "other", nil))
-			if err != nil {
-				w.Fatal(err)
-			}
+			other := w.must(s.Lock(w.Context(), s.NewSpec(k, "other", nil)))
 			ended := make(chan error, 2)
 			for range cap(ended) {
 				go func() {
@@ -707,9 +704,7 @@ func TestReconcile_closeRepeatsOnce(t *testing.T) {
 		go func() { closed <- w.a.Close(context.Background()) }()
 		synctest.Wait()
 		close(reply)
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 		if n := sent.Load() - 3; n != 1 {
 			w.Errorf("got %d repetitions during Close, want 1", n)
 		}

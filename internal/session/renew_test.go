@@ -86,9 +86,7 @@ func TestRenewal_givenUp(t *testing.T) {
 		}
 		w.wire.OnRequest(nil)
 		w.unlock(h)
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(s.Close(w.Context()))
 	})
 }
 
@@ -181,10 +179,7 @@ func TestRenewal_bySlot(t *testing.T) {
 		for i, slot := range []uint16{7, 3, 5, 7, 3} {
 			spec := w.a.NewSpec(k, fmt.Sprint("orders", i), nil)
 			spec.slot = slot
-			h, err := w.a.Lock(w.Context(), spec)
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.mustLock(w.Context(), spec)
 			holds, batch = append(holds, h), append(batch, h.(*hold).acquisition())
 		}
 		w.mini.Del("orders1")
@@ -222,10 +217,7 @@ func TestRenewal_skipsUnclaimedLocks(t *testing.T) {
 		batch := offered
 		var holds []lock.Hold
 		for i := range 2 {
-			h, err := w.a.Lock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("other", i), nil))
-			if err != nil {
-				w.Fatal(err)
-			}
+			h := w.mustLock(w.Context(), w.a.NewSpec(plain, fmt.Sprint("other", i), nil))
 			holds, batch = append(holds, h), append(batch, h.(*hold).acquisition())
 		}
 		w.mini.Del("other1")

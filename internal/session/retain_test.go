@@ -224,9 +224,7 @@ func TestMinHold_delayedCommand(t *testing.T) {
 		"an extension": func(w *world) (lock.Hold, func()) {
 			k, execute := failedRenewal(w, 0)
 			h := w.take(w.a, k, w.Context(), minimum)
-			if err := h.Extend(w.Context(), time.Hour); err != nil {
-				w.Fatal(err)
-			}
+			w.wantNoErr(h.Extend(w.Context(), time.Hour))
 			return h, execute
 		},
 		"a renewal in flight at Unlock": func(w *world) (lock.Hold, func()) {
@@ -256,9 +254,7 @@ func TestMinHold_delayedCommand(t *testing.T) {
 			k, execute := failedRenewal(w, 0)
 			first := w.take(w.a, k, w.Context())
 			next := w.goLock(w.a, k, w.Context(), minimum)
-			if err := first.Extend(w.Context(), leaseTime); err != nil {
-				w.Fatal(err)
-			}
+			w.wantNoErr(first.Extend(w.Context(), leaseTime))
 			return w.handedTo(first, next), execute
 		},
 	}, func(w *world, last func(w *world) (h lock.Hold, execute func())) { w.expiresAfter(last) })
@@ -338,10 +334,7 @@ func TestMinHold_inFlight(t *testing.T) {
 				return r.send()
 			})
 			h := w.take(w.a, k, w.Context(), minimum)
-			inner, err := reenter(w, k, h)
-			if err != nil {
-				w.Fatal(err)
-			}
+			inner := w.must(reenter(w, k, h))
 			w.unlock(inner)
 			return h, execute
 		},
@@ -526,9 +519,7 @@ func TestMinHold_notExtended(t *testing.T) {
 		}
 		w.wantErr(<-ended)
 		close(sent)
-		if err := <-closed; err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(<-closed)
 		time.Sleep(opTime)
 		w.wantFree()
 	})
@@ -560,9 +551,7 @@ func TestMinHold_wrongTypeAtTheRepetition(t *testing.T) {
 		w.onScripts(func(n int) redistest.Action {
 			if n == 2 {
 				w.mini.Del("orders")
-				if err := w.mini.Set("orders", "of somebody else"); err != nil {
-					w.Error(err)
-				}
+				w.wantNoErr(w.mini.Set("orders", "of somebody else"))
 			}
 			return redistest.Action{DropReply: n == 1}
 		})

@@ -98,9 +98,7 @@ func TestSemaphoreState(t *testing.T) {
 		if state, leases, free, exists, err := w.b.SemaphoreState(w.Context(), spec); err != nil || exists || free != 0 || leases != nil || state.Mode != lock.Free {
 			w.Errorf("before there is one: %+v, %v, %d free, %v, %v", state, leases, free, exists, err)
 		}
-		if err := w.mini.Set("orders", "3"); err != nil {
-			w.Fatal(err)
-		}
+		w.wantNoErr(w.mini.Set("orders", "3"))
 		held := w.a.newOwner(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), 2, "") // the bubble's clock is earlier than any permit
 		for _, id := range luascripts.Permits(held) {
 			if _, err := w.mini.ZAdd(spec.Keys.Leases, float64(time.Now().Add(leaseTime).UnixMilli()), id); err != nil {

@@ -101,16 +101,35 @@ func testConfig() Config {
 	return Config{Lease: leaseTime, OpTimeout: opTime, Poll: pollTime, Logger: slog.New(slog.DiscardHandler)}
 }
 
+// must returns h. It ends the test if the call that returned it failed.
+func (w *world) must(h lock.Hold, err error) lock.Hold {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// take locks "orders" as kind.
+func (w *world) take(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) lock.Hold {
+	w.Helper()
+	return w.must(s.Lock(ctx, s.NewSpec(kind, "orders", opts)))
+}
+
 func (w *world) lock(s *Session, ctx context.Context, opts ...lock.Option) lock.Hold {
 	w.Helper()
 	return w.take(s, plain, ctx, opts...)
 }
 
+// mustLock locks by spec, which is of session a.
+func (w *world) mustLock(ctx context.Context, spec *Spec) lock.Hold {
+	w.Helper()
+	return w.must(w.a.Lock(ctx, spec))
+}
+
 func (w *world) unlock(h lock.Hold) {
 	w.Helper()
-	if err := h.Unlock(w.Context()); err != nil {
-		w.Error(err)
-	}
+	w.wantNoErr(h.Unlock(w.Context()))
 }
 
 // count is the server's hold count of h's owner.
@@ -249,9 +268,7 @@ func TestHold_survivesLateReplies(t *testing.T) {
 		w.wire.OnRequest(nil)
 		time.Sleep(late) // no late reply is in flight any more
 		w.unlock(h)
-		if err := s.Close(w.Context()); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(s.Close(w.Context()))
 	})
 }
 
@@ -266,9 +283,7 @@ func TestHold_survivesAnEmptyScriptCache(t *testing.T) {
 			w.Errorf("%d commands for a renewal with a script that the server does not have, want 2", n)
 		}
 		time.Sleep(leaseTime)
-		if err := h.Err(); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(h.Err())
 		w.wire.OnRequest(nil)
 		w.unlock(h)
 	})

@@ -65,10 +65,7 @@ func TestTable_keepsSomeEntries(t *testing.T) {
 		for range 3 {
 			var holds []lock.Hold
 			for _, spec := range append(specs, w.a.NewSpec(plain, "orders0", nil))[:locks] {
-				h, err := w.a.TryLock(w.Context(), spec)
-				if err != nil {
-					w.Fatal(err)
-				}
+				h := w.must(w.a.TryLock(w.Context(), spec))
 				w.a.table.mu.Lock()
 				if at := w.a.table.known[spec.id]; at == nil || at != h.(*hold).acquisition().at {
 					w.Errorf("%s is held in a wrong entry", spec.Name)
@@ -109,9 +106,7 @@ func TestTable_keepsYieldedLocks(t *testing.T) {
 			w.Errorf("got %d entries that are no longer needed", known)
 		}
 		w.yield("orders")
-		if err := w.a.Close(context.Background()); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(w.a.Close(context.Background()))
 		if known := w.entries(w.a); known != 0 {
 			w.Errorf("got %d entries after Close", known)
 		}
@@ -197,10 +192,7 @@ func TestTable_perClient(t *testing.T) {
 		spec := w.a.NewSpec(plain, "orders", nil)
 		for range 2 {
 			for _, pair := range [][2]*Session{{w.a, w.b}, {w.b, w.a}} {
-				h, err := pair[0].Lock(w.Context(), spec)
-				if err != nil {
-					w.Fatal(err)
-				}
+				h := w.must(pair[0].Lock(w.Context(), spec))
 				if _, err := pair[1].TryLock(w.Context(), spec); !errors.Is(err, lock.ErrNotAcquired) {
 					w.Error(err)
 				}

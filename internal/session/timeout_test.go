@@ -26,9 +26,7 @@ func (w *world) shared() (*Session, rueidis.Client) {
 	rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 	s := New(rdb, testConfig())
 	w.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(s.Close(context.Background()))
 	})
 	return s, rdb
 }
@@ -110,9 +108,7 @@ func TestTimeout_behindADial(t *testing.T) {
 			w.Errorf("%v after %v, want no reply after %v", err, took, opTime)
 		}
 		time.Sleep(2 * time.Minute) // the server grants the lock, and the session releases it because its caller has left
-		if err := s.Close(context.Background()); err != nil {
-			w.Error(err)
-		}
+		w.wantNoErr(s.Close(context.Background()))
 	})
 }
 

@@ -417,15 +417,6 @@ func (w *world) noHold() {
 	}
 }
 
-func (w *world) mustLock(ctx context.Context, spec *Spec) lock.Hold {
-	w.Helper()
-	h, err := w.a.Lock(ctx, spec)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return h
-}
-
 // unlockImmediately fails the test if Unlock of h takes any time, or if the hold does not end as after any Unlock.
 func (w *world) unlockImmediately(h lock.Hold) {
 	w.Helper()
@@ -529,10 +520,7 @@ func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
 					w.a = New(w.mini.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }), testConfig())
 					spec := w.asyncSpec(k)
 					pair := func() {
-						h, err := acquire(w.a, w.Context(), spec)
-						if err != nil {
-							w.Fatal(err)
-						}
+						h := w.must(acquire(w.a, w.Context(), spec))
 						w.unlock(h)
 					}
 					pair()
@@ -752,10 +740,7 @@ func TestAsyncUnlock_isPerHandle(t *testing.T) {
 func TestAsyncUnlock_downgrade(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.mustLock(w.Context(), w.asyncSpec(writing))
-		read, err := w.a.Downgrade(w.Context(), w.asyncSpec(reading), h)
-		if err != nil {
-			w.Fatal(err)
-		}
+		read := w.must(w.a.Downgrade(w.Context(), w.asyncSpec(reading), h))
 		if fields, err := w.mini.HKeys("orders"); len(fields) != 2 || err != nil { // the mode and the reader
 			w.Errorf("after Downgrade Redis has %q", fields)
 		}
