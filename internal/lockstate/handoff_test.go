@@ -80,9 +80,7 @@ func TestHandOffTo(t *testing.T) {
 	first, h := s.take(&plainTerms, 1)
 	since := s.now
 	w := s.stand(&plainTerms, 2)
-	if step := s.next(w); step.Do != Wait {
-		t.Fatalf("the next waiter asks for a lock that its process has: %+v", step)
-	}
+	s.wantNext(w, Wait, "the next waiter asks for a lock that its process has")
 	s.pass(time.Millisecond)
 	s.done()
 	next := s.give(h)
@@ -743,7 +741,5 @@ func TestOnRelease_nothingReleased(t *testing.T) {
 	if all := s.done(); len(all) != 1 || all[0].Kind != Wake || all[0].Waiter != w {
 		t.Errorf("%+v, want that the waiter is woken", all)
 	}
-	if step := s.next(w); step.Do != Send {
-		t.Errorf("%+v, want a request", step)
-	}
+	s.wantNext(w, Send)
 }

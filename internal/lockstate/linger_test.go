@@ -371,9 +371,7 @@ func TestEndKept_wakesEachQueue(t *testing.T) {
 		s.kept(h)
 		ended := s.EndKept()
 		w := s.stand(with(writeTerms, func(c *Terms) { c.QueueKey = key }), 2)
-		if step := s.next(w); step.Do != Wait {
-			t.Fatalf("before the release: %+v", step)
-		}
+		s.wantNext(w, Wait, "before the release")
 		s.NoLongerHeld(ended)
 		if step := s.next(w); step.Do != Send {
 			t.Errorf("queue %d, after the release: %+v", key, step)

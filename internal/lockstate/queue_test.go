@@ -382,9 +382,7 @@ func TestYieldUntil_theNextQueue(t *testing.T) {
 	s.refused(w)
 	s.YieldUntil(&plainTerms, s.now.Add(asideTime))
 	w.queue.Notify()
-	if step := s.next(w); step.Do != Wait {
-		t.Errorf("the queue does not know: %+v", step)
-	}
+	s.wantNext(w, Wait, "the queue does not know")
 	o := w.Owner
 	s.Quit(w, s.now)
 	o.Leave()

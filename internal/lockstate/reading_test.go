@@ -519,9 +519,7 @@ func TestSharedRequest_restarted(t *testing.T) {
 	if asked == former || former.Lives() {
 		t.Error("it asks for the former acquisition")
 	}
-	if step := s.next(joiner); step.Do != Wait {
-		t.Fatalf("%+v", step)
-	}
+	s.wantNext(joiner, Wait)
 	s.Refused(first, asked, Refusal{Sent: s.now, Left: -1}, s.now)
 	s.wantStep(joiner, Send, joiner.Acquisition)
 }
@@ -549,9 +547,7 @@ func TestSharedRequest_again(t *testing.T) {
 			s.next(joiner)
 			s.pass(time.Second)
 			want := end(s, first, asked)
-			if step := s.next(joiner); step.Do != want {
-				t.Fatalf("%+v", step)
-			}
+			s.wantNext(joiner, want)
 			if name != "no answer" { // otherwise the first request is still in flight
 				s.Wakeup(second)
 				s.asks(second)
@@ -573,14 +569,10 @@ func TestJoined(t *testing.T) {
 	try.Prepared = new(Hold)
 	asked := s.asks(try)
 	s.Wakeup(first)
-	if step := s.next(first); step.Do != Wait {
-		t.Fatalf("it did not join the request: %+v", step)
-	}
+	s.wantNext(first, Wait, "it did not join the request")
 	s.lets(try, asked)
 	s.done()
-	if step := s.next(first); step.Do != Share {
-		t.Fatalf("%+v", step)
-	}
+	s.wantNext(first, Share)
 	s.pass(2 * ShareTime) // so that no reader can join
 	if step := s.next(second); step.Do != Send || !slices.Contains(s.wakes(), second) {
 		t.Errorf("%+v", step)
@@ -607,9 +599,7 @@ func TestWakeReader(t *testing.T) {
 	first := s.reader(&readTerms, 2)
 	s.refused(first)
 	w := s.reader(&readTerms, 1)
-	if step := s.next(w); step.Do != Wait {
-		t.Fatalf("%+v", step)
-	}
+	s.wantNext(w, Wait)
 	s.done()
 	s.take(&writeTerms, 1)
 	s.wantWakes(w)
@@ -686,9 +676,7 @@ func TestFinishRequest_besideAWrite(t *testing.T) {
 	s.take(&writeTerms, 9)
 	w := s.reader(&readTerms, 9)
 	w.reason = true
-	if step := s.next(w); step.Do != Send {
-		t.Fatalf("%+v", step)
-	}
+	s.wantNext(w, Send)
 	s.WillSend(w.Acquisition, leaseTime, leaseTime)
 	if out := s.Granted(w, w.Acquisition, w.Owner, w.Prepared, 101, false, s.now); out != Holds {
 		t.Fatal(out)
@@ -707,9 +695,7 @@ func TestFinishRequest_once(t *testing.T) {
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	w.reason = true
 	s.take(&writeTerms, 1)
-	if step := s.next(w); step.Do != Send {
-		t.Fatalf("%+v", step)
-	}
+	s.wantNext(w, Send)
 	s.WillSend(asked, leaseTime, leaseTime)
 	s.Refused(w, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
 	if s.sides[1].requests != 0 {
@@ -727,9 +713,7 @@ func TestJoined_countsAsAReply(t *testing.T) {
 	s.next(joiner)
 	s.lets(w, asked)
 	s.pass(opTime)
-	if step := s.next(joiner); step.Do != Share {
-		t.Fatalf("%+v", step)
-	}
+	s.wantNext(joiner, Share)
 	if d, _ := joiner.Queue().Outage(s.now, opTime); d != 0 {
 		t.Errorf("Redis is silent for %v", d)
 	}
