@@ -269,8 +269,7 @@ func (a *attempt) leave() {
 	a.at.dropKeeper()
 	a.at.unlock()
 	if admitted != nil { // another reader's grant admitted it as the wait ended
-		s := a.s
-		s.sender.Go(func() { _ = s.unlock(context.Background(), holdOf(admitted), true) })
+		_ = a.s.unlock(context.Background(), holdOf(admitted), false)
 	}
 }
 

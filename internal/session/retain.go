@@ -29,14 +29,7 @@ func (s *Session) applyMinHold(ctx context.Context, h *hold, spec *Spec) error {
 	t := h.acquisition()
 	if !h.Fixed && t.lease.Until().Before(until) {
 		if err := s.extend(ctx, h, s.minHoldLease(d)); err != nil {
-			if ctx.Err() == nil {
-				_ = s.unlock(ctx, h, true)
-			} else if s.sender.Enter() == nil { // otherwise Close releases it
-				go func() {
-					defer s.sender.Done()
-					_ = s.unlock(ctx, h, true)
-				}()
-			}
+			_ = s.unlock(ctx, h, ctx.Err() == nil) // a call whose context is canceled does not wait for the release
 			if errors.Is(err, lock.ErrNotHeld) {
 				return err
 			}
