@@ -118,7 +118,6 @@ type Spec struct {
 	slot    uint16          // on a cluster
 	id      lockID
 	channel string          // the channel on which waiters are notified; for a kind with a heartbeat, only the waiters of this client
-	spare   int             // how many extra tokens a holder reserves in the token counter for hand-offs in this process
 	terms   lockstate.Terms // for package lockstate
 
 	// Again returns the spec for a retry after err, or nil if the call must not retry. ctx ends the wait of the call: if it
@@ -159,10 +158,6 @@ func (s *Session) NewSpec(k *Kind, name string, opts []lock.Option) *Spec {
 		spec.Keys.TokenCounter = keys.Tokens(mapped)
 	}
 	spec.terms = spec.newTerms(s.lease(spec))
-	// mutant: always, operand 1, operand 2: without fencing or hand-offs, nothing reads it
-	if spec.terms.HandsOff && config.Fencing {
-		spec.spare = MaxSpare // without a counter, tokens come from the server's clock, which leaves gaps
-	}
 	spec.lingerTerms()
 	return spec
 }
@@ -220,6 +215,7 @@ func (s *Session) offer(spec *Spec) time.Duration { return min(offerPolls*s.Poll
 // subscribers.
 func (s *Session) queueTTL() time.Duration { return queueTTLPolls * s.Poll }
 
-// MaxSpare is how far the token counter can be ahead of the token of the holder of a plain or fair lock. It is small, because
-// each grant raises the counter by it: a counter that ran ahead of the server's clock would repeat tokens after a failover.
+// MaxSpare is how many extra tokens the holder of a plain or fair lock reserves in the token counter, for hand-offs in
+// its process. Without a counter, tokens come from the server's clock, which leaves gaps. It is small, because a counter
+// that ran ahead of the server's clock would repeat tokens after a failover.
 const MaxSpare = lockstate.MaxHandOffs

@@ -96,7 +96,7 @@ func (at *entry) dropKeeper() {
 
 // hasToken reports whether the grant of t reserved a token for the next owner in this process.
 func (t *acquisition) hasToken() bool {
-	return t.spec.Keys.TokenCounter == "" || t.HandOffCount() < t.spec.spare
+	return t.spec.Keys.TokenCounter == "" || t.HandOffCount() < MaxSpare
 }
 
 // takeKept takes the lock that this process keeps, if it still does, and reports whether it did. If the attempt cannot take

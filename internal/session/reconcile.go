@@ -309,7 +309,7 @@ func (s *Session) setHolds(ctx context.Context, t *acquisition, holds int, last 
 		reply, err := retainRequest{t: t}.Send(ctx)
 		return reply.Verdict, err
 	}
-	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Release{Last: last, Spare: t.spec.spare, Served: locked(t.at, t.Served)})
+	reply, err := t.spec.free(ctx, s.rdb, t.spec.Keys, t.Name, luascripts.Release{Last: last, Spare: MaxSpare, Served: locked(t.at, t.Served)})
 	return reply.Verdict, err
 }
 

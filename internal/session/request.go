@@ -31,7 +31,7 @@ func (a *attempt) prepare(step *lockstate.Step) {
 	a.t = step.Acquisition
 	q := &a.request
 	*q = acquireRequest{t: acquisitionOf(a.t), spec: spec, w: a.w, sent: a.now}
-	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: spec.spare,
+	q.Request = luascripts.Request{Owner: a.t.Name, Lease: spec.terms.Lease, Want: 1, Waited: q.sent.Sub(a.t.Came), Yield: spec.terms.Yield, Spare: MaxSpare,
 		Replicas: spec.Config.Replicas, ReplicaTimeout: spec.Config.ReplicaTimeout}
 	if step.Sibling != nil {
 		q.Writer = step.Sibling.Name

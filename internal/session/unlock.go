@@ -265,7 +265,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 		return f, true
 	}
 	s := t.at.s
-	f = releaseRequest{t: t, tokenCounter: t.spec.Keys.TokenCounter, release: luascripts.Release{Last: t.Token(), Spare: t.spec.spare}}
+	f = releaseRequest{t: t, tokenCounter: t.spec.Keys.TokenCounter, release: luascripts.Release{Last: t.Token(), Spare: MaxSpare}}
 	if !t.Terms.HandsOff {
 		return f, false
 	}
@@ -283,7 +283,7 @@ func (t *acquisition) newRelease(now time.Time) (f releaseRequest, retains bool)
 	spec := specOf(w.Terms)
 	f.next = acquisitionOf(nextOwner)
 	f.release.NextOwner, f.release.Offer, f.release.RetryAfter, f.release.WaiterTimeout = nextOwner.Name, s.offer(spec), w.Queue().PollInterval(), s.queueTTL()
-	f.tokenCounter, f.release.Spare = spec.Keys.TokenCounter, lockstate.MaxHandOffs
+	f.tokenCounter = spec.Keys.TokenCounter
 	t.at.subscribeEarly(w.Queue(), spec)
 	return f, false
 }
