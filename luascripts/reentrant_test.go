@@ -1,6 +1,7 @@
 package luascripts_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -320,6 +321,37 @@ func TestAcquire_refusalWaitsForNoReplica(t *testing.T) {
 		}
 		if n := s.CommandCalls(t, "wait") - before; n != c.waits {
 			t.Errorf("verdict %d: WAIT was sent %d times, want %d", c.want, n, c.waits)
+		}
+	}
+}
+
+// A call that is canceled while no replica confirms returns then, and closes its connection, on which the server would
+// otherwise wait for the rest of the time.
+func TestAcquire_canceledDuringWAIT(t *testing.T) {
+	s := redistest.Start(t)
+	waits := func() bool {
+		clients := s.Do(t, "CLIENT", "LIST")
+		text, err := clients.ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(text, "cmd=wait")
+	}
+	for _, pipelines := range []bool{false, true} {
+		rdb := s.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelines })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		canceled := make(chan error, 1)
+		go func() {
+			_, err := luascripts.AcquireReentrant(ctx, rdb, keys, luascripts.Request{Owner: ours, Lease: lease, Want: 1, Replicas: 1, ReplicaTimeout: 30 * time.Second})
+			canceled <- err
+		}()
+		for !waits() {
+		}
+		cancel()
+		if err := <-canceled; err == nil {
+			t.Errorf("pipelines %v: it waited for the replicas until the end", pipelines)
+		}
+		for waits() {
 		}
 	}
 }

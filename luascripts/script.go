@@ -228,8 +228,8 @@ func settingMs(d time.Duration) string {
 // writes, and returns how many have. WAIT counts only the writes of its own connection, so both
 // commands use a dedicated connection. The library does not follow redirections there.
 //
-// The library sets no limit for WAIT. Therefore ctx must be canceled at some time, which makes the
-// library close the connection.
+// The library sets no limit for WAIT. Therefore ctx must be canceled at some time, which closes the
+// connection.
 func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, args []string, n int, timeout time.Duration) (a Acquired, err error) {
 	conn, release := rdb.Dedicate()
 	defer func() { release() }()
@@ -242,6 +242,7 @@ func (s *script) execReplicated(ctx context.Context, rdb rueidis.Client, keys, a
 	if a, err = acquired(s, reply); err != nil || a.Verdict != Done {
 		return a, err
 	}
+	defer context.AfterFunc(ctx, conn.Close)() // while the library reads from the connection, only a deadline ends the read
 	have, err := conn.Do(ctx, conn.B().Wait().Numreplicas(int64(n)).Timeout(timeout.Milliseconds()).Build()).ToInt64()
 	if reply, refused := rueidis.IsRedisErr(err); refused {
 		// The script ran. Only its caller can decide what to do now.

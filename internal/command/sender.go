@@ -203,6 +203,12 @@ func SendFunc[T any](ctx context.Context, s *Sender, limit time.Duration, f func
 	return Send[T](ctx, s, limit, Func[T](f))
 }
 
+// SendUntilShut is Send for a call that is not batched, whose wait also ends, with [lock.ErrClosed], when the sender is shut.
+func SendUntilShut[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (o Outcome[T]) {
+	o.Value, o.Answered, o.Err = sendAlone[T](ctx, s, limit, s.closing, c)
+	return o
+}
+
 // leaves makes the caller of r leave. It reports false if the reply came first. In Send itself, its
 // closure would move each call to the heap.
 func leaves[T any, C Call[T]](r *request[luascripts.Change], c C, reply func(*luascripts.Change) T) bool {

@@ -133,8 +133,8 @@ func TestReplicas_deadline(t *testing.T) {
 			<-r.ctx.Done()
 			return luascripts.Acquired{}, r.ctx.Err()
 		})
-		q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", nil), Request: luascripts.Request{Replicas: 1, ReplicaTimeout: time.Second}}
-		if _, err := q.Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
+		q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})}
+		if _, err := (replicatedRequest{q, w.within(time.Second)}).Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
 			w.Error(err)
 		}
 	})

@@ -52,28 +52,27 @@ func (a *attempt) prepare(step *lockstate.Step) {
 }
 
 func (q acquireRequest) Send(ctx context.Context) (luascripts.Acquired, error) {
-	if q.Replicas > 0 {
-		return q.sendToReplicas(ctx)
-	}
 	return q.spec.Acquire(ctx, q.t.at.s.rdb, q.spec.Keys, q.Request)
 }
 
-// sendToReplicas sends the request, and waits for the replicas to confirm it.
-func (q acquireRequest) sendToReplicas(ctx context.Context) (luascripts.Acquired, error) {
-	// rueidis has no timeout for WAIT, so without this one the goroutine could block indefinitely.
-	within := q.ReplicaTimeout + q.t.at.s.OpTimeout
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel() // mutant: removed: memory
-	reply, err := q.spec.Acquire(ctx, q.t.at.s.rdb, q.spec.Keys, q.Request)
+// replicatedRequest is an acquireRequest that waits for replicas.
+type replicatedRequest struct {
+	acquireRequest
+	ctx context.Context // canceled when the call ends
+}
+
+// Send sends the request, and waits for the replicas to confirm it.
+func (q replicatedRequest) Send(context.Context) (luascripts.Acquired, error) {
+	reply, err := q.acquireRequest.Send(q.ctx)
 	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
-		err = command.NoReply{After: within}
+		err = command.NoReply{After: q.t.at.s.overdue(q.spec)}
 	}
 	return reply, err
 }
 
 // Batch fills in the change.
 func (q acquireRequest) Batch(c *luascripts.Change) func(*luascripts.Change) luascripts.Acquired {
-	if q.Replicas > 0 || !q.spec.Batches {
+	if !q.spec.Batches {
 		return nil
 	}
 	q.spec.encode(c, q.Request)
@@ -119,7 +118,12 @@ func (a *attempt) send() error {
 	if a.isTry() {
 		limit = a.timeLeft()
 	}
-	o := command.Send[luascripts.Acquired](a.waiting, s.sender, limit+q.ReplicaTimeout, *q)
+	var o command.Outcome[luascripts.Acquired]
+	if q.Replicas > 0 {
+		o = a.sendToReplicas(limit + q.ReplicaTimeout)
+	} else {
+		o = command.Send[luascripts.Acquired](a.waiting, s.sender, limit, *q)
+	}
 	reply, err := o.Value, o.Err
 	a.now = time.Now()
 	resent := o.Repeated || o.Answered && q.resent(a.now)
@@ -153,6 +157,15 @@ func (a *attempt) send() error {
 		return errRefused // a writer that is refused to read has lost the lock
 	}
 	return a.refused(reply.Kept)
+}
+
+// sendToReplicas sends the request, which waits for replicas. If the call ends first, it closes the connection, because WAIT
+// would otherwise keep the grant from being released for the rest of the replica timeout.
+func (a *attempt) sendToReplicas(limit time.Duration) command.Outcome[luascripts.Acquired] {
+	// rueidis has no timeout for WAIT, so without this one the goroutine could block indefinitely.
+	ctx, leave := context.WithTimeout(context.Background(), a.s.overdue(a.spec))
+	defer leave()
+	return command.SendUntilShut[luascripts.Acquired](a.waiting, a.s.sender, limit, replicatedRequest{a.request, ctx})
 }
 
 // isSubscribed reports whether the subscriptions that notify the waiters by this spec are confirmed.

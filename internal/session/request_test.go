@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -73,6 +74,36 @@ func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 			w.Errorf("got %d commands, want only the release", n)
 		}
 	})
+}
+
+// The replicas do not respond, so WAIT blocks its connection. A call that ends before the replica timeout, because its
+// context is canceled or the session is closed, does not keep the lock for the rest of that time, and does not delay Close.
+func TestReplicas_endedDuringWAIT(t *testing.T) {
+	unconfirmed := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+		r.Replicas = 0 // the in-memory server has none
+		a, err := r.send()
+		<-r.ctx.Done()
+		return a, cmp.Or(err, r.ctx.Err())
+	})
+	for _, tries := range []bool{false, true} {
+		inBubble(t, func(w *world) {
+			call := w.a.Lock
+			if tries {
+				call = w.a.TryLock
+			}
+			spec := w.a.NewSpec(unconfirmed, "orders", []lock.Option{lock.WithReplicas(1, leaseTime/2)})
+			w.wantFail(call, w.within(time.Second), spec, context.DeadlineExceeded)
+			synctest.Wait()
+			w.wantEmpty()
+
+			failed := w.goFail(call, w.Context(), spec)
+			began := time.Now()
+			w.close(w.a)
+			w.wantTook(began, 0)
+			w.wantErr(<-failed, lock.ErrClosed)
+			w.wantEmpty()
+		})
+	}
 }
 
 // Redis replies that an earlier copy of the request was granted the lock and that this grant has ended. The caller
