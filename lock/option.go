@@ -151,9 +151,10 @@ func WithFencing() Option {
 // fail with [ErrUnavailable].
 //
 // The option narrows the window in which a failover loses a lock. It does not close it, because a
-// replica that was not among the n can be promoted. A reentry needs no confirmation. Each
-// acquisition in progress uses a separate connection, and takes the time of the slowest of the n
-// replicas.
+// replica that was not among the n can be promoted. Renewals and reentries need no confirmation, so
+// a replica that has received nothing for a lease lacks the lock, too. Each acquisition in progress
+// uses a separate connection, and takes the time of the slowest of the n replicas. A TryLock takes
+// up to timeout longer.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return setting{option.Replicas, "WithReplicas", func(c *option.Config) error {
 		c.Replicas, c.ReplicaTimeout = n, timeout.Truncate(time.Millisecond)
