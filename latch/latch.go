@@ -258,8 +258,9 @@ func (l *Latch) Delete(ctx context.Context) error {
 // deleted, expires, or is lost by Redis before it is released, the error matches [ErrDeleted].
 // While Redis is unavailable, Wait retries. If ctx is canceled then, the error matches ctx.Err()
 // and lock.ErrUnavailable. Redis stores only the latest round that was released and the latest that
-// was deleted. If several rounds pass while Redis is unavailable, and a later round was deleted, the
-// error matches [ErrDeleted] even if the round that Wait found was released.
+// was deleted. If several rounds pass while Redis is unavailable, and a later round was deleted or
+// Redis lost its keys, the error matches [ErrDeleted] even if the round that Wait found was
+// released.
 //
 // Wait requires one round trip. All callers of a client that wait for one latch share a
 // subscription and one poll per second.

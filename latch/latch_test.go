@@ -335,7 +335,7 @@ func TestWait_expiryExtended(t *testing.T) {
 }
 
 // A released round stays released for its waiters, even if the latch is deleted, or created again and deleted, before
-// they check. After several more rounds, Redis cannot tell whether the round was released or deleted.
+// they check. After several more rounds, or if its keys were lost, Redis cannot tell whether the round was released or deleted.
 func TestWait_deletedAfterTheRelease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -351,6 +351,8 @@ func TestWait_deletedAfterTheRelease(t *testing.T) {
 		"created again, and deleted":  {func(l *latch.Latch) { create(t, l, 1); remove(t, l) }, nil},
 		"created again, and released": {func(l *latch.Latch) { create(t, l, 1); countDown(t, l, 0) }, nil},
 		"another round is deleted":    {func(l *latch.Latch) { create(t, l, 1); countDown(t, l, 0); create(t, l, 1); remove(t, l) }, latch.ErrDeleted},
+		"lost, and another round":     {func(l *latch.Latch) { s.Do(t, "FLUSHALL"); create(t, l, 1); countDown(t, l, 0) }, latch.ErrDeleted},
+		"lost, and a round of Java":   {func(l *latch.Latch) { s.Do(t, "FLUSHALL"); s.Do(t, "SET", l.Name(), "1"); countDown(t, l, 0) }, latch.ErrDeleted},
 	} {
 		l := near.NewLatch(strings.ReplaceAll(what, " ", "_"))
 		create(t, l, 1)

@@ -6,7 +6,7 @@
 --
 -- rounds  round  the time at which the latch was created, in the server's µs; a later round has a larger one
 --         open   the latest round whose count reached 0
---         gone   the latest round that was deleted
+--         gone   the latest round that was deleted, or the round before the first one in rounds
 -- calls   each call -> the server's time in ms until which it is remembered. If a delayed duplicate may still
 --         come, this is 1/1024 ms more for each count that the call did not do. Calls of one process that are
 --         counted together are one call here. A part with a name is also stored, as <round>:<name>
@@ -25,6 +25,13 @@ local function extend_state(count, rounds, calls, ttl)
     redis.call('PEXPIRE', rounds, ttl)
   end
   if redis.call('PTTL', calls) < ttl / 2 then redis.call('PEXPIRE', calls, ttl) end
+end
+
+-- next_round returns the number of the next round, and the latest round that was deleted. If rounds was lost, it is unknown
+-- how the rounds before ended, and they count as deleted.
+local function next_round(round, deleted, now)
+  local number = math.max(now, round + 1)
+  return number, round == 0 and number - 1 or deleted
 end
 
 -- check_permissions calls the commands that the script calls last, with a key that never exists. If one is denied, the
@@ -54,7 +61,7 @@ local function read_latch(count, rounds, calls, id, now, ttl)
   local round, opened, deleted = tonumber(fields[1] or '0'), tonumber(fields[2] or '0'), tonumber(fields[3] or '0')
   local ended = math.max(opened, deleted) >= round
   if left > 0 and ended then
-    round = math.max(now, round + 1)
+    round, deleted = next_round(round, deleted, now)
   elseif left == 0 and (not ended or value and round == 0) then
     round = math.max(round, 1)
     opened = round
@@ -62,7 +69,7 @@ local function read_latch(count, rounds, calls, id, now, ttl)
     return left, round, opened, deleted, remembered
   end
   redis.call('HDEL', rounds, '') -- deletes nothing; after a write that needs no memory, full memory does not stop the rest
-  local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', opened))
+  local denied = redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'open', string.format('%.0f', opened), 'gone', string.format('%.0f', deleted))
   if failed(denied) then return nil, denied end
   extend_state(count, rounds, calls, ttl)
   return left, round, opened, deleted, remembered

@@ -36,11 +36,11 @@ if left > 0 then
   extend_state(count, rounds, calls, ttl)
   return {0, left, round, opened, deleted}
 end
-round = math.max(now, round + 1)
+round, deleted = next_round(round, deleted, now)
 redis.call('SET', count, n) -- the first write: if memory is full, it fails, and leaves nothing in Redis
 local denied = failed(redis.pcall('PTTL', never)) or failed(redis.pcall('PEXPIRE', never, 1)) -- check the commands that extend_state needs
 denied = denied or failed(redis.pcall('ZADD', calls, remembered_until(now, retention, 0), id))
-denied = denied or failed(redis.pcall('HSET', rounds, 'round', string.format('%.0f', round)))
+denied = denied or failed(redis.pcall('HSET', rounds, 'round', string.format('%.0f', round), 'gone', string.format('%.0f', deleted)))
 if denied then -- an error must mean that there is no latch
   redis.pcall('ZREM', calls, id)
   redis.call('DEL', count)

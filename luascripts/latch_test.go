@@ -505,40 +505,40 @@ func TestLatch_transcript(t *testing.T) {
 		# a latch is made once, and a call that is repeated is told what it did
 		latch_status [c r k n] 5000 = [0 0 0 0 0]
 		EXISTS r k = 0
-		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 0]
+		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 0 = [1 2 @0us 0 @-1us]
 		GET c = 2
-		HGETALL r = [round @0us]
+		HGETALL r = [gone @-1us round @0us]
 		ZRANGE k 0 -1 WITHSCORES = [i1 @1000]
 		PTTL r = 5000
 		PTTL k = 5000
 		published = [ch~1]
-		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 1 = [1 2 @0us 0 0]
+		latch_init [c r k n] 2 i1 1000 5000 ch PUBLISH 1 = [1 2 @0us 0 @-1us]
 		published = []
-		latch_init [c r k n] 3 i2 1000 5000 ch PUBLISH 0 = [0 2 @0us 0 0]
+		latch_init [c r k n] 3 i2 1000 5000 ch PUBLISH 0 = [0 2 @0us 0 @-1us]
 		ZSCORE k i2 = nil
-		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 @-1us]
 		sent ZREM = 1
 		ZSCORE k i3 = @1000.001
-		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 @-1us]
 		published = []
 
 		# the traces are kept when less than half of their time is left
 		PEXPIRE r 2500
 		PEXPIRE k 2500
-		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
-		latch_init [c r k n] 3 i4 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_init [c r k n] 3 i3 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 @-1us]
+		latch_init [c r k n] 3 i4 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 @-1us]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 2500
 		PTTL k = 2500
 		PEXPIRE r 2499
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 5000
 		PTTL k = 2500
 		PEXPIRE k 2499
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL k = 5000
 		PEXPIRE k 2499
-		latch_init [c r k n] 3 i5 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 0]
+		latch_init [c r k n] 3 i5 1000 5000 ch PUBLISH 1 = [0 2 @0us 0 @-1us]
 		PTTL k = 5000
 		PEXPIRE k 2499
 		latch_delete [x r2 k n] i6 1000 5000 ch PUBLISH 1 = [0 0 0 0 0]
@@ -547,59 +547,59 @@ func TestLatch_transcript(t *testing.T) {
 		# a count with an expiry takes its traces along, a little sooner
 		PEXPIRE c 10000
 		PEXPIRE r 8998
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 8998
 		PEXPIRE r 8997
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 9998
 		PEXPIRE r 9998
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 9998
 		PEXPIRE r 9999
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 9998
 		PEXPIRE c 500
 		PERSIST r
-		latch_status [c r k n] 5000 = [0 2 @0us 0 0]
+		latch_status [c r k n] 5000 = [0 2 @0us 0 @-1us]
 		PTTL r = 498
 		PERSIST c
 
 		# each call counts once, and so does each part
-		latch_init [d r3 k3 n] 3 i1 1000 5000 ch PUBLISH 0 = [1 3 @0us 0 0]
+		latch_init [d r3 k3 n] 3 i1 1000 5000 ch PUBLISH 0 = [1 3 @0us 0 @-1us]
 		published = [ch~1]
-		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 1 = [1 2 @0us 0 0]
-		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 1 = [1 2 @0us 0 0]
-		latch_down [d r3 k3 n] d2 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 0]
-		latch_down [d r3 k3 n] d3 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 0]
-		latch_down [d r3 k3 n] d4 part 1000 5000 ch PUBLISH 1 1 = [1 1 @0us 0 0]
+		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 1 = [1 2 @0us 0 @-1us]
+		latch_down [d r3 k3 n] d1 '' 1000 5000 ch PUBLISH 0 1 = [1 2 @0us 0 @-1us]
+		latch_down [d r3 k3 n] d2 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 @-1us]
+		latch_down [d r3 k3 n] d3 part 1000 5000 ch PUBLISH 0 1 = [1 1 @0us 0 @-1us]
+		latch_down [d r3 k3 n] d4 part 1000 5000 ch PUBLISH 1 1 = [1 1 @0us 0 @-1us]
 		ZRANGE k3 0 -1 WITHSCORES = [@0us:part @1000 d1 @1000 d2 @1000 d4 @1000 i1 @1000]
 		GET d = 1
 		published = []
 
 		# calls are forgotten from the ms on at which they may be
 		wait 999
-		latch_init [d r3 k3 n] 1 j1 2 5000 ch PUBLISH 1 = [0 1 @0us 0 0]
+		latch_init [d r3 k3 n] 1 j1 2 5000 ch PUBLISH 1 = [0 1 @0us 0 @-1us]
 		wait 1
-		latch_down [d r3 k3 n] d5 '' 1000 5000 ch PUBLISH 0 1 = [1 0 @0us @0us 0]
+		latch_down [d r3 k3 n] d5 '' 1000 5000 ch PUBLISH 0 1 = [1 0 @0us @0us @-1us]
 		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.001 d5 @2000]
 		published = [ch~0]
 		EXISTS d = 0
-		HGETALL r3 = [open @0us round @0us]
-		latch_down [d r3 k3 n] d6 '' 1000 5000 ch PUBLISH 0 1 = [0 0 @0us @0us 0]
-		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us 0]
-		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us 0]
+		HGETALL r3 = [gone @-1us open @0us round @0us]
+		latch_down [d r3 k3 n] d6 '' 1000 5000 ch PUBLISH 0 1 = [0 0 @0us @0us @-1us]
+		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us @-1us]
+		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us @-1us]
 		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.001 d5 @2000 d7 @2000.001]
-		latch_status [d r3 k3 n] 5000 = [0 0 @0us @0us 0]
+		latch_status [d r3 k3 n] 5000 = [0 0 @0us @0us @-1us]
 
 		# the next round has a larger number, even if the clock went back
 		HSET r3 round @9000000us open @9000000us
-		latch_init [d r3 k3 n] 1 i7 1000 5000 ch PUBLISH 0 = [1 1 @9000001us @9000000us 0]
+		latch_init [d r3 k3 n] 1 i7 1000 5000 ch PUBLISH 0 = [1 1 @9000001us @9000000us @-1us]
 		DEL d
-		latch_status [d r3 k3 n] 5000 = [0 0 @9000001us @9000001us 0]
+		latch_status [d r3 k3 n] 5000 = [0 0 @9000001us @9000001us @-1us]
 		SET d 4
-		latch_status [d r3 k3 n] 5000 = [0 4 @9000002us @9000001us 0]
+		latch_status [d r3 k3 n] 5000 = [0 4 @9000002us @9000001us @-1us]
 		sent HDEL = 2
-		HGETALL r3 = [open @9000001us round @9000002us]
+		HGETALL r3 = [gone @-1us open @9000001us round @9000002us]
 
 		# a deletion is no opening
 		published = [ch~1]
@@ -636,17 +636,17 @@ func TestLatch_transcript(t *testing.T) {
 		# what was told once is told again, whatever came since
 		DEL d r3 k3
 		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 1 = [0 0 0 0 0]
-		latch_init [d r3 k3 n] 3 q2 9000 5000 ch PUBLISH 0 = [1 3 @1000000us 0 0]
+		latch_init [d r3 k3 n] 3 q2 9000 5000 ch PUBLISH 0 = [1 3 @1000000us 0 @999999us]
 		sent HDEL = 0
-		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 1 = [0 3 @1000000us 0 0]
-		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 0]
-		latch_down [d r3 k3 n] q4 other 9000 5000 ch PUBLISH 1 1 = [1 2 @1000000us 0 0]
+		latch_down [d r3 k3 n] q1 part 9000 5000 ch PUBLISH 1 1 = [0 3 @1000000us 0 @999999us]
+		latch_init [d r3 k3 n] 3 q3 9000 5000 ch PUBLISH 1 = [0 3 @1000000us 0 @999999us]
+		latch_down [d r3 k3 n] q4 other 9000 5000 ch PUBLISH 1 1 = [1 2 @1000000us 0 @999999us]
 		ZSCORE k3 q4 = @10000
 		PEXPIRE r3 100
-		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 1 = [1 1 @1000000us 0 0]
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 1 = [1 1 @1000000us 0 @999999us]
 		PTTL r3 = 5000
 		PEXPIRE r3 100
-		latch_init [d r3 k3 n] 3 q6 9000 5000 ch PUBLISH 0 = [0 1 @1000000us 0 0]
+		latch_init [d r3 k3 n] 3 q6 9000 5000 ch PUBLISH 0 = [0 1 @1000000us 0 @999999us]
 		PTTL r3 = 5000
 		PEXPIRE r3 100
 		latch_delete [d r3 k3 n] q7 9000 5000 ch PUBLISH 0 = [1 0 @1000000us 0 @1000000us]
@@ -655,7 +655,7 @@ func TestLatch_transcript(t *testing.T) {
 		sent HDEL = 1
 		DEL r3
 		SET d 2
-		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 1 = [1 2 @1000000us 0 0]
+		latch_down [d r3 k3 n] q5 '' 9000 5000 ch PUBLISH 0 1 = [1 2 @1000000us 0 @999999us]
 		PTTL r3 = 5000
 		without PTTL
 		latch_down [d r3 k3 n] q8 '' 9000 5000 ch PUBLISH 0 1 = !NOPERM
@@ -665,24 +665,24 @@ func TestLatch_transcript(t *testing.T) {
 		latch_delete [d r3 k3 n] q8 9000 5000 ch PUBLISH 0 = !NOPERM
 		without
 		GET d = 2
-		HGETALL r3 = [open 0 round @1000000us]
+		HGETALL r3 = [gone @999999us open 0 round @1000000us]
 		ZSCORE k3 q8 = nil
 
 		# a call counts for several, up to the count
 		published = [ch~1 ch~1]
 		SET e 5 PX 90000
-		latch_down [e r4 k4 n] b1 '' 9000 5000 ch PUBLISH 0 3 = [3 2 @1000000us 0 0]
-		latch_down [e r4 k4 n] b1 '' 9000 5000 ch PUBLISH 1 3 = [3 2 @1000000us 0 0]
+		latch_down [e r4 k4 n] b1 '' 9000 5000 ch PUBLISH 0 3 = [3 2 @1000000us 0 @999999us]
+		latch_down [e r4 k4 n] b1 '' 9000 5000 ch PUBLISH 1 3 = [3 2 @1000000us 0 @999999us]
 		GET e = 2
 		PTTL e = 90000
 		published = []
-		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 0 3 = [2 0 @1000000us @1000000us 0]
+		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 0 3 = [2 0 @1000000us @1000000us @999999us]
 		published = [ch~0]
-		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 0 @1000000us @1000000us 0]
+		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 0 @1000000us @1000000us @999999us]
 		ZRANGE k4 0 -1 WITHSCORES = [b1 @10000 b2 @10000.001 b3 @10000.9766]
-		latch_init [e r4 k4 n] 4 b4 9000 5000 ch PUBLISH 0 = [1 4 @1000001us @1000000us 0]
-		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 1 3 = [2 4 @1000001us @1000000us 0]
-		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 4 @1000001us @1000000us 0]
+		latch_init [e r4 k4 n] 4 b4 9000 5000 ch PUBLISH 0 = [1 4 @1000001us @1000000us @999999us]
+		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 1 3 = [2 4 @1000001us @1000000us @999999us]
+		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 4 @1000001us @1000000us @999999us]
 		published = [ch~1]
 
 		# what is denied changes nothing
@@ -702,7 +702,7 @@ func TestLatch_transcript(t *testing.T) {
 		SET d 2
 		latch_status [d r3 k3 n] 5000 = !NOPERM
 		without
-		latch_status [d r3 k3 n] 5000 = [0 2 @1000000us 0 0]
+		latch_status [d r3 k3 n] 5000 = [0 2 @1000000us 0 @999999us]
 		without SET
 		latch_down [d r3 k3 n] z part 1000 5000 ch PUBLISH 1 1 = !NOPERM
 		without HDEL
