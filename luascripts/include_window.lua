@@ -13,6 +13,9 @@
 -- Each script also names a key that never exists, so that a cluster replies TRYAGAIN while the slot is migrated
 -- (include_fair). Without it, a key that is already on the other node would look missing.
 
+-- max_number is the largest number up to which Lua counts exactly. Redisson allows larger rates, which are read as this one.
+local max_number = 2 ^ 53
+
 -- read_rate returns the rate and the interval in ms, or nil and the reply of the script.
 local function read_rate(config)
   local fields = redis.pcall('HMGET', config, 'rate', 'interval', 'type')
@@ -24,10 +27,10 @@ local function read_rate(config)
     return nil, redis.call('PTTL', config) == -2 and -3 or -4 -- -2: the hash does not exist
   end
   for i = 1, 2 do
-    if not fields[i] or not string.find(fields[i], '^[1-9]%d*$') or #fields[i] > 16 then return nil, -4 end
+    if not fields[i] or not string.find(fields[i], '^[1-9]%d*$') or #fields[i] > 19 then return nil, -4 end
   end
   if fields[3] ~= '0' then return nil, -5 end
-  return tonumber(fields[1]), tonumber(fields[2])
+  return math.min(tonumber(fields[1]), max_number), math.min(tonumber(fields[2]), max_number)
 end
 
 -- read_usage returns the text of value, false if there is none, and the number of entries. If a key has the wrong type, or a
@@ -36,7 +39,7 @@ local function read_usage(value, calls)
   local text, held, first = redis.pcall('GET', value), redis.pcall('ZCARD', calls), redis.pcall('ZRANGE', calls, 0, 0)
   local denied = failed(text) or failed(held) or failed(first)
   if denied then return false, nil, string.find(denied.err, 'WRONGTYPE', 1, true) and -4 or denied end
-  if text and (not string.find(text, '^%-?%d+$') or #text > 16) then return false, nil, -4 end
+  if text and (not string.find(text, '^%-?%d+$') or #text > 20) then return false, nil, -4 end
   if first[1] and string.byte(first[1]) ~= #first[1] - 5 then return false, nil, -4 end -- not an entry: the zset is one of the application
   return text, held
 end

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -276,7 +277,7 @@ func TestWindow_foreign(t *testing.T) {
 		for _, words := range [][]string{
 			{"SET", k.Value, "hello"}, {"SET", k.Value, "1e3"}, {"SET", k.Value, " 7"}, {"SET", k.Value, ""}, {"RPUSH", k.Value, "x"},
 			{"ZADD", k.Permits, "1", "read", "2", "write"}, {"ZADD", k.Permits, "1", ""}, {"SET", k.Permits, "x"},
-			{"SET", k.Value, "12345678901234567"}, {"HSET", k.Config, "rate", "12345678901234567"}, {"HDEL", k.Config, "interval"},
+			{"SET", k.Value, strings.Repeat("1", 21)}, {"HSET", k.Config, "rate", strings.Repeat("1", 20)}, {"HDEL", k.Config, "interval"},
 			{"HSET", k.Config, "rate", "0x10"}, {"HSET", k.Config, "rate", "0"}, {"HSET", k.Config, "interval", "1e3"},
 		} {
 			for _, rated := range []bool{true, false} {
@@ -567,6 +568,29 @@ func TestWindow_hugeInterval(t *testing.T) {
 	if err != nil || r.Verdict != luascripts.Other || r.Per < 100*365*24*time.Hour {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// Java can set any rate of a long, such as Long.MAX_VALUE for no limit, although a script counts exactly only up to 2^53.
+func TestWindow_hugeRate(t *testing.T) {
+	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
+		k := keynames.Window("w")
+		for _, rate := range []int64{1<<53 + 1, 9999999999999999, math.MaxInt64} {
+			do(t, rdb, "FLUSHALL")
+			do(t, rdb, "HSET", k.Config, "rate", fmt.Sprint(rate), "interval", "3600000", "type", "0", "keepAliveTime", "0")
+			do(t, rdb, "SET", k.Value, fmt.Sprint(rate)) // as the first call of Redisson does
+			left := int64(1 << 53)
+			for id := range 3 {
+				left -= math.MaxUint32
+				if r := taking(t, rdb, k, math.MaxUint32, id); r.Taken != math.MaxUint32 || r.Remaining != left {
+					t.Errorf("%d: %+v, want %d left", rate, r, left)
+				}
+			}
+			if s, err := luascripts.InspectWindow(t.Context(), rdb, k); err != nil || s.Left != left {
+				t.Errorf("%d: %+v, %v, want %d left", rate, s, err, left)
+			}
+			do(t, rdb, "DECRBY", k.Value, "1") // as Redisson does
+		}
+	})
 }
 
 // A copy of a call that takes the available permits finds what the call took, even behind a thousand entries of others.
@@ -1025,13 +1049,13 @@ func TestWindow_transcript(t *testing.T) {
 		HSET h a 1
 		HSET i rate 5 interval 1000 type 1
 		HSET j rate 0 interval 1000 type 0
-		HSET k rate 5 interval 12345678901234567 type 0
+		HSET k rate 5 interval 12345678901234567890 type 0
 		HSET l rate 5 interval 1234567890123456 type 0
 		HSET m rate 5 type 0
 		HSET o rate 5 interval 1000 type 0
 		ZADD z 1 member
 		SET x 1x
-		SET y 12345678901234567
+		SET y 123456789012345678901
 		window_take [s v p n] 1 1 a^16 0 = -4
 		window_take [h v p n] 1 1 a^16 0 = -4
 		window_take [i v p n] 1 1 a^16 0 = -5
@@ -1043,7 +1067,7 @@ func TestWindow_transcript(t *testing.T) {
 		window_take [o v s n] 1 1 a^16 0 = -4
 		window_refund [o x p n] 1 a^16 = -4
 		window_inspect [o y p n] = -4
-		SET y 1234567890123456
+		SET y 12345678901234567890
 		window_inspect [o y p n] = [5 0 0 5 1000 1]
 		window_inspect [o h p n] = -4
 		window_init [o h p n] 6 1000 1 @99999 = -4

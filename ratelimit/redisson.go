@@ -58,7 +58,8 @@ func (e *RateError) Is(target error) bool { return target == ErrRateMismatch }
 // A RedissonLimiter uses the clock of the server, and Redisson the clocks of its clients. If the
 // clock of a client is ahead by d, its calls count for d longer here. For that client the calls of
 // others end d sooner. Permits that Redisson releases can be taken again immediately. With 1,000
-// calls or more in an interval, they can be returned a second time when the interval ends.
+// calls or more in an interval, they can be returned a second time when the interval ends. A rate of
+// more than 2^53, such as Long.MAX_VALUE, counts as 2^53.
 // If the clock of the server moves backward by d, calls before that count for d longer.
 //
 // A RedissonLimiter has no policy. While Redis is unavailable, calls retry for the operation
