@@ -34,7 +34,8 @@ var _ lock.Locker = (*Lock)(nil)
 // read/write lock are therefore allowed. The same lock through two clients is not, because two
 // clients are two owners, which wait for each other. The first call then fails, if Redis shows the
 // owners of the lock. To acquire several permits of one semaphore, use the Locker that its N
-// returns. Two Lockers of one semaphore are an error.
+// returns. Two Lockers of one semaphore are an error if they have the same client. Otherwise, Lock
+// waits for as long as the semaphore has only one permit.
 func New(locks ...lock.Locker) *Lock {
 	m := &Lock{}
 	for i, l := range locks {
