@@ -5,6 +5,7 @@ package integration_test
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -101,6 +102,17 @@ func TestJavaWindow(t *testing.T) {
 			}
 			if got := available("java"); got != -10_000 || tries("java", 1) {
 				t.Errorf("after a lower rate %d are left for Java, want -10,000", got)
+			}
+		})
+		t.Run("made by Java without a limit", func(t *testing.T) {
+			if !asks[bool](t, s.java, javaRequest{Do: "rate.trySetRate", Name: "unlimited", N: math.MaxInt64, Interval: 1000}) {
+				t.Fatal("Java could not make the limiter")
+			}
+			w := s.c.NewRedissonRateLimiter("unlimited")
+			for range 3 {
+				if !tries("unlimited", 1000) || !takes(w, 1000).OK {
+					t.Error("the limiter rejects a call")
+				}
 			}
 		})
 		t.Run("deleted", func(t *testing.T) {
