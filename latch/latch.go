@@ -126,8 +126,11 @@ func (l *Latch) TrySetCount(ctx context.Context, n int64) (created bool, err err
 
 // CountDown decrements the count by one and returns the remaining count. It counts once, however
 // often the command is sent. At 0 the latch is released, and all callers of Wait return, in Java as
-// well. It has no effect on a released latch. If there is no latch, the error matches
-// [ErrNotInitialized].
+// well. It has no effect on a released latch, and returns 0 then. If there is no latch, the error
+// matches [ErrNotInitialized].
+//
+// If the reply is lost and the command is repeated, the returned count can include later calls. It
+// is still 0 only for the call that released the latch.
 //
 // Calls of one client are batched. Calls that arrive while commands of the latch are in flight wait
 // for the next command, which counts all of them. If ctx is canceled before that command is sent,

@@ -589,14 +589,14 @@ func TestCountDown_together(t *testing.T) {
 	}
 }
 
-// If the replies to commands that count many calls are lost, each call counts once.
+// If the replies to commands that count many calls are lost, each call counts once. Of the calls that count, one returns 0.
 func TestCountDown_togetherLostReplies(t *testing.T) {
 	t.Parallel()
 	_, p, _, l := counting(t)
 	const callers, times = 64, 20
-	for _, count := range []int64{callers*times + 36, callers * times / 2} {
+	for _, count := range []int64{callers*times + 36, callers * times, callers * times / 2} {
 		create(t, l, count)
-		sent, lost := new(atomic.Int64), new(atomic.Int64)
+		sent, lost, zeros := new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)
 		p.OnRequest(func(req [][]byte) redistest.Action {
 			lose := string(req[0]) == "EVALSHA" && sent.Add(1)%12 == 0 // each breaks all commands that are in flight
 			if lose {
@@ -608,14 +608,21 @@ func TestCountDown_togetherLostReplies(t *testing.T) {
 		for range callers {
 			wg.Go(func() {
 				for range times {
-					if _, err := l.CountDown(t.Context()); err != nil {
+					left, err := l.CountDown(t.Context())
+					if err != nil {
 						t.Error(err)
+					}
+					if left == 0 {
+						zeros.Add(1)
 					}
 				}
 			})
 		}
 		wg.Wait()
 		p.OnRequest(nil)
+		if want := max(callers*times-count+1, 0); zeros.Load() != want { // those of a released latch return 0, too
+			t.Errorf("of %d: %d calls returned 0, want %d", count, zeros.Load(), want)
+		}
 		if lost.Load() < 3 {
 			t.Errorf("only %d replies were lost", lost.Load())
 		}

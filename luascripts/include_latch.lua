@@ -7,6 +7,7 @@
 -- rounds  round  the time at which the latch was created, in the server's µs; a later round has a larger one
 --         open   the latest round whose count reached 0
 --         gone   the latest round that was deleted, or the round before the first one in rounds
+--         last   the call or the part with which the count last reached 0 in one of these scripts
 -- calls   each call -> the server's time in ms until which it is remembered. If a delayed duplicate may still
 --         come, this is 1/1024 ms more for each count that the call did not do. Calls of one process that are
 --         counted together are one call here. A part with a name is also stored, as <round>:<name>

@@ -15,7 +15,8 @@
 -- ARGV[8] n       count  by how much to decrement, up to 1000; 1 with a part
 --
 -- Returns {counted, left, round, open, gone} (include_latch). counted is how many of the n were counted, now or by an
--- earlier copy: fewer than n if the count reached 0. A part that another call has counted is counted, too.
+-- earlier copy: fewer than n if the count reached 0. A part that another call has counted is counted, too. left is the count
+-- now; for an earlier copy or a counted part, it is 0 only if that one reached 0, and otherwise at least 1.
 -- Returns -4: a key has the wrong type; nothing was changed.
 --
 -- Safe to repeat while the call is remembered.
@@ -26,16 +27,16 @@ local channel, publish, again, n = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local now = micros()
 local left, round, opened, deleted, remembered = read_latch(count, rounds, calls, id, now, ttl)
 if not left then return round end
+local counted_id = part ~= '' and string.format('%.0f', round) .. ':' .. part or id
 local counted = counted_before(remembered, n)
-local counted_id = id
-if not counted and part ~= '' then
-  counted_id = string.format('%.0f', round) .. ':' .. part
-  counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1)
-end
+if not counted and part ~= '' then counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1) end
 if counted or left == 0 then
   redis.call('HDEL', rounds, '') -- deletes nothing; a replica, whose data may be old, rejects it
-  remember_repeat(calls, id, n - (counted or 0), now, retention, ttl, again)
-  return {counted or 0, left, round, opened, deleted}
+  counted = counted or 0
+  remember_repeat(calls, id, n - counted, now, retention, ttl, again)
+  -- Others may have counted since, but only the call that reached 0 is told so.
+  if counted > 0 then left = redis.call('HMGET', rounds, 'last')[1] == counted_id and 0 or math.max(left, 1) end
+  return {counted, left, round, opened, deleted}
 end
 
 check_permissions(never)
@@ -50,7 +51,7 @@ if left > 0 then
   denied = redis.pcall('SET', count, string.format('%.0f', left), 'KEEPTTL')
 else
   opened = round
-  denied = redis.pcall('HSET', rounds, 'open', string.format('%.0f', opened))
+  denied = redis.pcall('HSET', rounds, 'open', string.format('%.0f', opened), 'last', counted_id)
   if type(denied) == 'number' then denied = redis.pcall('DEL', count) end
 end
 if failed(denied) then -- an error must mean that the call is not counted

@@ -157,8 +157,9 @@ func TestLatch(t *testing.T) {
 		counts("calls together, once more", together("w3", 400, true), 400, 100)
 		counts("more calls than counts", together("w4", luascripts.MostCounts, false), 100, 0)
 		counts("calls of an open latch", together("w5", 3, true), 0, 0)
+		counts("calls that did not reach 0, once more", together("w3", 400, true), 400, 1)
 		create("w6", 7)
-		counts("more calls than counts, once more", together("w4", luascripts.MostCounts, true), 100, 7)
+		counts("more calls than counts, once more", together("w4", luascripts.MostCounts, true), 100, 0)
 		counts("calls of an open latch, once more", together("w5", 3, true), 0, 7)
 		counts("the rest", together("w7", 6, false), 6, 1)
 		e.expect(channel+" 0", channel+" 1", channel+" 0", channel+" 1")
@@ -584,7 +585,7 @@ func TestLatch_transcript(t *testing.T) {
 		ZRANGE k3 0 -1 WITHSCORES = [j1 @1001.001 d5 @2000]
 		published = [ch~0]
 		EXISTS d = 0
-		HGETALL r3 = [gone @-1us open @0us round @0us]
+		HGETALL r3 = [gone @-1us last d5 open @0us round @0us]
 		latch_down [d r3 k3 n] d6 '' 1000 5000 ch PUBLISH 0 1 = [0 0 @0us @0us @-1us]
 		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us @-1us]
 		latch_down [d r3 k3 n] d7 '' 1000 5000 ch PUBLISH 1 1 = [0 0 @0us @0us @-1us]
@@ -599,7 +600,7 @@ func TestLatch_transcript(t *testing.T) {
 		SET d 4
 		latch_status [d r3 k3 n] 5000 = [0 4 @9000002us @9000001us @-1us]
 		sent HDEL = 2
-		HGETALL r3 = [gone @-1us open @9000001us round @9000002us]
+		HGETALL r3 = [gone @-1us last d5 open @9000001us round @9000002us]
 
 		# a deletion is no opening
 		published = [ch~1]
@@ -681,7 +682,7 @@ func TestLatch_transcript(t *testing.T) {
 		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 0 @1000000us @1000000us @999999us]
 		ZRANGE k4 0 -1 WITHSCORES = [b1 @10000 b2 @10000.001 b3 @10000.9766]
 		latch_init [e r4 k4 n] 4 b4 9000 5000 ch PUBLISH 0 = [1 4 @1000001us @1000000us @999999us]
-		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 1 3 = [2 4 @1000001us @1000000us @999999us]
+		latch_down [e r4 k4 n] b2 '' 9000 5000 ch PUBLISH 1 3 = [2 0 @1000001us @1000000us @999999us]
 		latch_down [e r4 k4 n] b3 '' 9000 5000 ch PUBLISH 1 1000 = [0 4 @1000001us @1000000us @999999us]
 		published = [ch~1]
 
