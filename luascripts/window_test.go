@@ -570,13 +570,13 @@ func TestWindow_hugeInterval(t *testing.T) {
 	}
 }
 
-// Java can set any rate of a long, such as Long.MAX_VALUE for no limit, although a script counts exactly only up to 2^53.
+// Java can set any rate and interval of a long, such as Long.MAX_VALUE for no limit, although a script counts exactly only up to 2^53.
 func TestWindow_hugeRate(t *testing.T) {
 	onBoth(t, func(t *testing.T, rdb rueidis.Client) {
 		k := keynames.Window("w")
 		for _, rate := range []int64{1<<53 + 1, 9999999999999999, math.MaxInt64} {
 			do(t, rdb, "FLUSHALL")
-			do(t, rdb, "HSET", k.Config, "rate", fmt.Sprint(rate), "interval", "3600000", "type", "0", "keepAliveTime", "0")
+			do(t, rdb, "HSET", k.Config, "rate", fmt.Sprint(rate), "interval", fmt.Sprint(rate), "type", "0", "keepAliveTime", "0")
 			do(t, rdb, "SET", k.Value, fmt.Sprint(rate)) // as the first call of Redisson does
 			left := int64(1 << 53)
 			for id := range 3 {
