@@ -2,7 +2,7 @@
 -- include: reply, latch
 --
 -- KEYS[1] count   string the count
--- KEYS[2] rounds  hash   round, open, gone (include_latch)
+-- KEYS[2] rounds  hash   round, open, gone, last (include_latch)
 -- KEYS[3] calls   zset   counted call -> ms until which it is remembered
 -- KEYS[4] never   string a key that never exists (include_fair)
 -- ARGV[1] id      text   unique to the call
