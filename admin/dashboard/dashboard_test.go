@@ -694,6 +694,38 @@ func TestLock_manyHolders(t *testing.T) {
 	}
 }
 
+// The longest lease says nothing about the other holders, so the page of a lock with several holders shows the lease of each.
+func TestLock_leases(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	s := serve(t, rdb)
+	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
+	for name, hold := range map[string]func(c *client.Client, opts ...lock.Option) lock.Locker{
+		"gpus": func(c *client.Client, opts ...lock.Option) lock.Locker { return c.NewSemaphore("gpus", 3, opts...) },
+		"rw":   func(c *client.Client, opts ...lock.Option) lock.Locker { return c.NewRWLock("rw", opts...).Read() },
+	for _, c := range []*client.Client{a, b} {
+		mustLock(t, c.NewLock(c.ID()))
+		knows(t, rdb, c)
+	}
+	} {
+		mustLock(t, hold(a, lock.WithFixedLease(26*time.Hour)))
+		if text := s.says("lock?name="+name, 200); strings.Contains(text, "Remaining lease") {
+			t.Errorf("of one holder: %s", text)
+		}
+		mustLock(t, hold(b, lock.WithFixedLease(time.Hour)))
+		for _, h := range []struct{ client, left string }{{"alpha", `(26h 00m|25h 59m)`}, {"beta", `(1h 00m|59m \d\ds)`}} {
+			text := s.settles("lock?name="+name, "Remaining lease")
+			row := regexp.MustCompile(`<th scope="row">` + h.client + `</th>.*data-label="Lease"> <span class="left" data-until="(\d+)">` + h.left + `</span></td></tr>`).FindStringSubmatch(text)
+			if row == nil || strings.Contains(text, `<span class="lease" data-until="`+row[1]+`"`) != (h.client == "alpha") {
+				t.Errorf("%s: the lease of %s is not %s, or not that of the lock: %s", name, h.client, h.left, text)
+			}
+			if strings.Contains(text, "Held in the last hour") {
+				t.Errorf("%s: the holders are listed twice: %s", name, text)
+			}
+		}
+	}
+}
+
 // The pages show latches with their count, and wait groups with their active, done and lost workers, even if none is active.
 func TestLatchAndWaitGroup(t *testing.T) {
 	t.Parallel()

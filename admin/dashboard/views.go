@@ -528,6 +528,7 @@ type ownerRow struct {
 	PID                       int
 	Age                       age
 	How                       string // how it holds the lock
+	Lease                     phrase // of one of several holders
 	WaiterTimeout             string
 }
 
@@ -590,8 +591,7 @@ type forcedView struct {
 
 type keyRow struct {
 	Name, Type, Role string
-	Left             string
-	Until            int64
+	Left             phrase
 	Line             string
 }
 
@@ -654,6 +654,9 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		if o.Lingers {
 			r.How += "; in use, or kept idle"
 		}
+		if len(l.Holders) > 1 { // the lease of the lock is the longest of theirs
+			r.Lease = d.expiry(l.HolderLease(o), live)
+		}
 		v.Holders = append(v.Holders, r)
 		if s := h.digest(o.Owner); !slices.Contains(v.Seen, s) {
 			v.Seen = append(v.Seen, s)
@@ -671,19 +674,9 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}
 	for _, k := range d.keys {
-		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Line: redisCLI(k)}
+		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Left: d.expiry(k.Left, live), Line: redisCLI(k)}
 		if l.Kind == admin.Bloom && k.Type == "string" { // too long for a terminal: up to 512 MB
 			r.Line = "redis-cli STRLEN " + quoted(k.Name)
-		}
-		if k.Left == lock.NoExpiry {
-			r.Left = "no expiry"
-		} else {
-			s := leaseOf(spanOf(k.Left, d.at, span{}), live)
-			// To the second, because reads differ a little.
-			r.Until, r.Left = (s.Until+500)/1000*1000, s.Text
-			if k.Name == l.Name && !d.span.until.IsZero() {
-				r.Until = d.span.until.UnixMilli()
-			}
 		}
 		v.Keys = append(v.Keys, r)
 	}
@@ -695,6 +688,18 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 
 // tagged returns the prefix of the lease keys of readers.
 func tagged(name string) string {
+// expiry returns the time until an expiry that was this far away when d was read.
+func (d *detail) expiry(left time.Duration, live bool) phrase {
+	if left == lock.NoExpiry {
+		return phrase{Text: "no expiry"}
+	}
+	p := in("", left, d.at, live)
+	if lease := d.span.until.UnixMilli(); max(lease-p.Until, p.Until-lease) < 1000 { // the lease of the lock, in another read
+		p.Until = lease
+	}
+	return p
+}
+
 	if strings.Contains(name, "{") {
 		return name
 	}
