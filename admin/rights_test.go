@@ -94,6 +94,16 @@ func TestInspect_denied(t *testing.T) {
 	if _, err := a.ForceUnlock(t.Context(), "o:semaphore", "", ""); err == nil || errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), "NOPERM") {
 		t.Errorf("%v", err)
 	}
+	// A user who may not read the leases of readers must not see the lease of the lock in their place.
+	for user, want := range map[string][]string{"NOPERM": {"~o:*", "~leasehold_*"}, "": {"~o:*", "~leasehold_*", "~{o:rw}:*:rwlock_timeout:*"}} {
+		a, err := admin.New(s.Client(t, s.AddUser(t, "leases"+user, append(want, "+@all", "&*")...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := a.Inspect(t.Context(), "o:rw"); (err == nil) != (user == "") || err != nil && !strings.Contains(err.Error(), user) {
+			t.Errorf("%q: %+v, %v", user, l, err)
+		}
+	}
 	if l, err := a.Inspect(t.Context(), "o:plain"); err != nil || l.Kind != admin.Plain {
 		t.Errorf("%+v, %v", l, err)
 	}
