@@ -207,6 +207,7 @@ func TestPages_faults(t *testing.T) {
 	s := serve(t, server.Client(t, redistest.Via(wire)))
 	s.says("lock?name=text", 404, "not a lock")
 	s.says("", 200)
+	s.says("lock?name=orders:2", 200, "free")
 	wire.Refuse(true)
 	wire.CutAll()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
@@ -217,6 +218,8 @@ func TestPages_faults(t *testing.T) {
 		}
 	}
 	s.says("lock?name=orders:1", 503, "Cannot read from Redis.")
+	s.settles("lock?name=orders:2", "This page shows the state at")
+	s.says("lock?name=orders:2", 200, "Cannot read from Redis.", "free")
 	s.unknown()
 	as := server.AddUser(t, "nobody", "~*", "+ping")
 	s = serve(t, server.Client(t, as))

@@ -289,8 +289,7 @@ type detail struct {
 	span     span
 	keys     []admin.Key
 	happened []happening // while a browser showed the lock, the latest first
-	err      error       // if set, only at and name are set, too
-	name     string
+	err      error       // this read failed, and the rest is from the last one, if any
 }
 
 // inspector reads one lock. One goroutine uses it.
@@ -302,14 +301,18 @@ type inspector struct {
 }
 
 func (i *inspector) look(ctx context.Context) *detail {
-	d := &detail{name: i.name, at: time.Now()}
+	d := &detail{at: time.Now()}
 	l, err := i.admin.Inspect(ctx, i.name)
 	if err == nil {
 		d.keys, err = i.admin.Keys(ctx, l)
 	}
 	if err != nil {
-		d.err = err
-		return d
+		var failed detail // without a time if there is no last read
+		if i.last != nil {
+			failed = *i.last
+		}
+		failed.err = err
+		return &failed
 	}
 	d.lock = l
 	var before span

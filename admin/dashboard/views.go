@@ -618,8 +618,10 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.NoLock = "This key is not a lock, a rate limiter or a Bloom filter."
 			return v, http.StatusNotFound, nil
 		}
-		v.Note = noteOf(d.err, time.Time{}, nil, true, 0)
-		return v, http.StatusServiceUnavailable, nil
+		v.Note = noteOf(d.err, d.at, nil, true, 0)
+		if d.at.IsZero() {
+			return v, http.StatusServiceUnavailable, nil
+		}
 	}
 	l := d.lock
 	v.Ambiguous = l.Ambiguous
@@ -686,8 +688,6 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	return v, http.StatusOK, nil
 }
 
-// tagged returns the prefix of the lease keys of readers.
-func tagged(name string) string {
 // expiry returns the time until an expiry that was this far away when d was read.
 func (d *detail) expiry(left time.Duration, live bool) phrase {
 	if left == lock.NoExpiry {
@@ -700,6 +700,8 @@ func (d *detail) expiry(left time.Duration, live bool) phrase {
 	return p
 }
 
+// tagged returns the prefix of the lease keys of readers.
+func tagged(name string) string {
 	if strings.Contains(name, "{") {
 		return name
 	}

@@ -5,7 +5,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
@@ -91,5 +94,42 @@ func TestPage_unavailable(t *testing.T) {
 		s.Thaw(t)
 		b.badge("on", "live")
 	}
+	b.quiet()
+}
+
+// While Redis is unavailable, the page of a lock keeps what it shows and what is typed into its form. A lease that may have been
+// renewed does not count down to zero. Even on a narrow screen, the header says that the page is not current, wherever the page is scrolled to.
+func TestPage_unavailableLock(t *testing.T) {
+	s := redistest.Start(t)
+	n := &night{t: t, s: s, now: time.Now()}
+	owners := []string{n.owner(n.client(0, "billing", "host-0", ""), time.Minute), n.owner(n.client(1, "billing", "host-1", ""), time.Minute)}
+	read := func(left time.Duration) {
+		for _, o := range owners {
+			n.reads("orders:42", o, left)
+		}
+	}
+	read(time.Hour)
+	b := browse(t, s, "--allow-unlock")
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.open("lock?name=orders:42")
+	b.until("document.getElementById('fresh').textContent === 'live'")
+	const leases = `[...document.querySelectorAll(".state .left, [data-label=Lease] .left")].map((e) => e.textContent)`
+	const header = `getComputedStyle(document.querySelector(".bar")).position`
+	b.until(header + ` === "static"`)
+	b.do(chromedp.Focus(chromedp.CSS("summary")), chromedp.KeyEvent(kb.Enter), chromedp.SendKeys(chromedp.CSS("[name=reason]"), "stuck since 3"))
+	read(15 * time.Second)
+	b.until(leases + `.every((text) => text.length === "14s".length)`)
+	s.Kill(t)
+	b.shows("Cannot read from Redis.")
+	b.shows("This page shows the state at")
+	b.until(header + ` === "sticky"`)
+	b.until(leases + `.join() === "unknown,unknown,unknown"`)
+	b.shows("host-1")
+	if got := b.eval(`document.querySelector("details").open && document.querySelector("[name=reason]").value`); got != "stuck since 3" {
+		t.Errorf("the form says %s", got)
+	}
+	s.Restart(t)
+	b.shows("free")
+	b.until("document.getElementById('fresh').textContent === 'live'")
 	b.quiet()
 }

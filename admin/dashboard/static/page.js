@@ -31,11 +31,12 @@
   // count updates the times that count up or down.
   function count() {
     if (paused) return;
+    const old = connected === null || main.querySelector("[data-failing]"); // then a lease can have been renewed
     for (const el of main.querySelectorAll("[data-since]")) setText(el, short(now() - Number(el.dataset.since)));
     for (const el of main.querySelectorAll("[data-until]")) {
       const left = Math.max(Number(el.dataset.until) - now(), 0);
       const bar = el.querySelector("progress");
-      setText(bar ? el.querySelector(".left") : el, short(left));
+      setText(bar ? el.querySelector(".left") : el, old && left === 0 ? "unknown" : short(left));
       if (!bar) continue;
       const full = Number(el.dataset.full);
       bar.max = full;
