@@ -135,6 +135,7 @@ func TestPage_looks(t *testing.T) {
 		b.do(chromedp.EmulateViewport(1440, 900))
 		for name, page := range map[string]struct{ path, shows string }{
 			"overview":           {"", "Oldest request"},
+			"free":               {"lock?name=orders:9", "No keys."},
 			"locks":              {"locks?sort=since", "stock:berlin:aisle-4"},
 			"lock":               {"lock?name=orders:42", "Waiters, in queue order"},
 			"graph":              {"graph", "Possible deadlock."},
