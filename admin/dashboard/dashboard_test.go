@@ -703,13 +703,13 @@ func TestLock_leases(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	s := serve(t, rdb)
 	a, b := billing(t, rdb, "alpha"), billing(t, rdb, "beta")
-	for name, hold := range map[string]func(c *client.Client, opts ...lock.Option) lock.Locker{
-		"gpus": func(c *client.Client, opts ...lock.Option) lock.Locker { return c.NewSemaphore("gpus", 3, opts...) },
-		"rw":   func(c *client.Client, opts ...lock.Option) lock.Locker { return c.NewRWLock("rw", opts...).Read() },
 	for _, c := range []*client.Client{a, b} {
 		mustLock(t, c.NewLock(c.ID()))
 		knows(t, rdb, c)
 	}
+	for name, hold := range map[string]func(c *client.Client, opts ...lock.Option) lock.Locker{
+		"gpus": func(c *client.Client, opts ...lock.Option) lock.Locker { return c.NewSemaphore("gpus", 3, opts...) },
+		"rw":   func(c *client.Client, opts ...lock.Option) lock.Locker { return c.NewRWLock("rw", opts...).Read() },
 	} {
 		mustLock(t, hold(a, lock.WithFixedLease(26*time.Hour)))
 		if text := s.says("lock?name="+name, 200); strings.Contains(text, "Remaining lease") {
@@ -755,7 +755,7 @@ func TestLatchAndWaitGroup(t *testing.T) {
 		return strings.Contains(html, "3 locks") && strings.Contains(html, "count 1,200") && strings.Contains(html, "+2") && strings.Count(html, "data-until") == 2
 	})
 	await(t, one, func(html string) bool {
-		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 3 && strings.Contains(html, "This marks the workers displayed when you opened this form as lost")
+		return strings.Contains(html, "3 active<") && strings.Count(html, `"Mode">worker<`) == 0 && strings.Count(html, `data-label="Joined"`) == 3 && strings.Contains(html, "This marks the workers displayed when you opened this form as lost")
 	})
 	s.says("lock?name=import:done", 200, "count 1,200", "leasehold_latch_calls:{import:done}")
 	if text := s.says("", 200, `<span class="much">2</span>`); strings.Contains(text, "No expiry") {

@@ -273,7 +273,7 @@ type pastRow struct {
 
 // pastRows returns up to mostRows rows of holds.
 func pastRows(all []hold, live bool) (rows []pastRow) {
-	if len(all) == 0 || len(all) == 1 && all[0].ended.IsZero() { // the holder is on the page already
+	if len(all) == 0 || all[len(all)-1].ended.IsZero() { // the holders are on the page already
 		return nil
 	}
 	for _, p := range all[:min(len(all), mostRows)] {
