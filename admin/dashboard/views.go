@@ -493,8 +493,9 @@ type lockView struct {
 	Waiters      []waiterRow
 	Past         []pastRow
 	Lost         []ownerRow // workers of a wait group
-	More         int        // waiters that are not shown
-	Full         bool       // the queue is full, so more processes may wait
+	Waiting      string
+	More         int  // waiters that are not shown
+	Full         bool // the queue is full, so more processes may wait
 	MoreHolders  int
 	Token        uint64
 	HighestToken uint64
@@ -671,6 +672,7 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	}
 	v.Past = pastRows(h.history.of(l.Name, d.at), live)
 	v.Waiters, v.More = waiterRows(&l, live)
+	v.Waiting = group(l.Waiting)
 	v.Full = l.IsFull()
 	if f := l.ForceUnlock; f != nil {
 		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}

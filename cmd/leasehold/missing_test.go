@@ -117,6 +117,17 @@ func TestPage_unavailableLock(t *testing.T) {
 	const header = `getComputedStyle(document.querySelector(".bar")).position`
 	b.until(header + ` === "static"`)
 	b.do(chromedp.Focus(chromedp.CSS("summary")), chromedp.KeyEvent(kb.Enter), chromedp.SendKeys(chromedp.CSS("[name=reason]"), "stuck since 3"))
+	typed := func() {
+		t.Helper()
+		if got := b.eval(`document.querySelector("details").open && document.querySelector("[name=reason]").value`); got != "stuck since 3" {
+			t.Errorf("the form says %s", got)
+		}
+	}
+	s.Freeze(t)
+	b.badge("off", "cannot read from Redis")
+	s.Thaw(t)
+	b.badge("on", "live")
+	typed()
 	read(15 * time.Second)
 	b.until(leases + `.every((text) => text.length === "14s".length)`)
 	s.Kill(t)
@@ -125,9 +136,7 @@ func TestPage_unavailableLock(t *testing.T) {
 	b.until(header + ` === "sticky"`)
 	b.until(leases + `.join() === "unknown,unknown,unknown"`)
 	b.shows("host-1")
-	if got := b.eval(`document.querySelector("details").open && document.querySelector("[name=reason]").value`); got != "stuck since 3" {
-		t.Errorf("the form says %s", got)
-	}
+	typed()
 	s.Restart(t)
 	b.shows("free")
 	b.until("document.getElementById('fresh').textContent === 'live'")
