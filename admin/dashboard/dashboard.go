@@ -128,7 +128,7 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 			return nil, &lock.Error{Op: "new dashboard", Err: err}
 		}
 	}
-	surveyor := &surveyor{rdb: rdb, admin: h.admin, locks: h.admin.Survey(admin.Query{Idle: true}), limit: firstLook, record: h.history.see}
+	surveyor := &surveyor{server: checkup{rdb: rdb}, admin: h.admin, locks: h.admin.Survey(admin.Query{Idle: true}), limit: firstLook, record: h.history.see}
 	h.survey = newPoll(surveyor.look)
 	h.survey.rest = (*survey).rest
 	h.limits = newPoll(newLimitSurveyor(h.admin).look)
@@ -301,7 +301,7 @@ func (h *Handler) detailOf(name string) *poll[*detail] {
 			}
 		}
 	}
-	d := &inspector{admin: h.admin, record: h.history.seeLock, name: name}
+	d := &inspector{admin: h.admin, record: h.history.seeLock, name: name, server: checkup{rdb: h.rdb}}
 	p := newPoll(d.look)
 	h.locks[name] = p
 	return p

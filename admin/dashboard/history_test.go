@@ -346,7 +346,7 @@ func TestInspector_slow(t *testing.T) {
 			}
 			do("HSET", "orders:42", "01a20376-5c32-7c6b-b43e-a07f69b48111:001", "1")
 			do("PEXPIRE", "orders:42", "30000")
-			i := &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: "orders:42"}
+			i := &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: "orders:42", server: checkup{rdb: rdb}}
 			i.look(t.Context())
 			time.Sleep(10 * time.Second)
 			if alive {

@@ -81,7 +81,6 @@ const (
 
 // surveyor makes surveys. One goroutine uses it.
 type surveyor struct {
-	rdb    rueidis.Client
 	admin  *admin.Admin
 	locks  *admin.Survey
 	limit  time.Duration // how long the next look scans keys
@@ -89,8 +88,7 @@ type surveyor struct {
 	last   *survey
 	rows   map[lockID]*row // of last
 	edges  map[edgeID]sighting
-	asked  time.Time // when health was last read
-	health health
+	server checkup
 }
 
 // look makes a survey. If that fails, it returns the last survey with the error.
@@ -168,10 +166,7 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 		}
 	}
 	now.graph = graphOf(now.contended, s.lasted(now))
-	if time.Since(s.asked) > 10*time.Second {
-		s.health, s.asked = healthOf(ctx, s.rdb), time.Now()
-	}
-	now.health = s.health
+	now.health = s.server.check(ctx)
 	return nil
 }
 
@@ -250,6 +245,20 @@ type health struct {
 	Reply                         time.Duration
 }
 
+// checkup reads the health of a server from time to time.
+type checkup struct {
+	rdb   rueidis.Client
+	asked time.Time // when it was last read
+	last  health
+}
+
+func (c *checkup) check(ctx context.Context) health {
+	if time.Since(c.asked) > 10*time.Second {
+		c.last, c.asked = healthOf(ctx, c.rdb), time.Now()
+	}
+	return c.last
+}
+
 func healthOf(ctx context.Context, rdb rueidis.Client) health {
 	h := health{Mode: string(rdb.Mode())}
 	ctx, cancel := context.WithTimeout(ctx, admin.DefaultOpTimeout)
@@ -289,6 +298,7 @@ type detail struct {
 	span     span
 	keys     []admin.Key
 	happened []happening // while a browser showed the lock, the latest first
+	replica  bool        // as in health
 	err      error       // this read failed, and the rest is from the last one, if any
 }
 
@@ -297,6 +307,7 @@ type inspector struct {
 	admin  *admin.Admin
 	record func(l admin.Lock, at time.Time, first bool)
 	name   string
+	server checkup
 	last   *detail
 }
 
@@ -326,6 +337,7 @@ func (i *inspector) look(ctx context.Context) *detail {
 	if l.Locked() {
 		d.span = spanOf(l.Lease, time.Now(), before)
 	}
+	d.replica = i.server.check(ctx).Replica // last, so that its time is not added to the lease
 	first := i.last == nil || d.at.Sub(i.last.at) > pastGap
 	i.last = d
 	i.record(l, d.at, first)

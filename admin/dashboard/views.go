@@ -26,6 +26,7 @@ type note struct {
 	Error   string // why the page shows an older read, or none
 	At      string // the time of that read; empty if there was none
 	Missing []string
+	Replica bool // of a survey or of a lock, if the server is a replica
 
 	Scanning string // share of the keys that have been scanned; empty once all have been
 }
@@ -46,7 +47,11 @@ func noteOf(err error, at time.Time, missing []admin.Missing, complete bool, sca
 }
 
 // note returns the note about s.
-func (s *survey) note() note { return noteOf(s.err, s.at, s.missing, s.complete, s.scanned) }
+func (s *survey) note() note {
+	n := noteOf(s.err, s.at, s.missing, s.complete, s.scanned)
+	n.Replica = s.health.Replica
+	return n
+}
 
 // Well reports whether the read is current and complete.
 func (n note) Well() bool { return n.Error == "" && n.Missing == nil && n.Scanning == "" }
@@ -619,11 +624,12 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 			v.NoLock = "This key is not a lock, a rate limiter or a Bloom filter."
 			return v, http.StatusNotFound, nil
 		}
-		v.Note = noteOf(d.err, d.at, nil, true, 0)
-		if d.at.IsZero() {
-			return v, http.StatusServiceUnavailable, nil
-		}
 	}
+	v.Note = noteOf(d.err, d.at, nil, true, 0)
+	if d.at.IsZero() {
+		return v, http.StatusServiceUnavailable, nil
+	}
+	v.Note.Replica = d.replica
 	l := d.lock
 	v.Ambiguous = l.Ambiguous
 	v.Kind, v.Held, v.Token, v.HighestToken, v.Happened = l.Kind, l.Locked(), l.Token, l.HighestToken, eventsOf(d.happened)

@@ -407,8 +407,11 @@ func TestReplica(t *testing.T) {
 				t.Errorf("%s, replica %v: %s", command, replica, text)
 			}
 		}
-		if text := body(t, serving(t, s)); strings.Contains(text, "This server is a replica") != replica {
-			t.Errorf("replica %v: %s", replica, text)
+		url := serving(t, s)
+		for _, path := range []string{"", "locks", "lock?name=orders:1"} {
+			if text := body(t, url+path); strings.Contains(text, "This server is a replica") != replica {
+				t.Errorf("%q, replica %v: %s", path, replica, text)
+			}
 		}
 	}
 }
