@@ -141,7 +141,7 @@ func (b *builder) add(l admin.Lock) {
 		if l.IsFull() {
 			waiters = "at least " + waiters
 		}
-		return &node{Name: shown(l.Name), Full: l.Name, Note: fmt.Sprintf("%s, %s", l.Kind, waiters), Lock: true, Permits: l.Kind == admin.Semaphore}
+		return &node{Name: shown(l.Name), Full: l.Name, Note: kindName(l.Kind) + ", " + waiters, Lock: true, Permits: l.Kind == admin.Semaphore}
 	})
 	join := func(from, to *node, id edgeID) {
 		i := slices.IndexFunc(from.out, func(e *edge) bool { return e.To == to })

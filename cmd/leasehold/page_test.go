@@ -78,6 +78,7 @@ func fall(t *testing.T, s *redistest.Server) {
 		n.reads("catalog", n.owner(c, time.Duration(20+i)*time.Second), 28*time.Second)
 	}
 	n.holds("stock:berlin:aisle-4", "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b:84", 26*time.Second)
+	n.waits("stock:berlin:aisle-4", n.owner(shipping, 2*time.Minute))
 	n.holds("stock:oslo:aisle-1", n.owner(search, 41*time.Second), 5*time.Second)
 	n.holds("migration", n.owner(ledger, 30*hour), hour)
 	s.Do(t, "PERSIST", "migration")
@@ -203,6 +204,8 @@ const cramped = `(() => {
 		if (!el.checkVisibility() || el.closest(".unseen, svg, progress, select, option") || el.scrollWidth <= el.clientWidth + 1) continue;
 		if (el === document.body || getComputedStyle(el).overflowX !== "visible") odd.push(el.nodeName + "." + el.className + " " + el.scrollWidth + " > " + el.clientWidth + ": " + el.textContent.trim().slice(0, 40));
 	}
+	for (const g of document.querySelectorAll("svg g")) for (const text of g.querySelectorAll("text"))
+		if (text.getComputedTextLength() > g.querySelector("rect").getBBox().width) odd.push("wider than its node: " + text.textContent);
 	for (const el of document.querySelectorAll("main *, header *, footer *")) {
 		const box = el.getBoundingClientRect();
 		if (el.checkVisibility() && !el.closest(".unseen, .skip") && (box.right > innerWidth + 1 || box.left < -1)) odd.push("outside: " + el.nodeName + "." + el.getAttribute("class") + " " + el.textContent.trim().slice(0, 40));
