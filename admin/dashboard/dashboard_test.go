@@ -680,7 +680,7 @@ func TestSemaphore(t *testing.T) {
 	}
 }
 
-// A page shows some of many holders, and its force-unlock removes these.
+// A page shows some of many holders and keys, and its force-unlock removes the displayed holders.
 func TestLock_manyHolders(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -690,7 +690,16 @@ func TestLock_manyHolders(t *testing.T) {
 	}
 	server.Do(t, "SET", "many", "0")
 	server.Do(t, words...)
+	for i := range 150 {
+		id := fmt.Sprintf("01a20376-5c32-7c6b-b43e-%012d", i)
+		server.Do(t, "HSET", "leasehold_client:"+id, "host", "host-1", "name", "billing")
+		server.Do(t, "HSET", "read", "mode", "read", id+":1", "1")
+		server.Do(t, "SET", "{read}:"+id+":1:rwlock_timeout:1", "1", "EX", "600")
+	}
 	s := serve(t, server.Client(t), dashboard.WithForceUnlock(nil))
+	if text := s.says("lock?name=read", 200, "held by 150 readers", "50 more holders.", "<code>read</code>", "51 more keys."); strings.Count(text, "<dt><code>") != 100 {
+		t.Errorf("the page shows %d keys", strings.Count(text, "<dt><code>"))
+	}
 	text := s.says("lock?name=many", 200, "0 of 150 permits free", "50 more holders.", "removes only the displayed holders")
 	if n := strings.Count(text, `name="seen"`); n != 100 || strings.Count(text, "1 permit</td>") != n {
 		t.Errorf("the page shows %d holders, and unlocks %d", strings.Count(text, "1 permit</td>"), n)

@@ -502,6 +502,7 @@ type lockView struct {
 	More         int  // waiters that are not shown
 	Full         bool // the queue is full, so more processes may wait
 	MoreHolders  int
+	MoreKeys     int
 	Token        uint64
 	HighestToken uint64
 	ForceUnlock  *forcedView
@@ -601,7 +602,7 @@ type keyRow struct {
 	Line             string
 }
 
-// mostRows is the maximum number of rows in a table of the page: holders, waiters, past holds.
+// mostRows is the maximum number of rows in a table of the page: holders, waiters, past holds, keys.
 const mostRows = 100
 
 func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, int, error) {
@@ -683,7 +684,8 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 	if f := l.ForceUnlock; f != nil {
 		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}
-	for _, k := range d.keys {
+	v.MoreKeys = max(len(d.keys)-mostRows, 0) // registry entries, which come last
+	for _, k := range d.keys[:len(d.keys)-v.MoreKeys] {
 		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Left: d.expiry(k.Left, live), Line: redisCLI(k)}
 		if l.Kind == admin.Bloom && k.Type == "string" { // too long for a terminal: up to 512 MB
 			r.Line = "redis-cli STRLEN " + quoted(k.Name)
