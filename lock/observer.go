@@ -9,8 +9,9 @@ import (
 // manner of net/http/httptrace. Set the functions you need and leave the others nil. Later versions
 // may add functions.
 //
-// The functions run in the middle of locking, several at the same time. They must neither block nor
-// lock. A client without an observer creates no events.
+// The functions run in the middle of locking, several at the same time. They must not block, lock or
+// unlock: the renewals of other locks can wait for them. A client without an observer creates no
+// events.
 //
 // A function that panics ends the call that it runs in, or the program if it runs in a goroutine of
 // the client. A call of Lock or TryLock that ends this way releases what it acquired.

@@ -204,6 +204,7 @@ func (s *Session) release(ctx context.Context, t *acquisition, now time.Time, r 
 		select {
 		case <-under:
 		case <-ctx.Done():
+		case <-time.After(s.OpTimeout): // the observer blocks the renewal, perhaps by waiting for this release
 		}
 		t.markLate() // the watchdog does not report its outcome any more
 		now = time.Now()

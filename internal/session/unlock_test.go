@@ -106,6 +106,30 @@ func TestUnlock_canceled(t *testing.T) {
 	})
 }
 
+// The renewal that detects the cancellation calls the observer, whose function unlocks the hold. The Unlock waits no longer
+// than the operation timeout, and the other leases of the batch are renewed.
+func TestUnlock_inObserver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.Context())
+		h, other := w.lock(w.a, ctx), w.lockNamed("other")
+		unlocked := false
+		w.observer().Draining = func(context.Context, lock.Event) {
+			start := time.Now()
+			w.unlock(h)
+			w.wantTook(start, opTime)
+			unlocked = true
+		}
+		cancel()
+		time.Sleep(2 * leaseTime)
+		if !unlocked {
+			w.Error("Unlock has not returned")
+		}
+		w.wantFree()
+		w.wantHeld(other)
+		w.unlock(other)
+	})
+}
+
 // The caller of Unlock leaves, and the release gets its reply a moment later. The release is reconciled with exactly
 // one command.
 func TestUnlock_lateReply(t *testing.T) {
