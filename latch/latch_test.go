@@ -848,14 +848,14 @@ func TestWait_cancelled(t *testing.T) {
 	c := kindtest.NewClient(t, s.Client(t, redistest.Via(p)))
 	l := c.NewLatch("done")
 	create(t, l, 1)
-	for _, phase := range []string{"sends", "replied", "listens"} {
+	for _, phase := range []string{"sends", "replied", "listens", "reused"} {
 		held := make(chan struct{})
 		commands := make(chan struct{})
 		act := redistest.Action{HoldRequest: held}
 		if phase == "replied" {
 			act = redistest.Action{HoldReply: held}
 		}
-		if phase == "listens" {
+		if phase == "listens" || phase == "reused" {
 			close(commands)
 		} else {
 			once := redistest.Once("EVALSHA", act)
@@ -868,6 +868,9 @@ func TestWait_cancelled(t *testing.T) {
 			})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
+		if phase == "reused" { // its error is nil after the cancellation
+			ctx = redistest.Reused{Context: ctx}
+		}
 		w := wait(ctx, l)
 		<-commands
 		if phase == "listens" {

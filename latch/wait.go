@@ -80,7 +80,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 		return err
 	case <-ctx.Done():
 	}
-	over := ctx.Err() // without the mutex: the context is the caller's
+	over := command.Canceled(ctx) // without the mutex: the context is the caller's
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	w.leave(c)

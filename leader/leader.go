@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -330,7 +331,7 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 	case <-t.ctx.Done():
 		return e.wrap(op, fmt.Errorf("%w: %w", ErrNotLeading, context.Cause(t.ctx)))
 	case <-ctx.Done():
-		return e.wrap(op, ctx.Err())
+		return e.wrap(op, cmp.Or(ctx.Err(), context.Canceled)) // a context that its framework reuses may have no error any more
 	}
 }
 

@@ -230,6 +230,11 @@ func TestElection(t *testing.T) {
 			}
 			last = l
 		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := elections[i].Publish(redistest.Reused{Context: ended}, fmt.Sprint("still ", i)); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("with a reused context: %#v", err)
+		}
 		if err := elections[i].Publish(t.Context(), fmt.Sprint("still ", i)); err != nil {
 			t.Error(err)
 		}

@@ -1,6 +1,7 @@
 package multilock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -735,7 +736,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 				e.votes++
 			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return cmp.Or(ctx.Err(), context.Canceled) // a context that its framework reuses may have no error any more
 		}
 	}
 	h.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/multilock"
@@ -2001,6 +2002,9 @@ func TestQuorum_extendLimits(t *testing.T) {
 		if got := w.sites[0].received()[before:]; len(got) != 0 {
 			w.Errorf("the first server got %q", got)
 		}
+		soon, cancel := context.WithTimeout(w.Context(), rtt/2)
+		defer cancel()
+		want(t, h.Extend(redistest.Reused{Context: soon}, lease), context.Canceled) // a canceled context without an error
 		if err := h.Extend(w.Context(), 2*lease); err != nil {
 			w.Error(err)
 		}

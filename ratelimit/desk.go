@@ -177,7 +177,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		d.asks.Put(a)
 		return r, err
 	case <-ctx.Done():
-		err = d.send.Failed(ctx, began, ctx.Err())
+		err = d.send.Failed(ctx, began, command.Canceled(ctx))
 	case <-a.patience.C:
 		err, late = d.send.Explain(command.NoReply{After: lim.policy.after}), true
 	case <-d.send.Closing():

@@ -217,16 +217,20 @@ func TestCancelled(t *testing.T) {
 	p := redistest.NewProxy(t, s.Addr())
 	sender, sees := command.New(s.Client(t, redistest.Via(p)), command.Config{Timeout: time.Minute}), command.New(s.Client(t), command.Config{Timeout: time.Minute})
 	for i, c := range calls {
-		for _, phase := range []string{"request", "reply"} {
+		for _, phase := range []string{"request", "reply", "reply, with a reused context"} {
 			sub := c.make(t, sender, sees, fmt.Sprint(phase, i))
-			asked, release := hold(p, phase)
 			ctx, cancel := context.WithCancel(t.Context())
+			phase, reused := strings.CutSuffix(phase, ", with a reused context")
+			if reused {
+				ctx = redistest.Reused{Context: ctx}
+			}
+			asked, release := hold(p, phase)
 			done := make(chan error, 1)
 			go func() { done <- sub.call(ctx) }()
 			<-asked
 			cancel()
 			err := <-done
-			if sub.wants(t, "left while the "+phase+" is on its way", c.op, err, context.Canceled); !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
+			if sub.wants(t, "left while the "+phase+" is on its way", c.op, err, context.Canceled); !reused && !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
 				t.Errorf("%s: %v does not say that there was no reply", c.op, err)
 			}
 			close(release)
@@ -374,9 +378,13 @@ func TestPrefetch_faults(t *testing.T) {
 		}
 		next <- d
 	}()
+	reused := make(chan error, 1)
+	go func() { reused <- second(l.Take(redistest.Reused{Context: ctx}, "left", 1)) }()
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Error(err)
+	for _, err := range []error{<-done, <-reused} {
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}
 	close(release)
 	if d := <-next; !d.OK {

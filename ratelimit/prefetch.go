@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
@@ -85,7 +86,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 		select {
 		case <-under: // at the latest when the policy decides for the fetching caller, which came first
 		case <-ctx.Done():
-			return answer{}, l.desk.send.Failed(ctx, now, ctx.Err())
+			return answer{}, l.desk.send.Failed(ctx, now, command.Canceled(ctx))
 		}
 	}
 }

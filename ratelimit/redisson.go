@@ -274,7 +274,7 @@ func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	select {
 	case w.turn <- struct{}{}:
 	case <-ctx.Done():
-		return w.wrap(op, ctx.Err())
+		return w.wrap(op, command.Canceled(ctx))
 	case <-w.send.Closing():
 		return w.wrap(op, lock.ErrClosed)
 	}

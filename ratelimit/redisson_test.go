@@ -745,6 +745,25 @@ func TestRedissonLimiter_Wait(t *testing.T) {
 	})
 }
 
+// A caller in the process's queue whose context is canceled without an error gets no permits.
+func TestRedissonLimiter_reusedContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWindow(t, redistest.NewMini(t).Client(t), "w", 1, time.Hour)
+		if err := w.Wait(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		first := make(chan error, 1)
+		go func() { first <- w.Wait(t.Context(), 1) }()
+		synctest.Wait()
+		if err := w.Wait(redistest.Reused{Context: soon(t, time.Second)}, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("behind another caller: %v", err)
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRedissonLimiter_cluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

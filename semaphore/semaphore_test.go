@@ -379,6 +379,13 @@ func TestResize(t *testing.T) {
 	second := open.Hold(t)
 	two := kindtest.Go(t.Context(), sem.N(2)) // this handle now uses 3
 	waiting(t, s, "gpus", 1)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 { // repeated, because it is random whether it is the next one
+		if err := sem.Resize(redistest.Reused{Context: ended}, 3); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("with a reused context: %#v", err)
+		}
+	}
 	if err := a.NewSemaphore("gpus", 3).Resize(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,11 @@ func Over(ctx context.Context) bool {
 	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }
 
+// Canceled returns why ctx, whose Done channel is closed, is canceled. It is never nil, which would
+// count as a reply: a context that its framework reuses for another request may have no error any
+// more.
+func Canceled(ctx context.Context) error { return cmp.Or(ctx.Err(), context.Canceled) }
+
 // Refused reports whether err means that the server does not accept the user, or that the user lacks
 // a permission.
 func Refused(err error) bool { return retry.FaultOf(err).Denied }
@@ -132,7 +138,7 @@ func (s *Sender) Explain(err error) error {
 // merely in flight does not mean that Redis is unavailable. Other errors, such as NoReply, are
 // explained.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
-	if err != nil && err == ctx.Err() { // mutant: operand 2: text
+	if err == Canceled(ctx) {
 		return NoReplyYet{err, time.Since(began)}
 	}
 	return s.Explain(err)

@@ -293,7 +293,7 @@ func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, clos
 	case <-w.done:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return Canceled(ctx)
 	case <-passed:
 		return NoReply{After: max(limit, s.Timeout)} // limit may be the remainder of the timeout
 	case <-closing:
@@ -447,7 +447,7 @@ func sleep(ctx context.Context, d time.Duration, closing <-chan struct{}) error 
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return Canceled(ctx)
 	case <-closing:
 		return lock.ErrClosed
 	}

@@ -511,6 +511,32 @@ func TestClose_justInTime(t *testing.T) {
 	})
 }
 
+// A canceled context without an error ends a call, and does not count as its reply.
+func TestCanceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSender(t)
+		reply := make(chan struct{})
+		slow := func(context.Context) (int, error) { <-reply; return 0, nil }
+		batcher := NewBatcher(s, func([]*int) bool { <-reply; return true }, func(*int) int { return 1 }, 1, func(*int) bool { return true })
+		for what, call := range map[string]func(ctx context.Context) error{
+			"Send":        func(ctx context.Context) error { return Send[int](ctx, s, 0, sent{send: slow}).Err },
+			"Ask":         func(ctx context.Context) error { _, err := Ask(ctx, s, time.Minute, slow); return err },
+			"Batcher.Ask": func(ctx context.Context) error { _, err := batcher.Ask(ctx, 1); return err },
+			"Sleep":       func(ctx context.Context) error { return s.Sleep(ctx, time.Minute) },
+			"Dated": func(ctx context.Context) error {
+				return s.Dated().Send(ctx, func(int64) (int64, error) { <-ctx.Done(); return 1, nil })
+			},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if err := call(redistest.Reused{Context: ctx}); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", what, err)
+			}
+			cancel()
+		}
+		close(reply)
+	})
+}
+
 // A caller whose context is canceled sends nothing.
 func TestAsk_canceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -163,13 +163,21 @@ func cancelledMidway(t *testing.T, k Kind) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	c, other := NewClient(t, s.Client(t, redistest.Via(p)), Patient...), NewClient(t, s.Client(t))
-	for _, phase := range []string{"request", "reply"} {
-		asked, release := hold(p, phase)
+	for _, phase := range []string{"request", "reply", "reply, with a reused context"} {
 		ctx, cancel := context.WithCancel(t.Context())
+		phase, reused := strings.CutSuffix(phase, ", with a reused context")
+		if reused {
+			ctx = redistest.Reused{Context: ctx}
+		}
+		asked, release := hold(p, phase)
 		w := Go(ctx, k.New(c, "orders", endless))
 		<-asked
 		cancel()
-		wantAlone(t, w.Err(t), context.Canceled)
+		if err := w.Err(t); !reused {
+			wantAlone(t, err, context.Canceled)
+		} else if !errors.Is(err, context.Canceled) {
+			t.Errorf("with a reused context: %v", err)
+		}
 		close(release) // now the request arrives
 		WaitFor(t, "the late grant is taken back", func() bool {
 			h, err := k.rival().New(other, "orders").TryLock(t.Context())

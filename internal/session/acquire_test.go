@@ -124,6 +124,29 @@ func TestReaders_joinNotWithACanceledContext(t *testing.T) {
 	})
 }
 
+// A canceled context without an error ends the wait for another owner, and the wait for another call of the owner.
+func TestLock_reusedContext(t *testing.T) {
+	forEach(t, allKinds, func(w *world, k *Kind) {
+		owner, cancel := context.WithCancel(lock.ContextWithNewOwner(w.Context()))
+		h := w.take(w.b, rival(k), w.Context())
+		err := w.beginLock(w.a, k, redistest.Reused{Context: owner})
+		synctest.Wait()
+		cancel()
+		w.wantErr(<-err, lock.ErrNotAcquired)
+		w.unlock(h)
+	})
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, lock.ContextWithNewOwner(w.Context()))
+		endTurn := takeTurn(h)
+		ctx, cancel := context.WithCancel(context.WithoutCancel(h.Context()))
+		err := w.beginLock(w.a, plain, redistest.Reused{Context: ctx})
+		cancel()
+		w.wantErr(<-err, lock.ErrNotAcquired)
+		endTurn()
+		w.unlock(h)
+	})
+}
+
 // A call after Close returns immediately and leaves nothing behind.
 func TestClose_thenACall(t *testing.T) {
 	inBubble(t, func(w *world) {

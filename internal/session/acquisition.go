@@ -205,7 +205,7 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 	case turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return command.Canceled(ctx)
 	case <-s.sender.Closing():
 		return lock.ErrClosed
 	case <-timeout:

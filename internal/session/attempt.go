@@ -130,9 +130,10 @@ func (a *attempt) refused(kept time.Duration) error {
 // next waits until the state has a step for the attempt other than Wait. It executes the step, except that a request is
 // sent without the mutex, by send. The error says why the wait ended.
 func (a *attempt) next() (lockstate.Step, error) {
+	var over error // why the wait ended
 	for {
-		over := a.waiting.Err()    // without the mutex: the context is the caller's
-		if a.spec.Sibling != nil { // mutant: always: speed
+		over = cmp.Or(over, a.waiting.Err()) // without the mutex: the context is the caller's
+		if a.spec.Sibling != nil {           // mutant: always: speed
 			a.at.valid(a.owner.Sibling) // checks the lease, which may end the acquisition
 		}
 		a.at.lock()
@@ -160,7 +161,7 @@ func (a *attempt) next() (lockstate.Step, error) {
 			if a.call != nil {
 				a.tellBehind()
 			}
-			a.sleep(step.Due)
+			over = a.sleep(step.Due)
 			a.now = time.Now()
 		}
 	}
@@ -185,8 +186,9 @@ func (a *attempt) takes(step *lockstate.Step) {
 	a.h = holdOf(a.w.Prepared)
 }
 
-// sleep waits until due, or until the waiter is woken or its wait ends. If due is zero, there is no timeout.
-func (a *attempt) sleep(due time.Time) {
+// sleep waits until due, or until the waiter is woken or its wait ends. If due is zero, there is no timeout. The error says
+// that the context of the wait is canceled.
+func (a *attempt) sleep(due time.Time) error {
 	var timeout <-chan time.Time
 	if !due.IsZero() {
 		timer := time.NewTimer(time.Until(due))
@@ -197,8 +199,10 @@ func (a *attempt) sleep(due time.Time) {
 	case <-a.w.Wake:
 	case <-timeout:
 	case <-a.waiting.Done():
+		return command.Canceled(a.waiting)
 	case <-a.s.sender.Closing():
 	}
+	return nil
 }
 
 // again reports whether a TryLock takes another step after err, and waits for d before it. last is the error of the
