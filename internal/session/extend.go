@@ -24,7 +24,7 @@ const maxExtension = 100 * 365 * 24 * time.Hour
 func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	t := h.acquisition()
 	began := time.Now()
-	err := t.at.s.extend(ctx, h, d.Truncate(time.Millisecond))
+	err := t.at.s.extend(ctx, h, d)
 	if err == nil {
 		return nil
 	}
@@ -53,6 +53,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, err)
 	}
 	defer s.done(at)
+	d = d.Truncate(time.Millisecond)
 	e := &extension{t: t, lease: d}
 	at.lock()
 	held := slices.Contains(t.Holds(), &h.Hold)

@@ -3,7 +3,9 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,7 +79,11 @@ func TestExtend_errors(t *testing.T) {
 		w.extend(h, lock.MinLease)
 		n := w.scripts()
 		for _, d := range []time.Duration{0, -time.Second, lock.MinLease - 1, maxExtension + time.Millisecond, 1<<63 - 1} {
-			w.wantNotErrs(h.Extend(w.Context(), d), lock.ErrNotHeld, lock.ErrUnavailable)
+			err := h.Extend(w.Context(), d)
+			w.wantNotErrs(err, lock.ErrNotHeld, lock.ErrUnavailable)
+			if !strings.Contains(fmt.Sprint(err), fmt.Sprintf("%q: %v: must be at ", "orders", d)) {
+				w.Errorf("Extend(%v) does not name its argument: %v", d, err)
+			}
 		}
 		done, cancel := context.WithCancel(w.Context())
 		cancel()
