@@ -103,7 +103,8 @@ func WithKeyPrefix(prefix string) Option {
 // contains a password or an owner. docs/operate/runbook.md explains each message.
 //
 // With a logger from this option the client also logs at Debug. A logger on [slog.DiscardHandler]
-// silences it.
+// silences it. Like the functions of a [lock.Observer], the handler must not block: renewals can wait
+// for it.
 func WithLogger(l *slog.Logger) Option {
 	return option(func(c *config) {
 		if c.Logger = l; l == nil {
