@@ -13,9 +13,6 @@
 -- Each script also names a key that never exists, so that a cluster replies TRYAGAIN while the slot is migrated
 -- (include_fair). Without it, a key that is already on the other node would look missing.
 
--- max_number is the largest number up to which Lua counts exactly. Redisson allows larger rates, which are read as this one.
-local max_number = 2 ^ 53
-
 -- read_rate returns the rate and the interval in ms, or nil and the reply of the script.
 local function read_rate(config)
   local fields = redis.pcall('HMGET', config, 'rate', 'interval', 'type')
@@ -30,7 +27,8 @@ local function read_rate(config)
     if not fields[i] or not string.find(fields[i], '^[1-9]%d*$') or #fields[i] > 19 then return nil, -4 end
   end
   if fields[3] ~= '0' then return nil, -5 end
-  return math.min(tonumber(fields[1]), max_number), math.min(tonumber(fields[2]), max_number)
+  -- Redisson allows any long, but Lua counts exactly only up to 2^53.
+  return math.min(tonumber(fields[1]), 2 ^ 53), math.min(tonumber(fields[2]), 2 ^ 53)
 end
 
 -- read_usage returns the text of value, false if there is none, and the number of entries. If a key has the wrong type, or a
