@@ -166,7 +166,7 @@ func TestCancelled(t *testing.T) {
 					}
 					return a
 				})
-				ctx, cancel := context.WithCancel(t.Context())
+				ctx, cancel := context.WithCancelCause(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- c.do(ctx, f) }()
 				select {
@@ -174,9 +174,11 @@ func TestCancelled(t *testing.T) {
 				case err := <-done:
 					t.Fatalf("%s of %s: %v before a %s", c.op, name, err, c.command)
 				}
-				cancel()
+				cancel(kindtest.Why)
 				err := <-done
 				named(t, c.op+", left while its "+phase+" is on its way", name, err, context.Canceled)
+				named(t, c.op+", left while its "+phase+" is on its way", name, err, kindtest.Why)
+				named(t, c.op+", after its context was canceled", name, c.do(ctx, f), kindtest.Why)
 				// a shard may not have sent its command yet
 				if name == "one" && !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
 					t.Errorf("%s of %s: %v does not say that there was no reply", c.op, name, err)

@@ -55,7 +55,8 @@ func TestOpen_errors(t *testing.T) {
 				_, addr := redistest.StartTLS(t, redistest.NewAuthority(t), "--tls-auth-clients", "no")
 				c.url, c.text = "redis://"+addr, append(c.text, addr)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), c.within)
+			why := errors.New("the start took too long")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), c.within, why)
 			defer cancel()
 			_, err := client.Open(ctx, c.url)
 			if err == nil || !isError(err) {
@@ -66,7 +67,7 @@ func TestOpen_errors(t *testing.T) {
 					t.Errorf("%v does not contain %q", err, part)
 				}
 			}
-			if short := c.within < time.Minute; errors.Is(err, context.DeadlineExceeded) != short || strings.Contains(err.Error(), "deadline exceeded") != short {
+			if short := c.within < time.Minute; errors.Is(err, context.DeadlineExceeded) != short || errors.Is(err, why) != short || strings.Contains(err.Error(), "deadline exceeded") != short {
 				t.Errorf("%v: wrong match of the caller's context", err)
 			}
 			if errors.Is(err, lock.ErrUnavailable) != c.unavailable {

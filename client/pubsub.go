@@ -48,13 +48,15 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	if p != PubSubAuto {
 		return rdb.Mode() == rueidis.ClientModeCluster && p == PubSubSharded, nil
 	}
+	began := time.Now()
 	sharded, err := pubsub.Sharded(ctx, rdb, timeout)
 	if err != nil {
-		if s := command.New(rdb, command.Config{Timeout: timeout}); !command.Over(ctx) && err == context.DeadlineExceeded {
-			err = s.Unavailable(timeout, nil)
-		} else if !command.Over(ctx) {
-			err = s.Explain(err)
+		if command.Over(ctx) {
+			<-ctx.Done() // rueidis may report the deadline before ctx does
+		} else if err == context.DeadlineExceeded {
+			err = command.NoReply{After: timeout}
 		}
+		err = command.New(rdb, command.Config{Timeout: timeout}).Failed(ctx, began, err)
 		return false, fmt.Errorf("detect sharded Pub/Sub (see WithPubSub): %w", err)
 	}
 	return sharded, nil

@@ -144,13 +144,17 @@ func (r *Redis) guard(ctx context.Context, op string, token uint64, key string, 
 	if err != nil {
 		return wrap(op, key, fmt.Errorf("invalid key: %w", err))
 	}
+	if ctx.Err() != nil {
+		return wrap(op, key, command.Ended(ctx, 0))
+	}
+	began := time.Now()
 	got, err := write(luascripts.Fence{Data: key, TokenCounter: register, Token: token, Keep: r.keep})
 	switch {
 	case err != nil:
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-			err = command.New(r.rdb, command.Config{}).Explain(command.DetectClosed(ctx, r.rdb, err))
+		if command.Over(ctx) {
+			<-ctx.Done() // rueidis may report the deadline before ctx does
 		}
-		return wrap(op, key, err)
+		return wrap(op, key, command.New(r.rdb, command.Config{}).Failed(ctx, began, command.DetectClosed(ctx, r.rdb, err)))
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})
 	case got.Verdict == luascripts.Foreign:

@@ -96,11 +96,20 @@ func TestRedis(t *testing.T) {
 				t.Errorf("over a register that is none: %v", err)
 			}
 
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			if err := write(ctx, g, younger, "data"); !errors.Is(err, context.Canceled) {
+			why := errors.New("shutting down")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(why)
+			if err := write(ctx, g, younger, "data"); err == nil || err.Error() != fmt.Sprintf(`leasehold: %s "data": context canceled: shutting down`, op) || !errors.Is(err, context.Canceled) || !errors.Is(err, why) {
 				t.Errorf("with a context that is over: %v", err)
 			}
+
+			s.Freeze(t)
+			ctx, stop := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, why)
+			defer stop()
+			if err := write(ctx, g, younger, "data"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), ": no reply from Redis after ") {
+				t.Errorf("without a reply before the deadline: %v", err)
+			}
+			s.Thaw(t)
 		})
 	}
 }

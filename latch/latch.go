@@ -100,8 +100,7 @@ func (l *Latch) run(ctx context.Context, op string, f script) (luascripts.LatchS
 
 // wrap adds the operation and the name to err. It returns nil for nil.
 func (l *Latch) wrap(op string, err error) error {
-	var e *lock.Error
-	if err == nil || errors.As(err, &e) {
+	if _, named := err.(*lock.Error); named || err == nil {
 		return err
 	}
 	return &lock.Error{Op: op, Name: l.name, Err: err}

@@ -63,8 +63,8 @@ type caller struct {
 func (all *Latches) wait(ctx context.Context, key, channel string, read func(context.Context) (any, error), condition interface {
 	check(found any) (done bool, err error)
 }) error {
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return command.Ended(ctx, 0)
 	}
 	if err := all.session.Enter(); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 		return err
 	case <-ctx.Done():
 	}
-	over := command.Canceled(ctx) // without the mutex: the context is the caller's
+	over := command.Ended(ctx, 0) // without the mutex: the context is the caller's
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	w.leave(c)
@@ -93,7 +93,7 @@ func (all *Latches) wait(ctx context.Context, key, channel string, read func(con
 	case c.err != nil:
 		return fmt.Errorf("%w: %w", over, c.err)
 	case !c.began.IsZero():
-		return command.NoReplyYet{Err: over, For: time.Since(c.began)}
+		over.For = max(time.Since(c.began), 1)
 	}
 	return over
 }
@@ -167,8 +167,7 @@ func (w *watch) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		var e *lock.Error
-		if errors.As(err, &e) {
+		if e, named := err.(*lock.Error); named {
 			err = e.Err // each caller adds its own operation
 		}
 		w.deliver(read, found, err)

@@ -388,8 +388,7 @@ func (c *WaitGroup) Inspect(ctx context.Context) (WaitGroupState, error) {
 
 // wrap adds the operation and the name to err. It returns nil for nil.
 func (c *WaitGroup) wrap(op string, err error) error {
-	var e *lock.Error
-	if err == nil || errors.As(err, &e) {
+	if _, named := err.(*lock.Error); named || err == nil {
 		return err
 	}
 	return &lock.Error{Op: op, Name: c.name, Err: err}

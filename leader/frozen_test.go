@@ -180,6 +180,28 @@ func (b failingStore) Publish(_ context.Context, _ lock.Hold, value string, _ ti
 	}
 }
 
+// The context of Publish is canceled while Redis is unavailable. The error has the cause.
+func TestPublish_canceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := failingStore{errs: make(chan error, 9), posts: make(chan string, 99)}
+		e := leader.New(&pausedHold{Context: t.Context()}, b)
+		if err := e.Run(t.Context(), "old", func(ctx context.Context) error {
+			synctest.Wait()
+			b.errs <- lock.ErrUnavailable
+			b.errs <- lock.ErrUnavailable
+			why := errors.New("shutting down")
+			ctx, cancel := context.WithTimeoutCause(ctx, 1500*time.Millisecond, why)
+			defer cancel()
+			if err := e.Publish(ctx, "new"); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || err.Error() != `leasehold: publish "paused": context deadline exceeded: shutting down` {
+				t.Error(err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A permanent error ends Publish, and an unavailable Redis does not; the value is published later anyway.
 func TestPublish_refused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

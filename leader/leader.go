@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -68,9 +68,23 @@ func run(ctx context.Context, l lock.Locker, lead func(ctx context.Context) (cau
 		case ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, lock.ErrReplicas):
 			return err
 		case !sleep(ctx, retryTime):
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
+			return canceledAfter(ctx, err)
 		}
 	}
+}
+
+// canceledAfter returns the error of a call whose context was canceled after its last attempt had failed with err, the error of
+// Lock.
+func canceledAfter(ctx context.Context, err error) error {
+	if named, ok := err.(*lock.Error); ok {
+		return &lock.Error{Op: named.Op, Name: named.Name, Err: canceledAfter(ctx, named.Err)}
+	}
+	return fmt.Errorf("%w: %w", canceled(ctx), err)
+}
+
+// canceled returns the error of a call whose context is canceled.
+func canceled(ctx context.Context) error {
+	return mask.Canceled(ctx, lock.ErrNotAcquired, lock.ErrUnavailable)
 }
 
 // sleep waits for d. It reports false if ctx is canceled first.
@@ -331,7 +345,7 @@ func (e *Election) Publish(ctx context.Context, value string) error {
 	case <-t.ctx.Done():
 		return e.wrap(op, fmt.Errorf("%w: %w", ErrNotLeading, context.Cause(t.ctx)))
 	case <-ctx.Done():
-		return e.wrap(op, cmp.Or(ctx.Err(), context.Canceled)) // a context that its framework reuses may have no error any more
+		return e.wrap(op, canceled(ctx))
 	}
 }
 

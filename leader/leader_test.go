@@ -905,12 +905,16 @@ func TestRun_lockFails(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
+		why := errors.New("shutting down")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, why)
 		defer cancel()
 		l := &failing{errs: []error{refused, refused, refused, refused}}
 		err := leader.Run(ctx, l, func(context.Context) error { return nil })
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, lock.ErrUnavailable) || l.calls != 3 {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || !errors.Is(err, lock.ErrUnavailable) || l.calls != 3 {
 			t.Errorf("%v after %d calls", err, l.calls)
+		}
+		if want := `leasehold: lock "billing": context deadline exceeded: shutting down: ` + refused.Error(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	})
 }

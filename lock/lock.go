@@ -17,9 +17,9 @@ type Locker interface {
 	Name() string
 
 	// Lock waits until the lock is held or ctx is canceled. If ctx is canceled first, the error
-	// matches ctx.Err(), and what the call did on the server is undone. The error also matches
-	// [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis failed to reply. It
-	// never matches both. It matches neither if ctx was canceled before any reply.
+	// matches ctx.Err() and context.Cause(ctx), and what the call did on the server is undone. The
+	// error also matches [ErrNotAcquired] if another owner has the lock, or [ErrUnavailable] if Redis
+	// failed to reply. It never matches both. It matches neither if ctx was canceled before any reply.
 	Lock(ctx context.Context) (Hold, error)
 
 	// TryLock makes one attempt and does not wait for another owner, except for at most 250 ms for a

@@ -55,11 +55,7 @@ func (l untilUnlock) acquire(ctx context.Context, op string, acquire func(contex
 	}
 	wait.check()
 	if acquired = wait.release(); !acquired { // canceled just after the grant, perhaps with the hold's context
-		canceled := ctx.Err()
-		if cause := context.Cause(ctx); !errors.Is(canceled, cause) {
-			canceled = fmt.Errorf("%w: %w", canceled, mask.Error(cause, ErrNotAcquired, ErrUnavailable))
-		}
-		return nil, errors.Join(&Error{Op: op, Name: l.Name(), Err: canceled}, h.Unlock(ctx))
+		return nil, errors.Join(&Error{Op: op, Name: l.Name(), Err: mask.Canceled(ctx, ErrNotAcquired, ErrUnavailable)}, h.Unlock(ctx))
 	}
 	return h, nil
 }

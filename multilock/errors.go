@@ -215,10 +215,7 @@ func (e sameServer) Error() string {
 // canceledError returns the error of a call whose context is canceled. last is the error of its last
 // attempt, or nil if no attempt had a result.
 func canceledError(ctx context.Context, last error) error {
-	err := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", err, mask.Error(cause, lock.ErrNotAcquired, lock.ErrUnavailable)) // the cause may be the error of another call
-	}
+	err := mask.Canceled(ctx, lock.ErrNotAcquired, lock.ErrUnavailable) // the cause may be the error of another call
 	if last != nil {
 		err = fmt.Errorf("%w (last attempt: %w)", err, last)
 	}

@@ -1,7 +1,6 @@
 package multilock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -687,8 +686,8 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	if d > h.q.maxLease && !h.q.durable {
 		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.maxLease)
 	}
-	if err := ctx.Err(); err != nil {
-		return err
+	if ctx.Err() != nil {
+		return canceledError(ctx, nil)
 	}
 	began := time.Now()
 	servers := h.snapshot()
@@ -736,7 +735,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 				e.votes++
 			}
 		case <-ctx.Done():
-			return cmp.Or(ctx.Err(), context.Canceled) // a context that its framework reuses may have no error any more
+			return canceledError(ctx, nil)
 		}
 	}
 	h.mu.Lock()
@@ -857,7 +856,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 		e.setVerdict()
 	} // otherwise ctx alone ended the call, and that does not mean that a server is unavailable
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), e)
+		return fmt.Errorf("%w: %w", canceledError(ctx, nil), e)
 	}
 	return e
 }

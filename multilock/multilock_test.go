@@ -962,13 +962,18 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 		}
 	}
 	lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
+	why := errors.New("shutting down")
+	failed := func(ctx context.Context) error {
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w: EOF", ctx.Err(), lock.ErrUnavailable)
+	}
 	canceledAfter := func(d time.Duration) func() context.Context {
 		return func() context.Context {
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancelCause(context.Background())
 			if d == 0 {
-				cancel()
+				cancel(why)
 			} else {
-				time.AfterFunc(d, cancel)
+				time.AfterFunc(d, func() { cancel(why) })
 			}
 			return ctx
 		}
@@ -977,13 +982,16 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 		ctx      func() context.Context
 		first    func(context.Context) error
 		took     time.Duration
+		want     error
 		text     string
 		canceled bool
 	}{
-		"no reply":         {context.Background, noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`, false},
-		"canceled before":  {canceledAfter(0), noReply, timeout + 200*time.Millisecond, `unlock "a": not confirmed within 200ms`, false},
-		"canceled at last": {canceledAfter(timeout + 10*time.Millisecond), noReply, timeout + 10*time.Millisecond, `unlock "a": context canceled`, true},
-		"the first lost":   {context.Background, lost, timeout, `unlock "a": not held`, false},
+		"no reply":         {context.Background, noReply, timeout + 200*time.Millisecond, lock.ErrUnavailable, `unlock "a": not confirmed within 200ms`, false},
+		"failed":           {context.Background, failed, timeout + 200*time.Millisecond, lock.ErrUnavailable, `unlock "a": not confirmed within 200ms`, false},
+		"canceled before":  {canceledAfter(0), noReply, timeout + 200*time.Millisecond, lock.ErrUnavailable, `unlock "a": not confirmed within 200ms`, false},
+		"canceled at last": {canceledAfter(timeout + 10*time.Millisecond), noReply, timeout + 10*time.Millisecond, lock.ErrUnavailable, `unlock "a": context canceled`, true},
+		"canceled during":  {canceledAfter(time.Second), noReply, time.Second, why, `unlock "a": context canceled: shutting down`, true},
+		"the first lost":   {context.Background, lost, timeout, lock.ErrUnavailable, `unlock "a": not held`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, func(w *world) {
@@ -999,7 +1007,7 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 				if took := time.Since(start); took != test.took {
 					w.Errorf("it took %v, want %v", took, test.took)
 				}
-				want(w.T, err, lock.ErrUnavailable)
+				want(w.T, err, test.want)
 				wantNot(w.T, err, context.DeadlineExceeded)
 				if errors.Is(err, context.Canceled) != test.canceled {
 					w.Errorf("%v: it matches context.Canceled: %v", err, !test.canceled)
@@ -1007,6 +1015,7 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), test.text) {
 					w.Errorf("%v: no %q", err, test.text)
 				}
+				time.Sleep(timeout) // a release continues in the background
 			})
 		})
 	}

@@ -1158,10 +1158,11 @@ func TestQuorum_unlockCanceled(t *testing.T) {
 				}
 				h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 				synctest.Wait()
-				ctx, cancel := context.WithCancel(w.Context())
-				time.AfterFunc(serverTimeout/2, cancel)
+				why := errors.New("shutting down")
+				ctx, cancel := context.WithCancelCause(w.Context())
+				time.AfterFunc(serverTimeout/2, func() { cancel(why) })
 				err := h.Unlock(ctx)
-				want(t, err, context.Canceled)
+				want(t, err, context.Canceled, why)
 				if errors.Is(err, lock.ErrUnavailable) != test.unavailable {
 					t.Errorf("%v: want unavailable %t", err, test.unavailable)
 				}
@@ -1994,16 +1995,17 @@ func TestQuorum_extendLimits(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one", multilock.WithDurableServers()))
 		time.Sleep(2 * rtt)
-		ended, cancel := context.WithCancel(w.Context())
-		cancel()
+		why := errors.New("shutting down")
+		ended, cancel := context.WithCancelCause(w.Context())
+		cancel(why)
 		before := len(w.sites[0].received())
-		want(t, h.Extend(ended, lease), context.Canceled)
+		want(t, h.Extend(ended, lease), context.Canceled, why)
 		time.Sleep(2 * rtt)
 		if got := w.sites[0].received()[before:]; len(got) != 0 {
 			w.Errorf("the first server got %q", got)
 		}
-		soon, cancel := context.WithTimeout(w.Context(), rtt/2)
-		defer cancel()
+		soon, end := context.WithTimeout(w.Context(), rtt/2)
+		defer end()
 		want(t, h.Extend(redistest.Reused{Context: soon}, lease), context.Canceled) // a canceled context without an error
 		if err := h.Extend(w.Context(), 2*lease); err != nil {
 			w.Error(err)

@@ -144,8 +144,8 @@ func newDesk(s *command.Sender) *desk {
 
 // ask sends the request of one caller, and returns the reply. A refund is sent even if its caller leaves.
 func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.LimitRequest) (answer, error) {
-	if err := ctx.Err(); err != nil {
-		return answer{}, err
+	if ctx.Err() != nil {
+		return answer{}, command.Ended(ctx, 0)
 	}
 	d.mu.Lock()
 	if q.TakesOrReads() {
@@ -177,7 +177,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		d.asks.Put(a)
 		return r, err
 	case <-ctx.Done():
-		err = d.send.Failed(ctx, began, command.Canceled(ctx))
+		err = d.send.Failed(ctx, began, command.ErrOf(ctx))
 	case <-a.patience.C:
 		err, late = d.send.Explain(command.NoReply{After: lim.policy.after}), true
 	case <-d.send.Closing():

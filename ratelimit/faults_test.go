@@ -219,7 +219,7 @@ func TestCancelled(t *testing.T) {
 	for i, c := range calls {
 		for _, phase := range []string{"request", "reply", "reply, with a reused context"} {
 			sub := c.make(t, sender, sees, fmt.Sprint(phase, i))
-			ctx, cancel := context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancelCause(t.Context())
 			phase, reused := strings.CutSuffix(phase, ", with a reused context")
 			if reused {
 				ctx = redistest.Reused{Context: ctx}
@@ -228,10 +228,14 @@ func TestCancelled(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- sub.call(ctx) }()
 			<-asked
-			cancel()
+			cancel(kindtest.Why)
 			err := <-done
-			if sub.wants(t, "left while the "+phase+" is on its way", c.op, err, context.Canceled); !reused && !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
-				t.Errorf("%s: %v does not say that there was no reply", c.op, err)
+			sub.wants(t, "left while the "+phase+" is on its way", c.op, err, context.Canceled)
+			if !reused && !errors.Is(err, kindtest.Why) || errors.Is(err, lock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), ": no reply from Redis after ") {
+				t.Errorf("%s: %v does not say that there was no reply, and why the caller left", c.op, err)
+			}
+			if c.op != "refund" && c.op != "cancel" && !reused { // they work with any context
+				sub.wants(t, "after its context was canceled", c.op, sub.call(ctx), kindtest.Why)
 			}
 			close(release)
 			sub.soonLeft(t, c.op+", left while its "+phase+" is on its way", c.undone)
@@ -272,9 +276,12 @@ func TestFrozenServer(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // waiting calls continue until it ends
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 15*time.Second, kindtest.Why) // waiting calls continue until it ends
 			defer cancel()
-			subjects[i].wants(t, "a frozen server", c.op, subjects[i].call(ctx), lock.ErrUnavailable)
+			err := subjects[i].call(ctx)
+			if subjects[i].wants(t, "a frozen server", c.op, err, lock.ErrUnavailable); errors.Is(err, context.DeadlineExceeded) != errors.Is(err, kindtest.Why) {
+				t.Errorf("%v does not have the cause", err)
+			}
 		})
 	}
 	wg.Wait()

@@ -86,7 +86,7 @@ func (s *stock) take(ctx context.Context, l *Limiter, id bucketID, n int64) (ans
 		select {
 		case <-under: // at the latest when the policy decides for the fetching caller, which came first
 		case <-ctx.Done():
-			return answer{}, l.desk.send.Failed(ctx, now, command.Canceled(ctx))
+			return answer{}, l.desk.send.Failed(ctx, now, command.ErrOf(ctx))
 		}
 	}
 }

@@ -274,7 +274,7 @@ func (w *RedissonLimiter) Wait(ctx context.Context, n int64) error {
 	select {
 	case w.turn <- struct{}{}:
 	case <-ctx.Done():
-		return w.wrap(op, command.Canceled(ctx))
+		return w.wrap(op, command.Ended(ctx, 0))
 	case <-w.send.Closing():
 		return w.wrap(op, lock.ErrClosed)
 	}
@@ -304,8 +304,7 @@ func (w *RedissonLimiter) check(n int64) error {
 
 // wrap adds the operation and the name to err. It returns nil for nil.
 func (w *RedissonLimiter) wrap(op string, err error) error {
-	var e *lock.Error
-	if err == nil || errors.As(err, &e) {
+	if _, named := err.(*lock.Error); named || err == nil {
 		return err
 	}
 	return &lock.Error{Op: op, Name: w.name, Err: err}
@@ -388,7 +387,7 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 		}
 		switch {
 		case ctx.Err() != nil && last != nil:
-			return value, fmt.Errorf("%w: %w", ctx.Err(), last)
+			return value, command.Interrupted(ctx, last)
 		case ctx.Err() != nil, !errors.Is(err, lock.ErrUnavailable), !waits && (retry.FaultOf(err).Lasts || time.Until(end) <= 0 || w.send.Down(ctx, w.send.Timeout, last, err)):
 			return value, err
 		}

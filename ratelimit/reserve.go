@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,12 +82,14 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 		if err == nil || taken || last == nil && ctx.Err() != nil || !errors.Is(err, lock.ErrUnavailable) && ctx.Err() == nil {
 			return r, err
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() != nil {
+			err = command.Ended(ctx, 0)
+		} else {
 			last = err.(*lock.Error).Err
 			err = l.desk.send.Sleep(ctx, pause.Next())
 		}
 		if err != nil {
-			return nil, l.wrap(op, key, fmt.Errorf("%w: %w", cmp.Or(ctx.Err(), lock.ErrClosed), last))
+			return nil, l.wrap(op, key, fmt.Errorf("%w: %w", err, last))
 		}
 	}
 }

@@ -242,7 +242,7 @@ func (s *Semaphore) Resize(ctx context.Context, permits int) error {
 	case s.one.resizing <- struct{}{}: // one at a time, so that permits is the number that the last Resize set
 		defer func() { <-s.one.resizing }()
 	case <-ctx.Done():
-		return &lock.Error{Op: op, Name: s.one.name, Err: command.Canceled(ctx)}
+		return &lock.Error{Op: op, Name: s.one.name, Err: command.Ended(ctx, 0)}
 	}
 	copies := s.one.session.Dated()
 	_, err := session.Ask(ctx, s.one.session, s.one.spec(), op, func(sent context.Context, rdb rueidis.Client, k luascripts.Keys) (struct{}, error) {

@@ -488,6 +488,18 @@ func TestResize_ownWaiterTimesOut(t *testing.T) {
 	})
 }
 
+// A Resize is canceled while another one of its handle is running. The error has the cause.
+func TestResize_canceledBehindAnother(t *testing.T) {
+	sem := locktest.NewServer(t).Client(t).NewSemaphore("gpus", 2)
+	defer sem.Resizes(1)()
+	why := errors.New("shutting down")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	if err := sem.Resize(ctx, 3); !errors.Is(err, context.Canceled) || !errors.Is(err, why) || err.Error() != `leasehold: resize "gpus": context canceled: shutting down` {
+		t.Error(err)
+	}
+}
+
 // The wait of a caller ends while its handle is still resizing the semaphore: it timed out, or was canceled.
 func TestResize_ownWaiterEndsDuringIt(t *testing.T) {
 	for want, canceled := range map[string]bool{"timed out": false, "canceled": true} {

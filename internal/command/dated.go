@@ -52,7 +52,7 @@ func (d *Dated) Send(ctx context.Context, f func(before int64) (now int64, err e
 		life := min(copyLives, d.within-passed)
 		select {
 		case <-ctx.Done():
-			return Canceled(ctx)
+			return Ended(ctx, 0)
 		case <-d.closing:
 			return lock.ErrClosed
 		default:

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -71,10 +72,9 @@ func Over(ctx context.Context) bool {
 	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }
 
-// Canceled returns why ctx, whose Done channel is closed, is canceled. It is never nil, which would
-// count as a reply: a context that its framework reuses for another request may have no error any
-// more.
-func Canceled(ctx context.Context) error { return cmp.Or(ctx.Err(), context.Canceled) }
+// ErrOf returns the error of ctx, whose Done channel is closed. It is never nil, which would count as
+// a reply: a context that its framework reuses for another request may have no error any more.
+func ErrOf(ctx context.Context) error { return cmp.Or(ctx.Err(), context.Canceled) }
 
 // Refused reports whether err means that the server does not accept the user, or that the user lacks
 // a permission.
@@ -117,7 +117,7 @@ func (s *Sender) Explain(err error) error {
 		return nil
 	}
 	err = luascripts.Discreet(err)
-	if errors.Is(err, lock.ErrUnavailable) || errors.As(err, new(NoReplyYet)) {
+	if errors.Is(err, lock.ErrUnavailable) || errors.As(err, new(Canceled)) {
 		return err // it was explained before
 	}
 	switch f := retry.FaultOf(err); {
@@ -134,29 +134,66 @@ func (s *Sender) Explain(err error) error {
 }
 
 // Failed returns the error of a call that began at began, waits only for its own command, and failed
-// with err. If the wait ended because ctx was canceled, the result is NoReplyYet: a command that is
-// merely in flight does not mean that Redis is unavailable. Other errors, such as NoReply, are
-// explained.
+// with err. ctx is the context of the call. Errors such as NoReply are explained.
 func (s *Sender) Failed(ctx context.Context, began time.Time, err error) error {
-	if err == Canceled(ctx) {
-		return NoReplyYet{err, time.Since(began)}
+	return Interrupted(ctx, s.Unanswered(ctx, began, err))
+}
+
+// Unanswered is like Failed, for one of several commands of a call that waits until ctx is canceled.
+// If the wait ended because ctx was canceled, the result is Canceled: a command that is merely in
+// flight does not mean that Redis is unavailable.
+func (s *Sender) Unanswered(ctx context.Context, began time.Time, err error) error {
+	if err == ErrOf(ctx) {
+		return Ended(ctx, max(time.Since(began), 1))
 	}
 	return s.Explain(err)
 }
 
-// NoReplyYet is the error of a call whose context was canceled while its command had no reply.
-type NoReplyYet struct {
-	Err error // of the context
-	For time.Duration
+// Interrupted returns the error of a call that failed with last. If the context of the call is
+// canceled, and that ended the call, the error matches ctx.Err() and the context's cause. It also
+// matches lock.ErrNotAcquired or lock.ErrUnavailable if last does.
+func Interrupted(ctx context.Context, last error) error {
+	if last == nil || ctx.Err() == nil {
+		return last
+	}
+	ended := Ended(ctx, 0)
+	switch {
+	case errors.Is(last, lock.ErrNotAcquired):
+		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
+	case errors.Is(last, lock.ErrUnavailable) && !errors.As(last, new(Canceled)):
+		return fmt.Errorf("%w: %w", ended, last)
+	case last == ctx.Err():
+		return ended
+	}
+	if earlier, ok := last.(Canceled); ok { // of a context that ended earlier, or of this one
+		ended.For = earlier.For
+		return ended
+	}
+	return last
+}
+
+// Canceled is the error of a call whose context was canceled.
+type Canceled struct {
+	Err error         // of the context, with the cause of the cancellation
+	For time.Duration // how long the command of the call had no reply; 0 if none was in flight
+}
+
+// Ended returns the error of a call whose context is ctx, which is canceled. quiet is how long the
+// command of the call had no reply; 0 if none was in flight.
+func Ended(ctx context.Context, quiet time.Duration) Canceled {
+	return Canceled{mask.Canceled(ctx, lock.ErrNotAcquired, lock.ErrUnavailable), quiet} // the cause may be the error of another call
 }
 
 // Error reports how long there was no reply.
-func (e NoReplyYet) Error() string {
-	return fmt.Sprintf("%v: no reply from Redis after %s", e.Err, Brief(max(e.For, 1)))
+func (e Canceled) Error() string {
+	if e.For == 0 {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%v: no reply from Redis after %s", e.Err, Brief(e.For))
 }
 
 // Unwrap returns Err.
-func (e NoReplyYet) Unwrap() error { return e.Err }
+func (e Canceled) Unwrap() error { return e.Err }
 
 // MayPass reports whether a call with little time should retry a command that failed with err. A
 // read-only replica is worth a retry only if Sentinel or a cluster can name the new primary.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -112,6 +113,70 @@ func TestExplain(t *testing.T) {
 	for _, err := range []error{nil, earlier} {
 		if got := s.Explain(err); got != err {
 			t.Errorf("%v becomes %v", err, got)
+		}
+	}
+}
+
+// A call whose context is canceled reports the cancellation once. It also reports the error before it, unless that only
+// says that another owner has the lock.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ahead := fmt.Errorf("%w: another call is ahead", lock.ErrNotAcquired)
+	unavailable := New(one, Config{}).Unavailable(0, io.EOF)
+	sent := Canceled{context.DeadlineExceeded, time.Second}
+	for _, c := range []struct {
+		last error
+		want string
+	}{
+		{ctx.Err(), "context canceled"},
+		{lock.ErrNotAcquired, "not acquired: context canceled"},
+		{ahead, "not acquired: context canceled"},
+		{unavailable, "context canceled: Redis at a:1 does not respond: EOF"},
+		{Interrupted(ctx, unavailable), "context canceled: Redis at a:1 does not respond: EOF"},
+		{sent, "context canceled: no reply from Redis after 1s"},
+	} {
+		err := Interrupted(ctx, c.last)
+		if err.Error() != c.want || !errors.Is(err, context.Canceled) ||
+			errors.Is(err, lock.ErrNotAcquired) != errors.Is(c.last, lock.ErrNotAcquired) ||
+			errors.Is(err, lock.ErrUnavailable) != errors.Is(c.last, lock.ErrUnavailable) {
+			t.Errorf("after %v: %v", c.last, err)
+		}
+		if err := Interrupted(t.Context(), c.last); err != c.last {
+			t.Errorf("without a cancellation, %v becomes %v", c.last, err)
+		}
+	}
+	// The loss of a hold has its own cause, which can be the error of a canceled call.
+	for _, last := range []error{nil, lock.ErrClosed, fmt.Errorf("%w: %w: %w", lock.ErrNotHeld, lock.ErrAbandoned, Ended(ctx, 0))} {
+		if err := Interrupted(ctx, last); err != last {
+			t.Errorf("%v, which is final, becomes %v", last, err)
+		}
+	}
+}
+
+// The cause of a context can be the error of another call, as with errgroup. ErrNotAcquired and ErrUnavailable in it do
+// not apply to this call.
+func TestInterrupted_cause(t *testing.T) {
+	other := &os.PathError{Op: "open", Path: "x", Err: errors.Join(lock.ErrUnavailable, lock.ErrNotAcquired, lock.ErrLost)}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(other)
+	var path *os.PathError
+	for last, matches := range map[error][]error{
+		ctx.Err():                                             {},
+		lock.ErrNotAcquired:                                   {lock.ErrNotAcquired},
+		New(one, Config{}).Explain(io.EOF):                    {lock.ErrUnavailable},
+		Canceled{ctx.Err(), time.Second}:                      {},
+		Interrupted(ctx, context.Canceled):                    {},
+		New(one, Config{}).Failed(ctx, time.Now(), ctx.Err()): {},
+	} {
+		err := Interrupted(ctx, last)
+		for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
+			if errors.Is(err, target) != slices.Contains(matches, target) {
+				t.Errorf("after %v: %v; does it match %v?", last, err, target)
+			}
+		}
+		if !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrLost) || !errors.As(err, &path) || strings.Count(err.Error(), other.Error()) != 1 {
+			t.Errorf("%v does not match the cause", err)
 		}
 	}
 }

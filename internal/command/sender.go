@@ -163,7 +163,7 @@ func (s *Sender) Close(ctx context.Context) error {
 		case <-done:
 			return nil
 		default:
-			return fmt.Errorf("%w: commands still wait for a server that does not respond; they end with the connection", ctx.Err())
+			return fmt.Errorf("%w: commands still wait for a server that does not respond; they end with the connection", Ended(ctx, 0))
 		}
 	}
 }
@@ -221,8 +221,8 @@ func leaves[T any, C Call[T]](r *request[luascripts.Change], c C, reply func(*lu
 // context has the values of ctx, and is not canceled: a command in the queue of a connection is
 // executed anyway, and canceling it can close the connection, which would fail other commands.
 func Ask[T any](ctx context.Context, s *Sender, limit time.Duration, f func(context.Context) (T, error)) (none T, err error) {
-	if err := ctx.Err(); err != nil {
-		return none, err
+	if ctx.Err() != nil {
+		return none, Ended(ctx, 0)
 	}
 	if err := s.Enter(); err != nil {
 		return none, err
@@ -293,7 +293,7 @@ func (w *waiter) await(ctx context.Context, s *Sender, limit time.Duration, clos
 	case <-w.done:
 		return nil
 	case <-ctx.Done():
-		return Canceled(ctx)
+		return ErrOf(ctx)
 	case <-passed:
 		return NoReply{After: max(limit, s.Timeout)} // limit may be the remainder of the timeout
 	case <-closing:
@@ -373,7 +373,7 @@ func SendWithRetry[T any, C Call[T]](ctx context.Context, s *Sender, within time
 				late.before = before
 				o.Err = late
 			} else {
-				o.Err = fmt.Errorf("%w: %w", o.Err, before)
+				o.Err = before // the caller adds that ctx is canceled
 			}
 		}
 		if o.Err == nil || !o.Answered {
@@ -447,7 +447,7 @@ func sleep(ctx context.Context, d time.Duration, closing <-chan struct{}) error 
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return Canceled(ctx)
+		return Ended(ctx, 0)
 	case <-closing:
 		return lock.ErrClosed
 	}

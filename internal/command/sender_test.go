@@ -377,6 +377,39 @@ func TestSendWithRetry_reportsTheEarlierError(t *testing.T) {
 	})
 }
 
+// The context of a call is canceled while a copy of its command has no reply, or between two copies. The error reports the
+// cancellation and the failure of the copy before, if any.
+func TestSendWithRetry_canceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reply := make(chan struct{})
+		s := New(one, Config{Timeout: timeout})
+		defer s.Wait()
+		defer s.Shut()
+		defer close(reply)
+		why := errors.New("shutting down")
+		for held := range int64(3) { // the copy that has no reply; 0 is none
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, why)
+			defer cancel()
+			var sent atomic.Int64
+			o := SendWithRetry[int](ctx, s, timeout, Func[int](func(context.Context) (int, error) {
+				if sent.Add(1) != held {
+					return 0, io.EOF
+				}
+				<-reply
+				return 0, nil
+			}))
+			err := s.Failed(ctx, time.Now(), o.Err)
+			want := "context deadline exceeded: shutting down: Redis at a:1 does not respond: EOF"
+			if held == 1 {
+				want = "context deadline exceeded: shutting down: no reply from Redis after 1ns"
+			}
+			if err == nil || err.Error() != want || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, why) || errors.Is(err, lock.ErrUnavailable) != (held != 1) {
+				t.Errorf("if copy %d has no reply: %v, want %s", held, err, want)
+			}
+		}
+	})
+}
+
 // A caller returns when its context is canceled, its time has passed, or at Close. Its command
 // continues with a context that is not canceled, and Close waits for it.
 func TestAsk(t *testing.T) {

@@ -72,15 +72,16 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 		for _, phase := range []string{"request", "reply"} {
 			call, _, p := via(t, i)
 			asked, release := hold(p, phase)
-			ctx, cancel := context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancelCause(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- call.Do(ctx) }()
 			<-asked
-			cancel()
+			cancel(Why)
 			err := <-done
-			if call.wants(t, "left while its "+phase+" is on its way", err, context.Canceled); !strings.Contains(fmt.Sprint(err), silence) {
+			if call.wantsCanceled(t, "left while its "+phase+" is on its way", err); !strings.Contains(fmt.Sprint(err), silence) {
 				t.Errorf("%s: %v does not say that there was no reply", call.Op, err)
 			}
+			call.wantsCanceled(t, "after its context was canceled", call.Do(ctx))
 			close(release)
 		}
 		call, c, p := via(t, i)
@@ -110,13 +111,28 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 	var wg sync.WaitGroup
 	for _, call := range calls {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*OpTimeout) // some calls wait until their contexts are canceled
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 2*OpTimeout, Why) // some calls wait until their contexts are canceled
 			defer cancel()
-			call.wants(t, "on a frozen server", call.Do(ctx), lock.ErrUnavailable)
+			err := call.Do(ctx)
+			if call.wants(t, "on a frozen server", err, lock.ErrUnavailable); errors.Is(err, context.DeadlineExceeded) != errors.Is(err, Why) {
+				t.Errorf("%s: %v does not have the cause", call.Op, err)
+			}
 		})
 	}
 	wg.Wait()
 	s.Thaw(t)
+}
+
+// Why is a cause for the cancellation of a call. It is the error of a different call, as with errgroup.
+var Why error = &lock.Error{Op: "why", Name: "why", Err: lock.ErrUnavailable}
+
+// wantsCanceled fails the test unless err is the error of a call whose context was canceled with the cause Why.
+func (c Call) wantsCanceled(t *testing.T, what string, err error) {
+	t.Helper()
+	c.wants(t, what, err, context.Canceled)
+	if !errors.Is(err, Why) || errors.Is(err, lock.ErrUnavailable) || strings.Count(fmt.Sprint(err), Why.Error()) != 1 {
+		t.Errorf("%s, %s: %v does not have the cause", c.Op, what, err)
+	}
 }
 
 // wants fails the test unless err names the operation and its object, and matches want.

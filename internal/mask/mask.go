@@ -2,7 +2,10 @@
 package mask
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 )
 
@@ -10,6 +13,16 @@ import (
 // matches stay the same. For example, the cause of a canceled context may be the error of another call,
 // which must not look like the result of this call.
 func Error(err error, hidden ...error) error { return masked{err, hidden} }
+
+// Canceled returns the error of ctx, which is canceled, with the cause of the cancellation. It matches both, but the
+// cause matches none of the hidden errors.
+func Canceled(ctx context.Context, hidden ...error) error {
+	err := cmp.Or(ctx.Err(), context.Canceled)                               // a context that its framework reuses may have no error any more
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) { // before Go 1.26, it is nil if a context of another package ended
+		return fmt.Errorf("%w: %w", err, Error(cause, hidden...))
+	}
+	return err
+}
 
 type masked struct {
 	error

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/keys"
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -97,7 +98,7 @@ func (e *Entry) Wait(ctx context.Context) error {
 	case <-e.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: the server has not confirmed that the registry entry is removed", ctx.Err())
+		return fmt.Errorf("%w: the server has not confirmed that the registry entry is removed", mask.Canceled(ctx, lock.ErrNotAcquired, lock.ErrUnavailable))
 	}
 }
 

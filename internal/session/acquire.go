@@ -3,13 +3,11 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
-	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/internal/owner"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/lock"
@@ -65,34 +63,9 @@ func (s *Session) lock(ctx context.Context, spec *Spec, op string) (lock.Hold, e
 		}
 		return h, nil
 	}
-	if ctx.Err() != nil {
-		err = interrupted(ctx, err)
-	}
-	err = &lock.Error{Op: op, Name: spec.Name, Err: err}
+	err = &lock.Error{Op: op, Name: spec.Name, Err: command.Interrupted(ctx, err)}
 	c.tellFailed(err)
 	return nil, err
-}
-
-// interrupted returns the error of a call that failed with last and whose context is canceled. If the cancellation ended
-// the wait, the error matches ctx.Err() and the context's cause. It also matches ErrNotAcquired or ErrUnavailable if
-// last does.
-func interrupted(ctx context.Context, last error) error {
-	ended := ctx.Err()
-	if cause := context.Cause(ctx); !errors.Is(ended, cause) {
-		ended = fmt.Errorf("%w: %w", ended, mask.Error(cause, lock.ErrNotAcquired, lock.ErrUnavailable))
-	}
-	switch {
-	case errors.Is(last, lock.ErrNotAcquired):
-		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
-	case errors.Is(last, lock.ErrUnavailable):
-		return fmt.Errorf("%w: %w", ended, last)
-	case errors.Is(last, ctx.Err()): // even if last says that it sent no command
-		if early := (command.NoReplyYet{}); errors.As(last, &early) { // mutant: never: text
-			ended = command.NoReplyYet{Err: ended, For: early.For}
-		}
-		return ended
-	}
-	return last
 }
 
 // acquire acquires one hold for the owner in ctx, or for a new owner. waiting is ctx, or is also canceled when the wait of
@@ -101,8 +74,8 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 	if spec.Err != nil {
 		return nil, spec.Err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, command.Ended(ctx, 0)
 	}
 	number, known := lockimpl.OwnerFrom(ctx)
 	if known = known && !spec.NonReentrant; !known {
@@ -358,7 +331,7 @@ func (a *attempt) reenter(t *acquisition) (h *hold, passed bool, err error) {
 	}
 	switch {
 	case !o.Answered:
-		return nil, true, s.sender.Failed(a.waiting, began, o.Err)
+		return nil, true, s.sender.Unanswered(a.waiting, began, o.Err)
 	case o.Err != nil:
 		if o.Repeated || retry.FaultOf(o.Err).MayHaveRun() {
 			s.sender.Go(func() { s.reconcile(t, true) })

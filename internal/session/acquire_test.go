@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,58 +15,6 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
-
-// A call whose context is canceled reports the cancellation once. It also reports the error before it, unless that only
-// says that another owner has the lock.
-func TestInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	unavailable := errors.New("no reply")
-	for _, c := range []struct {
-		last error
-		want string
-	}{
-		{ctx.Err(), "context canceled"},
-		{lock.ErrNotAcquired, "not acquired: context canceled"},
-		{errAhead, "not acquired: context canceled"},
-		{errWaited, "not acquired: context canceled"},
-		{both{unavailable, lock.ErrUnavailable}, "context canceled: no reply"},
-	} {
-		err := interrupted(ctx, c.last)
-		if err.Error() != c.want || !errors.Is(err, context.Canceled) ||
-			errors.Is(err, lock.ErrNotAcquired) != errors.Is(c.last, lock.ErrNotAcquired) ||
-			errors.Is(err, lock.ErrUnavailable) != errors.Is(c.last, lock.ErrUnavailable) {
-			t.Errorf("after %v: %v", c.last, err)
-		}
-	}
-	if err := interrupted(ctx, lock.ErrClosed); err != lock.ErrClosed {
-		t.Errorf("an error that is final becomes %v", err)
-	}
-}
-
-// The cause of a context can be the error of another call, as with errgroup. ErrNotAcquired and ErrUnavailable in it do
-// not apply to this call.
-func TestInterrupted_cause(t *testing.T) {
-	other := &os.PathError{Op: "open", Path: "x", Err: both{lock.ErrUnavailable, lock.ErrNotAcquired, lock.ErrLost}}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(other)
-	var path *os.PathError
-	for last, matches := range map[error][]error{
-		ctx.Err():         {},
-		errWaited:         {lock.ErrNotAcquired},
-		errUnavailable(t): {lock.ErrUnavailable},
-	} {
-		err := interrupted(ctx, last)
-		for _, target := range []error{lock.ErrNotAcquired, lock.ErrUnavailable} {
-			if errors.Is(err, target) != slices.Contains(matches, target) {
-				t.Errorf("after %v: %v; does it match %v?", last, err, target)
-			}
-		}
-		if !errors.Is(err, lock.ErrLost) || !errors.As(err, &path) || !strings.Contains(err.Error(), other.Error()) {
-			t.Errorf("%v does not match the cause", err)
-		}
-	}
-}
 
 // errUnavailable returns the error of a call to which Redis did not reply.
 func errUnavailable(t *testing.T) error {

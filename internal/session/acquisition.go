@@ -205,7 +205,7 @@ func (s *Session) takeTurn(ctx context.Context, turn chan<- struct{}, limit time
 	case turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return command.Canceled(ctx)
+		return command.ErrOf(ctx)
 	case <-s.sender.Closing():
 		return lock.ErrClosed
 	case <-timeout:

@@ -199,7 +199,7 @@ func (a *attempt) sleep(due time.Time) error {
 	case <-a.w.Wake:
 	case <-timeout:
 	case <-a.waiting.Done():
-		return command.Canceled(a.waiting)
+		return command.ErrOf(a.waiting)
 	case <-a.s.sender.Closing():
 	}
 	return nil
@@ -268,7 +268,7 @@ func (a *attempt) overtook() bool {
 // context.DeadlineExceeded, too, but it says why there was no reply.
 func (a *attempt) endedBeforeReply(err error) bool {
 	over := a.waiting.Err()
-	return over != nil && (err == over || errors.As(err, new(command.NoReplyYet)))
+	return over != nil && (err == over || errors.As(err, new(command.Canceled)))
 }
 
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
@@ -320,7 +320,7 @@ func (a *attempt) ended(err error) error {
 		if d := now.Sub(t.Changing()); late || d >= s.overdue(spec) {
 			return s.sender.Unavailable(d, err)
 		}
-		return command.NoReplyYet{Err: err, For: now.Sub(t.Changing())}
+		return command.Canceled{Err: err, For: now.Sub(t.Changing())}
 	}
 	if d, instead := at.state.Queue(&spec.terms).Outage(now, s.overdue(spec)); d > 0 {
 		return s.sender.Unavailable(d, cmp.Or(instead, err))
@@ -333,7 +333,7 @@ func (a *attempt) ended(err error) error {
 	}
 	// mutant: never, always, border: text
 	if d, _ := at.state.Queue(&spec.terms).Outage(now, 0); d > 0 { // a request is in flight
-		return command.NoReplyYet{Err: err, For: d}
+		return command.Canceled{Err: err, For: d}
 	}
 	return err
 }

@@ -396,7 +396,7 @@ func TestUnavailable_duringAReentry(t *testing.T) {
 			{1, context.Canceled, true},
 		} {
 			time.Sleep(c.later)
-			if err := a.ended(c.err); errors.Is(err, lock.ErrUnavailable) != c.unavailable || !c.unavailable && err != (command.NoReplyYet{Err: c.err, For: opTime - 1}) {
+			if err := a.ended(c.err); errors.Is(err, lock.ErrUnavailable) != c.unavailable || !c.unavailable && err != (command.Canceled{Err: c.err, For: opTime - 1}) {
 				w.Errorf("%v, which ended with %v", err, c.err)
 			}
 		}
@@ -804,11 +804,11 @@ func TestLeft(t *testing.T) {
 		want    bool
 	}{
 		"the context's":                     {ended, over, true},
-		"no reply until then":               {ended, command.NoReplyYet{Err: over, For: time.Second}, true},
+		"no reply until then":               {ended, command.Canceled{Err: over, For: time.Second}, true},
 		"a dial that timed out":             {ended, &net.OpError{Op: "dial", Err: over}, false},
 		"a copy after one that failed":      {ended, fmt.Errorf("%w: %w", over, io.EOF), false},
 		"another":                           {ended, io.EOF, false},
-		"no reply, and the wait has no end": {t.Context(), command.NoReplyYet{Err: over}, false},
+		"no reply, and the wait has no end": {t.Context(), command.Canceled{Err: over}, false},
 	} {
 		if got := (&attempt{waiting: c.waiting}).endedBeforeReply(c.err); got != c.want {
 			t.Errorf("%s: %t", name, got)

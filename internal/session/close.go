@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
 	"github.com/leasehold-go/leasehold/lock"
 )
@@ -69,7 +70,7 @@ func (s *Session) CloseContext(ctx context.Context) (_ context.Context, cancel c
 	if ctx.Err() != nil {
 		c.caller, c.limit = context.WithoutCancel(ctx), 2*s.OpTimeout
 	}
-	c.Context, cancel = context.WithTimeout(c.caller, c.limit)
+	c.Context, cancel = context.WithTimeoutCause(c.caller, c.limit, closeTimeout{c.limit})
 	return c, cancel
 }
 
@@ -129,7 +130,7 @@ func (s *Session) Close(ctx context.Context) error {
 		select {
 		case <-s.closer.givenBack:
 		case <-ctx.Done():
-			return ctx.Err()
+			return command.Ended(ctx, 0)
 		}
 	}
 	idle := make(chan struct{})
@@ -143,7 +144,7 @@ func (s *Session) Close(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		late = ctx.Err()
+		late = command.Ended(ctx, 0)
 		if name, err := s.reconcilers.failing(); unconfirmed == nil && err != nil { // mutant: operand 1: text
 			late = fmt.Errorf("%w: release of %q not confirmed: %w", late, name, s.sender.Explain(err))
 		} else if unconfirmed == nil {

@@ -116,10 +116,16 @@ func TestClose_canceledBeforeTheReply(t *testing.T) {
 		w.lock(w.a, w.Context())
 		w.wantEvents("granted")
 		w.onNext(redistest.Action{DelayReply: time.Second})
-		err := w.a.Close(w.within(time.Millisecond))
+		why := errors.New("the grace period is over")
+		ctx, cancel := context.WithTimeoutCause(w.Context(), time.Millisecond, why)
+		defer cancel()
+		err := w.a.Close(ctx)
 		for _, err := range []error{err, w.wantEvents("released")[0].Err} {
-			w.wantErr(err, context.DeadlineExceeded)
+			w.wantErr(err, context.DeadlineExceeded, why)
 			w.wantNotErrs(err, lock.ErrUnavailable)
+			if text := err.Error(); strings.Count(text, "exceeded: "+why.Error()) != strings.Count(text, "exceeded") {
+				w.Errorf("a part of %q does not have the cause", text)
+			}
 		}
 	})
 }
@@ -232,7 +238,10 @@ func TestClose_twice(t *testing.T) {
 		w.onNext(redistest.Action{HoldReply: reply})
 		first := w.beginClose()
 		start := time.Now()
-		w.wantErr(w.a.Close(w.within(time.Second)), context.DeadlineExceeded)
+		why := errors.New("the grace period is over")
+		ctx, cancel := context.WithTimeoutCause(w.Context(), time.Second, why)
+		defer cancel()
+		w.wantErr(w.a.Close(ctx), context.DeadlineExceeded, why)
 		w.wantTook(start, time.Second)
 		if len(first) > 0 {
 			w.Error("the first Close returned before the reply")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 )
@@ -43,8 +44,8 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		return nil, nil, err
 	}
 	for _, under := range []context.Context{ctx, h.parent} {
-		if err := under.Err(); err != nil {
-			return nil, nil, interrupted(under, err)
+		if under.Err() != nil {
+			return nil, nil, command.Ended(under, 0)
 		}
 	}
 	at, err := s.begin(spec)
@@ -67,12 +68,7 @@ func (s *Session) downgrade(ctx context.Context, spec *Spec, w lock.Hold) (read 
 		h.acquisition().lease.Lose(s.gone(h.acquisition(), luascripts.Gone))
 	}
 	if err != nil {
-		over := h.over()
-		err = cmp.Or(over, err)
-		if over == nil && ctx.Err() != nil {
-			err = interrupted(ctx, err)
-		}
-		return nil, c, err
+		return nil, c, cmp.Or(h.over(), command.Interrupted(ctx, err))
 	}
 	if c != nil {
 		c.tellGranted(read)

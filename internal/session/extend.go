@@ -44,8 +44,8 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 	if err := h.over(); err != nil { // before ctx, which may be the hold's context
 		return err
 	}
-	if err := ctx.Err(); err != nil {
-		return command.Final{Err: err} // no command was sent
+	if ctx.Err() != nil {
+		return command.Ended(ctx, 0)
 	}
 	t := h.acquisition()
 	at, err := s.begin(t.spec)

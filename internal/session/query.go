@@ -170,8 +170,8 @@ func once[T any](ctx context.Context, s *Session, spec *Spec, op string, run fun
 	if spec.Err != nil {
 		return value, spec.Err
 	}
-	if err := ctx.Err(); err != nil {
-		return value, err
+	if ctx.Err() != nil {
+		return value, command.Ended(ctx, 0)
 	}
 	if err := s.sender.Enter(); err != nil {
 		return value, err

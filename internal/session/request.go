@@ -135,7 +135,7 @@ func (a *attempt) send() error {
 		a.at.lock()
 		a.at.state.Abandoned(a.w, a.t) // Late receives the reply
 		a.at.unlock()
-		return s.sender.Failed(a.waiting, q.sent, err)
+		return s.sender.Unanswered(a.waiting, q.sent, err)
 	case err != nil:
 		// mutant: operand 1: it is marked above
 		return a.failed(resent || retry.FaultOf(err).MayHaveRun(), s.sender.Explain(err))
