@@ -16,6 +16,9 @@
 // (client.WithKeyPrefix). Applications do not need this package, because a lock has its own Inspect
 // and ForceUnlock.
 //
+// Errors match the same values as those of locks, such as lock.ErrUnavailable if no usable reply came
+// within [WithOpTimeout].
+//
 // The Redis user needs the permissions of the types of locks in use, and those under "admin" in
 // docs/operate/security.md.
 package admin
@@ -24,6 +27,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"sync"
 	"time"
 	"unicode"
@@ -31,6 +36,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/pubsub"
 	"github.com/leasehold-go/leasehold/internal/registry"
+	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/leasehold-go/leasehold/leader"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -231,22 +237,34 @@ func (l *Lock) HolderLease(h lock.Holder) time.Duration {
 
 // within returns the context for one command or pipeline.
 func (a *Admin) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("no reply from Redis for %v", a.timeout))
+	return context.WithTimeoutCause(ctx, a.timeout, command.NoReply{After: a.timeout})
 }
 
-// failed returns the error that the caller receives when a command under ctx has failed with err.
+// failed returns the error that the caller receives when an operation with the context ctx has failed with err.
 func (a *Admin) failed(ctx context.Context, op, name string, err error) error {
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
-		err = cause
+	return &lock.Error{Op: op, Name: name, Err: a.explain(ctx, err)}
+}
+
+// explain returns what err means to the caller, whose context is ctx.
+func (a *Admin) explain(ctx context.Context, err error) error {
+	if errors.As(err, new(command.Canceled)) || errors.Is(err, lock.ErrUnavailable) {
+		return err // it was explained before
 	}
-	if !command.Over(ctx) && errors.Is(err, context.DeadlineExceeded) { // the deadline that within set
-		err = fmt.Errorf("no reply from Redis for %v: %w", a.timeout, err)
+	late := errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(command.NoReply))
+	if command.Over(ctx) {
+		<-ctx.Done()                           // rueidis may report the deadline before ctx does
+		if late || errors.Is(err, ctx.Err()) { // even if rueidis reports only the deadline that within set
+			return command.Ended(ctx, 0)
+		}
 	}
-	err = luascripts.Discreet(err)
-	if command.Refused(err) {
-		err = command.Refusal("", "", err)
+	if late {
+		err = command.NoReply{After: a.timeout}
 	}
-	return &lock.Error{Op: op, Name: name, Err: err}
+	err = command.DetectClosed(ctx, a.rdb, err)
+	if late || errors.Is(err, io.EOF) || errors.As(err, new(net.Error)) || errors.As(err, new(retry.Closed)) || errors.As(err, new(*rueidis.RedisError)) {
+		err = command.New(a.rdb, command.Config{}).Explain(err) // all other errors are those of this package
+	}
+	return luascripts.Discreet(err)
 }
 
 // publishes returns the command that publishes notifications, which is the one that clients use.

@@ -394,16 +394,74 @@ func TestInspect_noReply(t *testing.T) {
 	}
 	server.Freeze(t)
 	_, err = a.Inspect(t.Context(), "orders")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	why := errors.New("shutting down")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, why)
 	defer cancel()
 	_, own := a.Inspect(ctx, "orders")
 	server.Thaw(t)
-	if err == nil || !strings.Contains(err.Error(), "no reply from Redis for 200ms") {
-		t.Errorf("%v", err)
+	if want := `leasehold: inspect "orders": Redis at ` + server.Addr() + " has not responded for 200ms"; err == nil || err.Error() != want || !errors.Is(err, lock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want %s", err, want)
 	}
-	if !errors.Is(own, context.DeadlineExceeded) || strings.Contains(own.Error(), "no reply from Redis for 200ms") {
+	if !errors.Is(own, context.DeadlineExceeded) || !errors.Is(own, why) || errors.Is(own, lock.ErrUnavailable) || own.Error() != `leasehold: inspect "orders": context deadline exceeded: shutting down` {
 		t.Errorf("after the deadline of the caller: %v", own)
 	}
+}
+
+// The errors match the same values as those of locks. An error of the arguments does not match them.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.DisableRetry = true }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func() error{
+		"inspect": func() error { _, err := a.Inspect(t.Context(), "orders"); return err },
+		"list":    func() error { _, err := a.Page(t.Context(), admin.Query{}, ""); return err },
+		"clients": func() error { _, err := a.ClientPage(t.Context(), ""); return err },
+		"unlock":  func() error { _, err := a.ForceUnlock(t.Context(), "orders", "", ""); return err },
+		"survey":  func() error { _, err := a.Survey(admin.Query{}).Look(t.Context(), time.Second); return err },
+	}
+	check := func(what, text string, want error) {
+		for name, call := range calls {
+			err := call()
+			for _, target := range []error{lock.ErrUnavailable, lock.ErrWrongType, lock.ErrClosed, lock.ErrNotHeld} {
+				if errors.Is(err, target) != (target == want) {
+					t.Errorf("%s, %s: %v matches %v: %t", what, name, err, target, target != want)
+				}
+			}
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s, %s: %v, without %q", what, name, err, text)
+			}
+		}
+	}
+	for reply, want := range map[string]error{"LOADING Redis is loading": lock.ErrUnavailable, "CLUSTERDOWN The cluster is down": lock.ErrUnavailable, "NOPERM no": nil, "ERR no": nil} {
+		proxy.OnRequest(func([][]byte) redistest.Action { return redistest.Action{Refuse: reply} })
+		text := strings.TrimPrefix(reply, "ERR ")
+		if want != nil {
+			text = "Redis at " + proxy.Addr() + " cannot serve this now: " + text
+		}
+		check(reply, text, want)
+	}
+	proxy.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DropRequest: true} })
+	check("a broken connection", "Redis at "+proxy.Addr()+" does not respond: ", lock.ErrUnavailable)
+	proxy.OnRequest(nil)
+	for _, bad := range []func() error{
+		func() error { _, err := a.Inspect(t.Context(), "a{"); return err },
+		func() error { _, err := a.Page(t.Context(), admin.Query{}, "nonsense"); return err },
+		func() error { _, err := a.ForceUnlock(t.Context(), "orders", "", "two\nlines"); return err },
+	} {
+		if err := bad(); err == nil || errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("an error of the arguments: %v", err)
+		}
+	}
+	rdb := s.Client(t)
+	if a, err = admin.New(rdb); err != nil {
+		t.Fatal(err)
+	}
+	rdb.Close()
+	check("a closed client", "client closed", lock.ErrClosed)
 }
 
 // A page is bounded, and the next page begins where it ended.
@@ -456,10 +514,11 @@ func TestPage(t *testing.T) {
 				break
 			}
 		}
-		ctx, cancel := context.WithCancel(s.Context())
-		cancel()
+		why := errors.New("shutting down")
+		ctx, cancel := context.WithCancelCause(s.Context())
+		cancel(why)
 		for _, err := range s.admin.Locks(ctx, admin.Query{}) {
-			if !errors.Is(err, context.Canceled) {
+			if !errors.Is(err, context.Canceled) || !errors.Is(err, why) {
 				s.Errorf("after the end of its context: %v", err)
 			}
 		}

@@ -163,7 +163,7 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 	asking.Wait()
 	switch {
 	case caller.Err() != nil:
-		return nil, context.Cause(caller)
+		return nil, command.Ended(caller, 0)
 	case denied != nil:
 		return nil, denied
 	case len(found) == 0:

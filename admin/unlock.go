@@ -109,9 +109,9 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 	}
 	// The record is written first: a client that detects the loss finds the reason there.
 	u.RecordErr = a.note(ctx, name, a.noteOf(reason, from))
+	unknown := false // whether the release that failed may have run
 	defer func() {
-		known := err == nil || errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrWrongType) || !retry.FaultOf(err).MayHaveRun()
-		if known && len(u.Holders) < len(from) && u.RecordErr == nil { // the record names too many holders
+		if !unknown && len(u.Holders) < len(from) && u.RecordErr == nil { // the record names too many holders
 			note := l.ForceUnlock
 			if len(u.Holders) > 0 {
 				note = a.noteOf(reason, u.Holders)
@@ -123,7 +123,10 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 		verdict, err := a.release(ctx, l.Kind, name, publish, h)
 		switch {
 		case err != nil:
-			return u, a.unsure(ctx, h, err)
+			if unknown = retry.FaultOf(err).MayHaveRun(); unknown {
+				err = fmt.Errorf("unknown outcome for holder %s: %w", h.Client.String(), a.explain(ctx, err))
+			}
+			return u, err
 		case verdict == luascripts.Foreign:
 			return u, lock.ErrWrongType
 		case verdict == luascripts.Done:
@@ -137,17 +140,6 @@ func (a *Admin) unlock(ctx context.Context, name, reason string, meant func(lock
 		return u, fmt.Errorf("%w: released in the meantime", lock.ErrNotHeld)
 	}
 	return u, nil
-}
-
-// unsure returns err, with which the release of h failed. If the release may have run, the error reports an unknown outcome.
-func (a *Admin) unsure(ctx context.Context, h lock.Holder, err error) error {
-	if !retry.FaultOf(err).MayHaveRun() {
-		return err
-	}
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	return fmt.Errorf("unknown outcome for holder %s: %w", h.Client.String(), luascripts.Discreet(err))
 }
 
 // release releases all holds of h.

@@ -472,7 +472,16 @@ func TestUnlock_noAnswer(t *testing.T) {
 		cancel(enough)
 		return redistest.Action{HoldReply: t.Context().Done()}
 	})
-	if !errors.Is(err, enough) {
+	if !errors.Is(err, enough) || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, and not why it ended", err)
+	}
+	if a, err = admin.New(s.Client(t, redistest.Via(proxy)), admin.WithOpTimeout(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	proxy.OnRequest(nil)
+	readers = newScene(t, func() rueidis.Client { return s.Client(t) }).readers("rw")
+	_, err = unlock(t.Context(), 0, 1, func() redistest.Action { return redistest.Action{HoldReply: t.Context().Done()} })
+	if !errors.Is(err, lock.ErrUnavailable) || !strings.HasSuffix(err.Error(), "has not responded for 1s") {
+		t.Errorf("%v, and not that there was no reply", err)
 	}
 }

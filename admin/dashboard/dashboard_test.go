@@ -621,7 +621,7 @@ func TestGraph_unread(t *testing.T) {
 	rights := []string{"+@all", "~plain", "~rw", "~leasehold_client:*", "~redisson_*", "~leasehold_rwlock_wish:*"} // but not leasehold_rwlock_turn
 	s := serve(t, server.Client(t, server.AddUser(t, "narrow", rights...)))
 	await(t, s.follow(t, "view=graph"), func(html string) bool {
-		return strings.Contains(html, "plain is held by") && strings.Contains(html, "the waiters of 1 lock cannot be read") && strings.Contains(html, "inspect &#34;rw&#34;: Redis: NOPERM") &&
+		return strings.Contains(html, "plain is held by") && strings.Contains(html, "the waiters of 1 lock cannot be read") && strings.Contains(html, "inspect &#34;rw&#34;: Redis at "+server.Addr()+": NOPERM") &&
 			strings.Contains(html, "No deadlock found so far.")
 	})
 	s.says("locks", 200, "2 locks")

@@ -157,7 +157,7 @@ func (s *surveyor) fill(ctx context.Context, now *survey) error {
 	for _, l := range waited[:min(len(waited), mostContended)] {
 		l, err := s.admin.Inspect(ctx, l.Name)
 		switch {
-		case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the server does not respond
+		case ctx.Err() != nil || errors.Is(err, lock.ErrUnavailable):
 			return err
 		case err != nil: // one lock that cannot be read must not hide the others
 			now.unread = append(now.unread, err)
