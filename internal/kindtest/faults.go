@@ -710,12 +710,12 @@ func foreignKey(t *testing.T, k Kind) {
 	check := func(what, says string) {
 		t.Helper()
 		for name, call := range map[string]func() error{
-			"Lock":        func() error { return Go(t.Context(), l).Err(t) },
-			"TryLock":     func() error { _, err := l.TryLock(t.Context()); return err },
-			"Inspect":     func() error { _, err := o.Inspect(t.Context()); return err },
-			"ForceUnlock": func() error { _, err := o.ForceUnlock(t.Context()); return err },
+			"lock":         func() error { return Go(t.Context(), l).Err(t) },
+			"trylock":      func() error { _, err := l.TryLock(t.Context()); return err },
+			"inspect":      func() error { _, err := o.Inspect(t.Context()); return err },
+			"force-unlock": func() error { _, err := o.ForceUnlock(t.Context()); return err },
 		} {
-			if err := call(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+			if err := call(); !errors.Is(err, lock.ErrWrongType) || !strings.HasPrefix(err.Error(), "leasehold: "+name+` "orders": `) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s of %s: %v, want ErrWrongType, and %q", name, what, err, says)
 			}
 		}

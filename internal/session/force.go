@@ -28,7 +28,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	held := s.holding(spec)
 	end := time.Now().Add(s.OpTimeout) // for all three commands together
 	others := s.otherOwners(ctx, spec, s.OpTimeout/3)
-	verdict, err := once(ctx, s, spec, "force unlock", func() (luascripts.Verdict, error) {
+	verdict, err := once(ctx, s, spec, "force-unlock", func() (luascripts.Verdict, error) {
 		limit := max(time.Until(end), s.OpTimeout/3) // this process may have been paused
 		o := command.SendFunc(ctx, s.sender, limit, func(ctx context.Context) (luascripts.Verdict, error) {
 			return q(ctx, s.rdb, spec.Keys)
