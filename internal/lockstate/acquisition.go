@@ -284,6 +284,9 @@ const (
 	NobodyHolds                 // there is no hold: the acquisition has ended, and the caller releases it
 )
 
+// ChangesRedis reports whether the caller must send a command: one that releases the lock, or one that sets the count.
+func (r Remains) ChangesRedis() bool { return r == NobodyHolds || r == OwnerHolds }
+
 // Unlock removes h from t, and ends t if h was the last hold. If the lock may then be handed off
 // locally or kept, Unlock first calls handOff, which makes the next acquisition, calls HandOffTo, and
 // reports whether it did.

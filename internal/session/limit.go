@@ -177,7 +177,7 @@ func (s *Session) expire(h *hold) {
 		t.at.dropKeeper()
 		t.at.unlock()
 	}
-	if remains == lockstate.NobodyHolds || remains == lockstate.OwnerHolds {
+	if remains.ChangesRedis() {
 		s.reconcile(t, locked(t.at, t.unsure))
 	}
 	if why == lock.ErrAbandoned {

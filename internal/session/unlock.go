@@ -25,17 +25,6 @@ func (s *Session) unlock(ctx context.Context, h *hold, wait bool) error {
 	return s.unlockEnded(ctx, h, now, wait)
 }
 
-// unlocked notifies the observer of the result of releasing h, and returns it.
-func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err error) error {
-	if err != nil && !errors.Is(err, lock.ErrNotHeld) { // mutant: operand 1: speed
-		err = s.sender.Failed(ctx, began, err)
-	}
-	if s.Observer != nil { // mutant: always: speed
-		s.tellEnd(h, err)
-	}
-	return err
-}
-
 // unlockEnded releases h, which unlock has just ended.
 func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait bool) error {
 	t := h.acquisition()
@@ -49,29 +38,35 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 	t.at.lock()
 	remains := t.remove(h, now)
 	t.at.unlock()
+	if remains.ChangesRedis() {
+		if !wait {
+			s.unlockLater(ctx, at, h, remains)
+			return nil
+		}
+		return s.unlocked(ctx, h, now, s.sendUnlock(ctx, at, h, remains, now, nil))
+	}
+	s.done(at)
 	switch {
-	case remains == lockstate.ProcessKeeps:
-		s.done(at)
-		if s.Observer != nil {
-			h.tell(s.Observer.Kept, lock.Event{})
-		}
-	case remains == lockstate.NextHolds:
-		s.done(at)
-		if s.Observer != nil {
-			h.tell(s.Observer.HandedOff, lock.Event{})
-		}
-	case remains == lockstate.SharersHold: // they share one hold in Redis
-		s.done(at)
 	case remains == lockstate.NotThere: // it ended after unlock checked it
-		s.done(at)
 		err = reducedAfter(locked(t.at, t.Phase))
-	case !wait:
-		s.unlockLater(ctx, at, h, remains)
-		return nil
-	default:
-		err = s.sendUnlock(ctx, at, h, remains, now, nil)
+	case s.Observer == nil:
+	case remains == lockstate.ProcessKeeps:
+		h.tell(s.Observer.Kept, lock.Event{})
+	case remains == lockstate.NextHolds:
+		h.tell(s.Observer.HandedOff, lock.Event{})
 	}
 	return s.unlocked(ctx, h, now, err)
+}
+
+// unlocked notifies the observer of the result of releasing h, and returns it.
+func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err error) error {
+	if err != nil && !errors.Is(err, lock.ErrNotHeld) { // mutant: operand 1: speed
+		err = s.sender.Failed(ctx, began, err)
+	}
+	if s.Observer != nil { // mutant: always: speed
+		s.tellEnd(h, err)
+	}
+	return err
 }
 
 // sendUnlock sends the command for h; remains says who then has the lock. It calls done. r is nil if Unlock waits.
