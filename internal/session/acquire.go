@@ -107,7 +107,7 @@ func (s *Session) acquire(ctx, waiting context.Context, spec *Spec, wait bool, c
 		}
 		h, err = a.inTurn()
 	} else { // no other call uses the owner
-		h, err = a.first()
+		h, err = a.acquireFirst()
 	}
 	if err != nil && wait { // mutant: always, operand 1, operand 2: speed
 		err = a.waited(err, spec.Config.Wait)
@@ -169,14 +169,14 @@ func (a *attempt) oneTurn() (h *hold, err error) {
 	}()
 	t := a.at.valid(a.owner.Acquisition)
 	if t == nil {
-		return a.first()
+		return a.acquireFirst()
 	}
 	h, passed, err = a.reenter(t)
 	return h, err
 }
 
-// first acquires the owner's first hold.
-func (a *attempt) first() (*hold, error) {
+// acquireFirst acquires the owner's first hold.
+func (a *attempt) acquireFirst() (*hold, error) {
 	if a.owner != nil && a.spec.Mode == lock.Write && a.at.valid(a.owner.Sibling) != nil {
 		return nil, command.Final{Err: lock.ErrUpgrade}
 	}
