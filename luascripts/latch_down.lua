@@ -29,7 +29,7 @@ local left, round, opened, deleted, remembered = read_latch(count, rounds, calls
 if not left then return round end
 local counted_id = part ~= '' and string.format('%.0f', round) .. ':' .. part or id
 local counted = counted_before(remembered, n)
-if not counted and part ~= '' then counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1) end
+if not counted and part ~= '' then counted = counted_before(redis.call('ZSCORE', calls, counted_id), 1) end -- mutant: operand 2: speed
 if counted or left == 0 then
   redis.call('HDEL', rounds, '') -- deletes nothing; a replica, whose data may be old, rejects it
   counted = counted or 0

@@ -208,7 +208,7 @@ func (b *Batcher[R]) next(w *batch[R]) bool {
 func (b *Batcher[R]) measure(took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p := &b.pause; p.trip == 0 || took < p.trip { // mutant: border 2: the same
+	if p := &b.pause; p.trip == 0 || took < p.trip { // mutant: border: the same
 		p.trip = took
 	} else {
 		p.trip += (took - p.trip) / tripSlow

@@ -153,7 +153,7 @@ func (s *Sender) Unanswered(ctx context.Context, began time.Time, err error) err
 // canceled, and that ended the call, the error matches ctx.Err() and the context's cause. It also
 // matches lock.ErrNotAcquired or lock.ErrUnavailable if last does.
 func Interrupted(ctx context.Context, last error) error {
-	if last == nil || ctx.Err() == nil {
+	if ctx.Err() == nil {
 		return last
 	}
 	ended := Ended(ctx, 0)
