@@ -222,6 +222,11 @@ func canceledError(ctx context.Context, last error) error {
 	return err
 }
 
+// canceledHold is canceledError for a call on a hold that has not ended. The cause can be the loss of another lock.
+func canceledHold(ctx context.Context) error {
+	return mask.Error(canceledError(ctx, nil), lock.ErrNotHeld, lock.ErrLost)
+}
+
 // waited is the error of a Lock that timed out because of WithWait.
 type waited struct {
 	limit time.Duration

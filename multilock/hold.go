@@ -221,7 +221,7 @@ func (h *hold) release(ctx context.Context) []error {
 	switch {
 	case ctx.Err() != nil: // ctx was canceled, so the call returns now
 		_ = releaseHolds(ctx, l, slices.Clone(one))
-		errs[first] = &lock.Error{Op: "unlock", Name: l[0].Name(), Err: canceledError(ctx, nil)}
+		errs[first] = &lock.Error{Op: "unlock", Name: l[0].Name(), Err: canceledHold(ctx)}
 	case slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, lock.ErrUnavailable) }):
 		errs[first] = unlockWithin(ctx, l, one)[0] // the others have waited for the operation timeout
 	default:

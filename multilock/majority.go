@@ -687,7 +687,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.maxLease)
 	}
 	if ctx.Err() != nil {
-		return canceledError(ctx, nil)
+		return canceledHold(ctx)
 	}
 	began := time.Now()
 	servers := h.snapshot()
@@ -735,7 +735,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 				e.votes++
 			}
 		case <-ctx.Done():
-			return canceledError(ctx, nil)
+			return canceledHold(ctx)
 		}
 	}
 	h.mu.Lock()
@@ -856,7 +856,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 		e.setVerdict()
 	} // otherwise ctx alone ended the call, and that does not mean that a server is unavailable
 	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", canceledError(ctx, nil), e)
+		return fmt.Errorf("%w: %w", canceledHold(ctx), e)
 	}
 	return e
 }

@@ -962,7 +962,7 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 		}
 	}
 	lost := func(context.Context) error { return fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost) }
-	why := errors.New("shutting down")
+	why := fmt.Errorf("another lock: %w: %w", lock.ErrNotHeld, lock.ErrLost)
 	failed := func(ctx context.Context) error {
 		<-ctx.Done()
 		return fmt.Errorf("%w: %w: EOF", ctx.Err(), lock.ErrUnavailable)
@@ -990,7 +990,7 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 		"failed":           {context.Background, failed, timeout + 200*time.Millisecond, lock.ErrUnavailable, `unlock "a": not confirmed within 200ms`, false},
 		"canceled before":  {canceledAfter(0), noReply, timeout + 200*time.Millisecond, lock.ErrUnavailable, `unlock "a": not confirmed within 200ms`, false},
 		"canceled at last": {canceledAfter(timeout + 10*time.Millisecond), noReply, timeout + 10*time.Millisecond, lock.ErrUnavailable, `unlock "a": context canceled`, true},
-		"canceled during":  {canceledAfter(time.Second), noReply, time.Second, why, `unlock "a": context canceled: shutting down`, true},
+		"canceled during":  {canceledAfter(time.Second), noReply, time.Second, why, `unlock "a": context canceled: another lock: not held`, true},
 		"the first lost":   {context.Background, lost, timeout, lock.ErrUnavailable, `unlock "a": not held`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -1009,6 +1009,9 @@ func TestMultiLock_togetherUnlockWithoutReplies(t *testing.T) {
 				}
 				want(w.T, err, test.want)
 				wantNot(w.T, err, context.DeadlineExceeded)
+				if test.want == why {
+					wantNot(w.T, err, lock.ErrNotHeld, lock.ErrLost)
+				}
 				if errors.Is(err, context.Canceled) != test.canceled {
 					w.Errorf("%v: it matches context.Canceled: %v", err, !test.canceled)
 				}

@@ -1158,11 +1158,12 @@ func TestQuorum_unlockCanceled(t *testing.T) {
 				}
 				h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 				synctest.Wait()
-				why := errors.New("shutting down")
+				why := fmt.Errorf("another lock: %w: %w", lock.ErrNotHeld, lock.ErrLost)
 				ctx, cancel := context.WithCancelCause(w.Context())
 				time.AfterFunc(serverTimeout/2, func() { cancel(why) })
 				err := h.Unlock(ctx)
 				want(t, err, context.Canceled, why)
+				wantNot(t, err, lock.ErrNotHeld, lock.ErrLost)
 				if errors.Is(err, lock.ErrUnavailable) != test.unavailable {
 					t.Errorf("%v: want unavailable %t", err, test.unavailable)
 				}
@@ -1995,11 +1996,13 @@ func TestQuorum_extendLimits(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		h := w.lock(w.quorum("one", multilock.WithDurableServers()))
 		time.Sleep(2 * rtt)
-		why := errors.New("shutting down")
+		why := fmt.Errorf("another lock: %w: %w", lock.ErrNotHeld, lock.ErrLost)
 		ended, cancel := context.WithCancelCause(w.Context())
 		cancel(why)
 		before := len(w.sites[0].received())
-		want(t, h.Extend(ended, lease), context.Canceled, why)
+		err := h.Extend(ended, lease)
+		want(t, err, context.Canceled, why)
+		wantNot(t, err, lock.ErrNotHeld, lock.ErrLost)
 		time.Sleep(2 * rtt)
 		if got := w.sites[0].received()[before:]; len(got) != 0 {
 			w.Errorf("the first server got %q", got)

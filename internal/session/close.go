@@ -208,10 +208,7 @@ func (s *Session) releaseAll(ctx context.Context, held []*acquisition) error {
 			}
 			// An acquisition that was lost just now may still be held in Redis.
 			began := time.Now()
-			err := s.release(ctx, t, began, nil)
-			if !errors.Is(err, lock.ErrNotHeld) {
-				err = s.sender.Failed(ctx, began, err)
-			}
+			err := s.holdFailed(ctx, began, s.release(ctx, t, began, nil))
 			if lost := s.tellEnded(ended, err); lost != nil {
 				s.report.lost(t.spec, lost) // no call returns it
 			}

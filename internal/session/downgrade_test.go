@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -97,6 +98,33 @@ func TestDowngrade_canceledBefore(t *testing.T) {
 			w.Error("Redis does not have the write hold")
 		}
 		w.unlock(h)
+	})
+}
+
+// The context of a downgrade is canceled during the release of the write side, because another lock was lost. The downgrade
+// succeeds: the write hold was not lost.
+func TestDowngrade_otherLockLost(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.unlock(w.downgrade(w.a, w.Context(), w.take(w.a, writing, w.Context()))) // loads the scripts
+		ctx, cancel := context.WithCancelCause(w.Context())
+		write, reply := w.take(w.a, writing, w.Context()), make(chan struct{})
+		w.onScripts(func(n int) (a redistest.Action) {
+			if n == 2 { // the release of the write side
+				a.HoldReply = reply
+			}
+			return a
+		})
+		var read lock.Hold
+		ended := w.begin(func() (err error) {
+			read, err = w.a.Downgrade(ctx, w.a.NewSpec(reading, "orders", nil), write)
+			return err
+		})
+		cancel(fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost))
+		err := <-ended
+		close(reply)
+		if w.wantNoErr(err); err == nil {
+			w.unlock(read)
+		}
 	})
 }
 

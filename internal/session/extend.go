@@ -3,7 +3,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,10 +27,7 @@ func (h *hold) Extend(ctx context.Context, d time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	if !errors.Is(err, lock.ErrNotHeld) {
-		err = t.at.s.sender.Failed(ctx, began, err)
-	}
-	return &lock.Error{Op: "extend", Name: t.spec.Name, Err: err}
+	return &lock.Error{Op: "extend", Name: t.spec.Name, Err: t.at.s.holdFailed(ctx, began, err)}
 }
 
 func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
@@ -45,7 +41,7 @@ func (s *Session) extend(ctx context.Context, h *hold, d time.Duration) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return command.Ended(ctx, 0)
+		return ofOthers(command.Ended(ctx, 0))
 	}
 	t := h.acquisition()
 	at, err := s.begin(t.spec)

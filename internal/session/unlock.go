@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/lockstate"
+	"github.com/leasehold-go/leasehold/internal/mask"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
@@ -60,14 +61,24 @@ func (s *Session) unlockEnded(ctx context.Context, h *hold, now time.Time, wait 
 
 // unlocked notifies the observer of the result of releasing h, and returns it.
 func (s *Session) unlocked(ctx context.Context, h *hold, began time.Time, err error) error {
-	if err != nil && !errors.Is(err, lock.ErrNotHeld) { // mutant: operand 1: speed
-		err = s.sender.Failed(ctx, began, err)
-	}
+	err = s.holdFailed(ctx, began, err)
 	if s.Observer != nil { // mutant: always: speed
 		s.tellEnd(h, err)
 	}
 	return err
 }
+
+// holdFailed returns the error of a call on a hold that began at began and failed with err. ctx is the context of the call.
+func (s *Session) holdFailed(ctx context.Context, began time.Time, err error) error {
+	if err == nil || errors.Is(err, lock.ErrNotHeld) { // mutant: operand 1: speed
+		return err
+	}
+	return ofOthers(s.sender.Failed(ctx, began, err))
+}
+
+// ofOthers returns the error of a call on a hold that has not ended. The call can fail because its context is canceled, with
+// the loss of another lock as the cause.
+func ofOthers(err error) error { return mask.Error(err, lock.ErrNotHeld, lock.ErrLost) }
 
 // sendUnlock sends the command for h; remains says who then has the lock. It calls done. r is nil if Unlock waits.
 func (s *Session) sendUnlock(ctx context.Context, at *entry, h *hold, remains lockstate.Remains, now time.Time, r *releasing) error {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -103,6 +104,33 @@ func TestUnlock_canceled(t *testing.T) {
 		w.wantErr(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		w.wantTook(start, pollTime/2)
 		end()
+	})
+}
+
+// The context of a call is canceled because another lock was lost. The error of the call has that cause, but does not say
+// that the hold of the call was lost.
+func TestUnlock_otherLockLost(t *testing.T) {
+	other := fmt.Errorf("%w: %w", lock.ErrNotHeld, lock.ErrLost)
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.wantEvents("granted")
+		w.wire.Freeze(true)
+		for _, call := range []func(context.Context) error{
+			func(ctx context.Context) error { return h.Extend(ctx, time.Hour) },
+			h.Unlock,
+		} {
+			ctx, cancel := context.WithCancelCause(w.Context())
+			ended := w.begin(func() error { return call(ctx) })
+			cancel(other)
+			err := <-ended
+			w.wantErr(err, context.Canceled, other)
+			w.wantNotErrs(err, lock.ErrNotHeld, lock.ErrLost)
+			if h.Err() == nil {
+				w.wantNotErrs(call(ctx), lock.ErrNotHeld, lock.ErrLost)
+			}
+		}
+		w.wantEvents("released")
+		w.resume()
 	})
 }
 
