@@ -104,6 +104,7 @@ func (a *attempt) steps() error {
 			if !a.overtook() && a.call != nil {
 				a.tellWaiting()
 			}
+		case a.endedBeforeReply(err): // the next step returns why. Before the rest, because the cause of the context can match anything
 		case errors.As(err, new(tooLate)) && late < 2:
 			// Slow replies happen. After three of them the lease is too short for this server.
 			late++
@@ -210,12 +211,12 @@ func (a *attempt) sleep(due time.Time) error {
 func (a *attempt) again(err, last error, d time.Duration) (bool, error) {
 	var kept keptElsewhere
 	switch {
-	case errors.As(err, &kept):
-		return a.retryKept(kept), err
 	case err == errRefused:
 		return a.overtook(), lock.ErrNotAcquired
-	case a.endedBeforeReply(err):
+	case a.endedBeforeReply(err): // before the rest, because the cause of the context can match anything
 		return false, cmp.Or(last, err)
+	case errors.As(err, &kept):
+		return a.retryKept(kept), err
 	case errors.As(err, new(command.NoReply)):
 		if errors.Is(last, lock.ErrNotAcquired) { // the latest reply
 			return false, last
@@ -273,9 +274,6 @@ func (a *attempt) endedBeforeReply(err error) bool {
 
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
 func (a *attempt) unanswered(err error, d time.Duration) {
-	if a.endedBeforeReply(err) {
-		return // the next step returns why
-	}
 	a.at.lock()
 	a.w.Failed(err)
 	// mutant: never: speed

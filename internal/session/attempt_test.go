@@ -308,6 +308,24 @@ func TestUnavailable_canceledAtTheError(t *testing.T) {
 	})
 }
 
+// The context of a waiter is canceled while a request is in flight, with the error of another call as the cause. The error says
+// what the waiter waited for, whatever the other error means.
+func TestLock_canceledByAnotherError(t *testing.T) {
+	for _, other := range []error{errors.New("shutting down"), lock.ErrClosed, &lock.Error{Err: tooLate{}}} {
+		inBubble(t, func(w *world) {
+			h := w.lock(w.b, w.Context())
+			ctx, cancel := context.WithCancelCause(w.Context())
+			ended := w.beginLock(w.a, plain, ctx)
+			w.onNext(redistest.Action{DelayReply: opTime / 2})
+			time.Sleep(pollTime)
+			cancel(other)
+			w.wantErr(<-ended, lock.ErrNotAcquired, context.Canceled, other)
+			time.Sleep(opTime)
+			w.unlock(h)
+		})
+	}
+}
+
 // endsAfter is a context that is canceled at the n-th call of Err, like one that is canceled during a call.
 type endsAfter struct {
 	context.Context
