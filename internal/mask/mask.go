@@ -12,7 +12,7 @@ import (
 // Error returns err so that it matches none of the hidden errors. Its text and everything else that it
 // matches stay the same. For example, the cause of a canceled context may be the error of another call,
 // which must not look like the result of this call.
-func Error(err error, hidden ...error) error { return masked{err, hidden} }
+func Error(err error, hidden ...error) error { return &masked{err, hidden} }
 
 // Canceled returns the error of ctx, which is canceled, with the cause of the cancellation. It matches both, but the
 // cause matches none of the hidden errors.
@@ -24,15 +24,16 @@ func Canceled(ctx context.Context, hidden ...error) error {
 	return err
 }
 
+// masked is a pointer as an error, because errors must be comparable.
 type masked struct {
 	error
 	hidden []error
 }
 
 // Is does not match the hidden errors.
-func (e masked) Is(target error) bool {
+func (e *masked) Is(target error) bool {
 	return !slices.Contains(e.hidden, target) && errors.Is(e.error, target)
 }
 
 // As finds what errors.As finds in the error.
-func (e masked) As(target any) bool { return errors.As(e.error, target) }
+func (e *masked) As(target any) bool { return errors.As(e.error, target) }
