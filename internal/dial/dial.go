@@ -318,6 +318,6 @@ func Client(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, e
 		}
 		return r.rdb, nil
 	case <-ctx.Done():
-		return nil, w.Explain(ctx, ctx.Err())
+		return nil, w.Explain(ctx, command.ErrOf(ctx))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/internal/retry"
 	"github.com/redis/rueidis"
 )
@@ -47,5 +48,23 @@ func TestWay_dialerOfTheApplication(t *testing.T) {
 			t.Errorf("%s: %v, %v; called with %v", name, dialed, err, got)
 		}
 		cancel()
+	}
+}
+
+// The context of a connection attempt is canceled, and has no error, because its framework has reused it.
+func TestClient_reusedContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	dials, fails := make(chan struct{}), make(chan struct{})
+	defer close(fails)
+	go func() {
+		<-dials
+		cancel()
+	}()
+	if _, err := Client(redistest.Reused{Context: ctx}, rueidis.ClientOption{InitAddress: []string{"redis:6379"}, DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+		close(dials)
+		<-fails
+		return nil, syscall.ECONNREFUSED
+	}}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
