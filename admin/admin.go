@@ -251,11 +251,8 @@ func (a *Admin) explain(ctx context.Context, err error) error {
 		return err // it was explained before
 	}
 	late := errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(command.NoReply))
-	if command.Over(ctx) {
-		<-ctx.Done()                           // rueidis may report the deadline before ctx does
-		if late || errors.Is(err, ctx.Err()) { // even if rueidis reports only the deadline that within set
-			return command.Ended(ctx, 0)
-		}
+	if command.Settle(ctx); ctx.Err() != nil && (late || errors.Is(err, ctx.Err())) { // even if rueidis reports only the deadline that within set
+		return command.Ended(ctx, 0)
 	}
 	if late {
 		err = command.NoReply{After: a.timeout}

@@ -51,9 +51,7 @@ func (p PubSub) sharded(ctx context.Context, rdb rueidis.Client, timeout time.Du
 	began := time.Now()
 	sharded, err := pubsub.Sharded(ctx, rdb, timeout)
 	if err != nil {
-		if command.Over(ctx) {
-			<-ctx.Done() // rueidis may report the deadline before ctx does
-		} else if err == context.DeadlineExceeded {
+		if command.Settle(ctx); ctx.Err() == nil && err == context.DeadlineExceeded {
 			err = command.NoReply{After: timeout}
 		}
 		err = command.New(rdb, command.Config{Timeout: timeout}).Failed(ctx, began, err)

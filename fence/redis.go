@@ -151,9 +151,7 @@ func (r *Redis) guard(ctx context.Context, op string, token uint64, key string, 
 	got, err := write(luascripts.Fence{Data: key, TokenCounter: register, Token: token, Keep: r.keep})
 	switch {
 	case err != nil:
-		if command.Over(ctx) {
-			<-ctx.Done() // rueidis may report the deadline before ctx does
-		}
+		command.Settle(ctx)
 		return wrap(op, key, command.New(r.rdb, command.Config{}).Failed(ctx, began, command.DetectClosed(ctx, r.rdb, err)))
 	case got.Verdict == luascripts.Stale:
 		return wrap(op, key, &StaleError{Token: token, Highest: got.Highest})

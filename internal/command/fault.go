@@ -72,6 +72,15 @@ func Over(ctx context.Context) bool {
 	return ctx.Err() != nil || limited && !time.Now().Before(deadline)
 }
 
+// Settle waits until ctx is canceled if its deadline has passed: rueidis may report the deadline before
+// ctx does. If the wall clock was set forward, ctx can be much later than its deadline, so Settle gives
+// up after a second.
+func Settle(ctx context.Context) {
+	if Over(ctx) {
+		Sleep(ctx, time.Second)
+	}
+}
+
 // ErrOf returns the error of ctx, whose Done channel is closed. It is never nil, which would count as
 // a reply: a context that its framework reuses for another request may have no error any more.
 func ErrOf(ctx context.Context) error { return cmp.Or(ctx.Err(), context.Canceled) }

@@ -181,6 +181,28 @@ func TestInterrupted_cause(t *testing.T) {
 	}
 }
 
+// overdue is a context whose deadline has passed, by a clock that was set forward since.
+type overdue struct{ context.Context }
+
+func (overdue) Deadline() (time.Time, bool) { return time.Now().Add(-time.Hour), true }
+
+// A context whose deadline has passed is awaited until it is canceled, but for at most a second. Any other is not awaited.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(3*time.Second/2, cancel)
+		for _, c := range []struct {
+			ctx  context.Context
+			want time.Duration
+		}{{ctx, 0}, {overdue{ctx}, time.Second}, {overdue{ctx}, time.Second / 2}} {
+			start := time.Now()
+			if Settle(c.ctx); time.Since(start) != c.want {
+				t.Errorf("waited %v, want %v", time.Since(start), c.want)
+			}
+		}
+	})
+}
+
 // A caller's context is canceled before a reply arrives. The error is the context's, not
 // ErrUnavailable.
 func TestFailed_canceled(t *testing.T) {
