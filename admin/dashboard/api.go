@@ -43,7 +43,8 @@ type (
 		Mode    string     `json:"mode,omitempty"`
 		Count   int        `json:"count,omitempty"`
 		Since   *time.Time `json:"since"`
-		Lingers bool       `json:"lingers,omitempty"` // it is in use, or kept idle
+		LeaseMS *int64     `json:"lease_ms,omitempty"` // omitted without an expiry, and if the list has only some readers
+		Lingers bool       `json:"lingers,omitempty"`  // it is in use, or kept idle
 		Client  apiClient  `json:"client"`
 	}
 	apiLeader struct {
@@ -106,11 +107,20 @@ func apiHoldersOf(all []lock.Holder) []apiHolder {
 	return holders
 }
 
+func milliseconds(d time.Duration) *int64 {
+	ms := d.Milliseconds()
+	return &ms
+}
+
 func apiLockOf(l admin.Lock) apiLock {
 	j := apiLock{Name: l.Name, Bytes: bytesOf(l.Name), Kind: string(l.Kind), Mode: string(l.Mode), Holding: l.Holding, Waiting: l.Waiting, Gone: l.Gone, Holders: apiHoldersOf(l.Holders), Left: l.Left, Done: l.Done}
 	if l.Locked() && l.Lease >= 0 {
-		ms := l.Lease.Milliseconds()
-		j.LeaseMS = &ms
+		j.LeaseMS = milliseconds(l.Lease)
+	}
+	for i, h := range l.Holders {
+		if left := l.HolderLease(h); left >= 0 && l.Holding <= len(l.Holders) {
+			j.Holders[i].LeaseMS = milliseconds(left)
+		}
 	}
 	if len(l.Lost) > 0 {
 		j.Lost = apiHoldersOf(l.Lost)

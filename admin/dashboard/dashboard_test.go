@@ -725,7 +725,7 @@ func TestLock_leases(t *testing.T) {
 			t.Errorf("of one holder: %s", text)
 		}
 		mustLock(t, hold(b, lock.WithFixedLease(time.Hour)))
-		for _, h := range []struct{ client, left string }{{"alpha", `(26h 00m|25h 59m)`}, {"beta", `(1h 00m|59m \d\ds)`}} {
+		for _, h := range []struct{ client, left, ms string }{{"alpha", `(26h 00m|25h 59m)`, `93[56]\d{5}`}, {"beta", `(1h 00m|59m \d\ds)`, `3[56]\d{5}`}} {
 			text := s.settles("lock?name="+name, "Remaining lease")
 			row := regexp.MustCompile(`<th scope="row">` + h.client + `</th>.*data-label="Lease"> <span class="left" data-until="(\d+)">` + h.left + `</span></td></tr>`).FindStringSubmatch(text)
 			if row == nil || strings.Contains(text, `<span class="lease" data-until="`+row[1]+`"`) != (h.client == "alpha") {
@@ -733,6 +733,10 @@ func TestLock_leases(t *testing.T) {
 			}
 			if strings.Contains(text, "Held in the last hour") {
 				t.Errorf("%s: the holders are listed twice: %s", name, text)
+			}
+			text = s.until("api/locks?q="+name, func(text string) bool { return strings.Contains(text, `"holding":2`) })
+			if !regexp.MustCompile(`"lease_ms":` + h.ms + `,"client":{"name":"` + h.client + `"`).MatchString(text) {
+				t.Errorf("%s: the lease of %s is not %s ms: %s", name, h.client, h.ms, text)
 			}
 		}
 	}

@@ -123,6 +123,7 @@ type (
 		Mode            string     `json:"mode,omitempty"`
 		Count           int        `json:"count,omitempty"`
 		Since           *time.Time `json:"since"`                       // time of the request; null if unknown
+		LeaseMS         *int64     `json:"lease_ms,omitempty"`          // of a holder; omitted without an expiry, and if a list has only some readers
 		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter that must retry to keep its place
 		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
 		Lingers         bool       `json:"lingers,omitempty"`           // of a holder whose client may keep the lock idle
@@ -212,7 +213,11 @@ func toJSON(l admin.Lock) lockJSON {
 		j.LeaseMS = milliseconds(l.Lease)
 	}
 	for _, h := range l.Holders {
-		j.Holders = append(j.Holders, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Lingers: h.Lingers, Client: clientToJSON(h.Client)})
+		o := ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Lingers: h.Lingers, Client: clientToJSON(h.Client)}
+		if left := l.HolderLease(h); left >= 0 && l.Holding <= len(l.Holders) {
+			o.LeaseMS = milliseconds(left)
+		}
+		j.Holders = append(j.Holders, o)
 	}
 	for _, h := range l.Lost {
 		j.Lost = append(j.Lost, ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Since: instant(h.Since), Client: clientToJSON(h.Client)})

@@ -389,6 +389,19 @@ func TestInspect_leases(t *testing.T) {
 		}
 		mustLock(t, hold(lock.WithFixedLease(time.Hour)))
 		matchesText(t, on(t, s, "inspect", name), `(?s).*, lease (2h00m|1h5\dm) left\n.*, lease (1h00m|5\dm\d\ds) left\n.*\nlease +(2h00m|1h5\dm) left\n`)
+		for _, command := range [][]string{{"inspect", name, "-o", "json"}, {"ls", name, "-o", "jsonl"}} {
+			j := on(t, s, command...)
+			j.ends(0)
+			var l lockJSON
+			if err := json.Unmarshal([]byte(j.stdout.String()), &l); err != nil || len(l.Holders) != 2 {
+				t.Fatalf("%v: %s", err, j.stdout)
+			}
+			for i, hours := range []int64{2, 1} {
+				if left := l.Holders[i].LeaseMS; left == nil || *left <= (hours-1)*3_600_000 || *left > hours*3_600_000 {
+					t.Errorf("%q: holder %d: not %d h: %s", command, i, hours, j.stdout)
+				}
+			}
+		}
 	}
 }
 
