@@ -22,12 +22,6 @@ func errUnavailable(t *testing.T) error {
 	return fmt.Errorf("paused: %w", lock.ErrUnavailable)
 }
 
-// both is an error that matches several errors.
-type both []error
-
-func (b both) Error() string   { return b[0].Error() }
-func (b both) Unwrap() []error { return b }
-
 // The error reports the wait limit only if the limit ended the wait, not if the caller's context was canceled or the
 // error is final.
 func TestWithWait_whatEnded(t *testing.T) {
