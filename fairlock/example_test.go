@@ -62,10 +62,11 @@ func ExampleLock() {
 			}
 		}
 	}
-	fmt.Println(h.Unlock(ctx))
+	if err := h.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
 	fmt.Println(<-served, <-served)
 	// Output:
-	// <nil>
 	// first
 	// second
 	// <nil> <nil>
