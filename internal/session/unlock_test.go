@@ -140,16 +140,16 @@ func TestUnlock_inObserver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
 		h, other := w.lock(w.a, ctx), w.lockNamed("other")
-		unlocked := false
+		var unlocked atomic.Bool
 		w.observer().Draining = func(context.Context, lock.Event) {
 			start := time.Now()
 			w.unlock(h)
 			w.wantTook(start, opTime)
-			unlocked = true
+			unlocked.Store(true)
 		}
 		cancel()
 		time.Sleep(2 * leaseTime)
-		if !unlocked {
+		if !unlocked.Load() {
 			w.Error("Unlock has not returned")
 		}
 		w.wantFree()
