@@ -471,7 +471,7 @@ func TestTokensGrow(t *testing.T) {
 
 // Any reply of a broken server is an error, not a grant.
 func FuzzReplies(f *testing.F) {
-	for _, s := range []string{"+1732160000000000\r\n", "$1\r\n0\r\n", ":5\r\n", ":02\r\n", ":-1\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n$1\r\na\r\n$1\r\n1\r\n", "-ERR x\r\n", "+OK\r\n", "_\r\n"} {
+	for _, s := range []string{"+1732160000000000\r\n", "+0\r\n", "$1\r\n0\r\n", ":5\r\n", ":02\r\n", ":-1\r\n", ":-9\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n$1\r\na\r\n$1\r\n1\r\n", "-ERR x\r\n", "+OK\r\n", "_\r\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, reply []byte) {
