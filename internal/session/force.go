@@ -223,15 +223,17 @@ func (s *Session) verify(batch []*acquisition, by string) {
 	o := command.SendFunc(context.Background(), s.sender, s.OpTimeout, func(ctx context.Context) ([]luascripts.Renewed, error) {
 		return batch[0].spec.Renew(ctx, s.rdb, requests, 0, batchSize), nil
 	})
+	var causes sync.WaitGroup
 	for i, r := range o.Value { // empty if Redis does not reply in time
 		switch {
 		case r.Verdict != luascripts.Gone: // or an error
 		case by != "":
 			batch[i].watch().Lose(forceUnlocked{by})
 		default:
-			s.sender.Go(func() { batch[i].watch().Lose(s.gone(batch[i], luascripts.Gone)) })
+			causes.Go(func() { batch[i].watch().Lose(s.gone(batch[i], luascripts.Gone)) })
 		}
 	}
+	causes.Wait() // so that at most one batch is looked up at a time, even if all locks are gone
 }
 
 // gone returns the cause of the loss of t that the server reported with verdict v. If an operator force-unlocked the

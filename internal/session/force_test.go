@@ -303,6 +303,16 @@ func TestForce_records(t *testing.T) {
 	})
 }
 
+// verify returns when the holds have ended, so that few locks are looked up at a time, even if all are gone.
+func TestForceMessages_verifyWaits(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.a, w.Context())
+		w.mini.FlushAll()
+		w.a.verify([]*acquisition{h.(*hold).acquisition()}, "")
+		w.wantErr(h.Err(), lock.ErrGone)
+	})
+}
+
 // While a session closes, it ignores force-unlock messages and new subscriptions, and does not subscribe. Close still waits
 // for the release.
 func TestForceMessages_whileClosing(t *testing.T) {
