@@ -34,7 +34,7 @@ if counted or left == 0 then
   redis.call('HDEL', rounds, '') -- deletes nothing; a replica, whose data may be old, rejects it
   counted = counted or 0
   remember_repeat(calls, id, n - counted, now, retention, ttl, again)
-  -- Others may have counted since, but only the call that reached 0 is told so.
+  -- Others may have counted since, but only the call that reached 0 receives 0.
   if counted > 0 then left = redis.call('HMGET', rounds, 'last')[1] == counted_id and 0 or math.max(left, 1) end
   return {counted, left, round, opened, deleted}
 end

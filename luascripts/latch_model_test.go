@@ -79,7 +79,7 @@ func TestLatch_model(t *testing.T) {
 		sent := 0
 		is := func(rt *rapid.T, what string, s luascripts.LatchState, v luascripts.Verdict, err error, did int64, call luascripts.LatchCall) {
 			left, open := l.left, l.open && !l.gone
-			if did > 0 && call.Count > 0 { // a call that counted is told whether it reached 0, whatever others did since
+			if did > 0 && call.Count > 0 { // a call that counted receives 0 only if it reached 0, whatever others did since
 				left, open = max(left, 1), s.IsOpen()
 				if l.last == l.record(call.ID, call.Part) {
 					left = 0

@@ -203,7 +203,8 @@ func SendFunc[T any](ctx context.Context, s *Sender, limit time.Duration, f func
 	return Send[T](ctx, s, limit, Func[T](f))
 }
 
-// SendUntilShut is Send for a call that is not batched, whose wait also ends, with [lock.ErrClosed], when the sender is shut.
+// SendUntilShut is Send for a call that is not batched, whose wait also ends, with [lock.ErrClosed],
+// when the sender is shut.
 func SendUntilShut[T any, C Call[T]](ctx context.Context, s *Sender, limit time.Duration, c C) (o Outcome[T]) {
 	o.Value, o.Answered, o.Err = sendAlone[T](ctx, s, limit, s.closing, c)
 	return o

@@ -113,8 +113,8 @@ func (r *reporter) due(message, about string) (left int, say bool) {
 	return left, true
 }
 
-// reportUnavailable logs that requests for spec have failed for quiet. It warns only after a poll interval, or if the server is a
-// replica.
+// reportUnavailable logs that requests for spec have failed for quiet. It warns only after a poll interval, or if the
+// server is a replica.
 func (s *Session) reportUnavailable(spec *Spec, quiet time.Duration, err error) {
 	if quiet < s.Poll && !command.IsReadOnly(err) { // mutant: border: a nanosecond
 		s.report.debug("acquire attempt failed, will retry", "lock", spec.Name, "err", err)
