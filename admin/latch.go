@@ -77,7 +77,7 @@ func (a *Admin) waitGroup(ctx context.Context, name string) (l Lock, ok bool, er
 // zsets returns the semaphores and the wait groups among the keys zsets that q selects, and whose names match pattern.
 func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
 	if q.Kind != WaitGroup {
-		if found, err = a.semaphores(ctx, zsets, q, pattern); err != nil {
+		if found, err = a.semaphores(ctx, zsets, pattern); err != nil {
 			return nil, err
 		}
 	}

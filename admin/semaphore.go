@@ -42,7 +42,7 @@ func (a *Admin) idleSemaphore(ctx context.Context, name string) (l Lock, ok bool
 }
 
 // semaphores returns the held semaphores whose permits are in zsets, and whose names match pattern.
-func (a *Admin) semaphores(ctx context.Context, zsets []string, q Query, pattern string) (found []Lock, err error) {
+func (a *Admin) semaphores(ctx context.Context, zsets []string, pattern string) (found []Lock, err error) {
 	for _, zset := range zsets {
 		for _, name := range namesOf(zset, held) {
 			if keys.Check("", name) != nil || !matches(pattern, name) {

@@ -23,14 +23,14 @@ type scene struct {
 	hold         lock.Hold
 }
 
-func held(t *testing.T, opts ...client.Option) *scene {
+func held(t *testing.T) *scene {
 	t.Helper()
 	s := redistest.Start(t)
 	sc := &scene{
 		queueOf: orders(s),
 		holder:  kindtest.NewClient(t, s.Client(t)),
-		a:       kindtest.NewClient(t, s.Client(t), opts...),
-		b:       kindtest.NewClient(t, s.Client(t), opts...),
+		a:       kindtest.NewClient(t, s.Client(t)),
+		b:       kindtest.NewClient(t, s.Client(t)),
 	}
 	sc.hold = kindtest.MustLock(t, sc.holder.NewFairLock("orders"))
 	return sc

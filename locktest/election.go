@@ -51,13 +51,12 @@ func (t *trial) elections(opts ...lock.Option) (a, b *leader.Election) {
 }
 
 // wantLeader waits until both clients read this leader value; "" means that there is no leader.
-func (t *trial) wantLeader(value string, read ...func(context.Context) (leader.Leader, bool, error)) (l leader.Leader) {
+func (t *trial) wantLeader(value string, read ...func(context.Context) (leader.Leader, bool, error)) {
 	t.Helper()
 	for _, read := range read {
 		for {
-			var leads bool
-			var err error
-			if l, leads, err = read(t.ctx); err != nil && t.ctx.Err() == nil {
+			l, leads, err := read(t.ctx)
+			if err != nil && t.ctx.Err() == nil {
 				t.fatal("read: %v", err)
 			}
 			if err == nil && l.Value == value && leads == (value != "") {
@@ -69,7 +68,6 @@ func (t *trial) wantLeader(value string, read ...func(context.Context) (leader.L
 			t.rest(value, l)
 		}
 	}
-	return l
 }
 
 // rest waits before the next check, and fails when the time of the trial is over.

@@ -92,16 +92,15 @@ func cpu(t *testing.T, rdb rueidis.Client) float64 {
 // stand puts an owner into the queue.
 func stand(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer time.Duration) {
 	t.Helper()
-	if got := ask(t, rdb, k, owner, offer, 0); got.Verdict != luascripts.Held {
+	if got := ask(t, rdb, k, owner, offer); got.Verdict != luascripts.Held {
 		t.Fatalf("%+v", got)
 	}
 }
 
-// ask sends the request of an owner that is queued if it is rejected. The owner has been waiting
-// for the given time, and retries in a second.
-func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer, waited time.Duration) luascripts.Acquired {
+// ask sends the first request of an owner that is queued if it is rejected, and retries in a second.
+func ask(t *testing.T, rdb rueidis.Client, k luascripts.Keys, owner string, offer time.Duration) luascripts.Acquired {
 	t.Helper()
-	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: offer, Waited: waited, RetryAfter: time.Second, WaiterTimeout: time.Minute})
+	got, err := luascripts.AcquireReentrant(t.Context(), rdb, k, luascripts.Request{Owner: owner, Lease: lease, Want: 1, Offer: offer, RetryAfter: time.Second, WaiterTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +263,7 @@ func TestQueue_firstComeFirstServed(t *testing.T) {
 	about(t, "the lease", pttl(t, rdb, keys.Lock), offer)
 
 	// Its request finds that it holds the lock, and extends the lease.
-	if a := ask(t, rdb, keys, first, offer, 0); a.Verdict != luascripts.Done || a.Token == 0 {
+	if a := ask(t, rdb, keys, first, offer); a.Verdict != luascripts.Done || a.Token == 0 {
 		t.Errorf("%+v", a)
 	}
 	about(t, "the lease", pttl(t, rdb, keys.Lock), lease)
@@ -429,7 +428,7 @@ func TestQueue_withoutSubscribers(t *testing.T) {
 			if err != nil || got.Verdict != luascripts.Held || !got.NoPubSub {
 				t.Fatalf("%+v, %v", got, err)
 			}
-			if got := ask(t, rdb, keys, second, offer, 0); got.Verdict != luascripts.Held || got.NoPubSub {
+			if got := ask(t, rdb, keys, second, offer); got.Verdict != luascripts.Held || got.NoPubSub {
 				t.Fatalf("%+v", got)
 			}
 			pass(t, rdb, keys, holder)
@@ -669,7 +668,7 @@ func TestQueue_needsTheTokenCounter(t *testing.T) {
 	stand(t, rdb, keys, second, offer)
 	pass(t, rdb, keys, holder)
 	<-said
-	if got := ask(t, rdb, fenced, first, offer, 0); got.Verdict != luascripts.Done || got.Token != 4000000000000001 {
+	if got := ask(t, rdb, fenced, first, offer); got.Verdict != luascripts.Done || got.Token != 4000000000000001 {
 		t.Errorf("%+v", got)
 	}
 	if r := text(do(t, rdb, "GET", fenced.TokenCounter)); r != "4000000000000001" {
@@ -677,7 +676,7 @@ func TestQueue_needsTheTokenCounter(t *testing.T) {
 	}
 	pass(t, rdb, fenced, first)
 	<-said
-	if got := ask(t, rdb, keys, second, offer, 0); got.Verdict != luascripts.Done || got.Token == 0 {
+	if got := ask(t, rdb, keys, second, offer); got.Verdict != luascripts.Done || got.Token == 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -763,7 +762,7 @@ func TestQueue_aloneIsFreeForItsFirst(t *testing.T) {
 	hold(t, rdb)
 	stand(t, rdb, keys, first, offer)
 	do(t, rdb, "HDEL", keys.Lock, holder)
-	if got := ask(t, rdb, keys, first, offer, 0); got.Verdict != luascripts.Done {
+	if got := ask(t, rdb, keys, first, offer); got.Verdict != luascripts.Done {
 		t.Errorf("%+v", got)
 	}
 }
@@ -797,7 +796,7 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	scattered.Scattered = true
 
 	hold(t, rdb)
-	if got := ask(t, rdb, keys, first, offer, 0); !got.NoPubSub { // retries in a second
+	if got := ask(t, rdb, keys, first, offer); !got.NoPubSub { // retries in a second
 		t.Fatalf("%+v", got)
 	}
 	listening(t, s, first)
@@ -810,20 +809,20 @@ func TestQueue_entriesFollowTheirProcess(t *testing.T) {
 	hold(t, rdb)
 	leave := listener(t, s, process(other))
 	stand(t, rdb, keys, other, offer)
-	if got := ask(t, rdb, scattered, other, offer, 0); got.Verdict != luascripts.Held || got.NoPubSub { // unknown who receives messages
+	if got := ask(t, rdb, scattered, other, offer); got.Verdict != luascripts.Held || got.NoPubSub { // unknown who receives messages
 		t.Errorf("%+v", got)
 	}
 	stand(t, rdb, keys, other, offer)
 	leave()
-	if got := ask(t, rdb, keys, other, offer, 0); !got.NoPubSub {
+	if got := ask(t, rdb, keys, other, offer); !got.NoPubSub {
 		t.Errorf("no message reaches it any more: %+v", got)
 	}
 
 	hold(t, rdb)
-	if got := ask(t, rdb, keys, second, offer, 0); !got.NoPubSub {
+	if got := ask(t, rdb, keys, second, offer); !got.NoPubSub {
 		t.Fatalf("%+v", got)
 	}
-	if got := ask(t, rdb, scattered, second, offer, 0); got.NoPubSub {
+	if got := ask(t, rdb, scattered, second, offer); got.NoPubSub {
 		t.Fatalf("%+v", got)
 	}
 	pass(t, rdb, scattered, holder) // now the server cannot report that no message reaches it
@@ -842,7 +841,7 @@ func TestQueue_isKeptAliveByRequests(t *testing.T) {
 	hold(t, rdb)
 	start := now(t, rdb)
 	do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, fmt.Sprintf("0 %d|%s 1000 0 0 %d;", start, first, start+29_000))
-	if got := ask(t, rdb, scattered, first, offer, 0); got.Verdict != luascripts.Held { // kept for a minute
+	if got := ask(t, rdb, scattered, first, offer); got.Verdict != luascripts.Held { // kept for a minute
 		t.Fatalf("%+v", got)
 	}
 	entry := strings.Fields(strings.TrimSuffix(text(do(t, rdb, "HGET", keys.Lock, luascripts.QueueField)), ";"))
@@ -877,7 +876,7 @@ func TestQueue_forgetsTheDead(t *testing.T) {
 	stand(t, rdb, keys, first, offer)
 	leave()
 	listening(t, s, third)
-	if got := ask(t, rdb, keys, second, offer, 0); !got.NoPubSub { // retries in a second, and is kept for a minute
+	if got := ask(t, rdb, keys, second, offer); !got.NoPubSub { // retries in a second, and is kept for a minute
 		t.Fatalf("%+v", got)
 	}
 	stand(t, rdb, keys, third, offer)
@@ -901,7 +900,7 @@ func TestQueue_ofAnotherProgram(t *testing.T) {
 		hold(t, rdb)
 		do(t, rdb, "HSET", keys.Lock, luascripts.QueueField, text)
 		for range 20 {
-			if got := ask(t, rdb, keys, first, offer, 0); got.Verdict != luascripts.Held {
+			if got := ask(t, rdb, keys, first, offer); got.Verdict != luascripts.Held {
 				t.Fatalf("%.40q: %+v", text, got)
 			}
 		}

@@ -227,7 +227,7 @@ func WithErrorResponse(respond func(w http.ResponseWriter, r *http.Request, stat
 
 // respond is the default of WithErrorResponse. name is the name of the policy.
 func respond(w http.ResponseWriter, name string, status int) {
-	title := ""
+	var title string
 	switch status {
 	case http.StatusBadRequest:
 		http.Error(w, "the rate limit key of this request is not valid", status)

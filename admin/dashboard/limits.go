@@ -155,7 +155,7 @@ type meter struct {
 
 // meterOf returns the meter of a Redisson-compatible rate limiter or a filter, or nil if the part is unknown.
 func meterOf(l admin.Lock) *meter {
-	part := 0.0
+	var part float64
 	switch {
 	case l.RedissonLimit != nil && !l.RedissonLimit.PerClient:
 		part = 1 - float64(l.RedissonLimit.Left)/float64(l.RedissonLimit.Rate)

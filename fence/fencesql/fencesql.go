@@ -51,7 +51,7 @@ func New(d Dialect, table string) (*Guard, error) {
 		table = DefaultTable
 	}
 	if !tables.MatchString(table) { // it becomes part of statements
-		return nil, wrap("fence", "", fmt.Errorf("bad table name %.64q", table))
+		return nil, wrap("", fmt.Errorf("bad table name %.64q", table))
 	}
 	s := &Guard{table: table}
 	switch d {
@@ -60,7 +60,7 @@ func New(d Dialect, table string) (*Guard, error) {
 	case SQLite:
 		s.advance = fmt.Sprintf(advance, table, "?", "?")
 	default:
-		return nil, wrap("fence", "", fmt.Errorf("unknown dialect %d: want PostgreSQL or SQLite; MySQL and MariaDB are not supported", d))
+		return nil, wrap("", fmt.Errorf("unknown dialect %d: want PostgreSQL or SQLite; MySQL and MariaDB are not supported", d))
 	}
 	return s, nil
 }
@@ -91,20 +91,20 @@ func (s *Guard) Schema() string {
 func (s *Guard) Advance(ctx context.Context, tx *sql.Tx, resource string, token uint64) error {
 	n, err := bigint(token)
 	if err != nil {
-		return wrap("fence", resource, err)
+		return wrap(resource, err)
 	}
 	var highest int64
 	if err := tx.QueryRowContext(ctx, s.advance, resource, n).Scan(&highest); err != nil {
-		return wrap("fence", resource, err)
+		return wrap(resource, err)
 	}
-	return wrap("fence", resource, fence.Check(token, uint64(highest)))
+	return wrap(resource, fence.Check(token, uint64(highest)))
 }
 
 // Int64 returns a token as a SQL parameter, for custom statements. It fails with [fence.ErrNoToken]
 // if the token is 0.
 func Int64(token uint64) (int64, error) {
 	n, err := bigint(token)
-	return n, wrap("fence", "", err)
+	return n, wrap("", err)
 }
 
 func bigint(token uint64) (int64, error) {
@@ -150,13 +150,13 @@ func Unchanged(row *sql.Row, token uint64) error {
 			err = errors.New("no row was changed, but the token is not stale: check the other conditions of the statement")
 		}
 	}
-	return wrap("fence", "", err)
+	return wrap("", err)
 }
 
-// wrap returns err with the operation and the resource, or nil for nil.
-func wrap(op, resource string, err error) error {
+// wrap returns err with the resource, or nil for nil.
+func wrap(resource string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &lock.Error{Op: op, Name: resource, Err: err}
+	return &lock.Error{Op: "fence", Name: resource, Err: err}
 }
