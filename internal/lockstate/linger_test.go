@@ -103,8 +103,8 @@ func TestMayKeep(t *testing.T) {
 		if held.Lives() {
 			s.Error("the acquisition that was given back lives")
 		}
-		if offered := s.Offered(); !test.may && len(offered) > 0 {
-			s.Errorf("offered: %v", offered)
+		if held := s.Held(); !test.may && len(held) > 0 {
+			s.Errorf("held: %v", held)
 		}
 	})
 }
@@ -119,8 +119,8 @@ func TestTakeKept(t *testing.T) {
 		if kept.Name != first.Name || kept.Token() != first.Token()+1 || kept.Phase() != Kept || !kept.Lives() || kept.Since() != since || s.side(false).held != kept || s.Unused() {
 			t.Fatalf("%+v", kept)
 		}
-		if all := s.Offered(); len(all) != 1 || all[0] != kept || len(s.Held()) != 0 {
-			t.Errorf("offered: %v", all)
+		if all := s.Held(); len(all) != 1 || all[0] != kept || len(s.Offered()) != 0 {
+			t.Errorf("held: %v", all)
 		}
 		o := s.owner(terms, 2)
 		if got := s.TakeKept(terms, o, s.now); got != kept || kept.Phase() != Held || kept.Owner() != o || o.Acquisition() != kept || kept.Came != s.now || s.Kept() != nil {

@@ -190,18 +190,17 @@ func (p *Lock) Drain(f func(Effect)) {
 // acquisitions that are Held or Kept.
 func (p *Lock) Close() (held []*Acquisition) {
 	p.closed = true
-	held = p.Held()
-	if k := p.keeping; k != nil && k.kept != nil {
-		held = append(held, k.kept)
-	}
-	return held
+	return p.Held()
 }
 
 // IsClosed reports whether the state is closed.
 func (p *Lock) IsClosed() bool { return p.closed }
 
-// Held returns the acquisitions of all owners, on both sides.
+// Held returns the acquisitions of all owners, on both sides, and the one that is Kept.
 func (p *Lock) Held() (held []*Acquisition) {
+	if k := p.keeping; k != nil && k.kept != nil {
+		held = append(held, k.kept)
+	}
 	for i := range p.sides {
 		s := &p.sides[i]
 		for _, o := range s.owners {
@@ -213,12 +212,8 @@ func (p *Lock) Held() (held []*Acquisition) {
 	return held
 }
 
-// Offered returns the acquisitions that are offered to a queue and not taken yet, and the one that is
-// Kept.
+// Offered returns the acquisitions that are offered to a queue and not taken yet.
 func (p *Lock) Offered() (offered []*Acquisition) {
-	if k := p.keeping; k != nil && k.kept != nil {
-		offered = append(offered, k.kept)
-	}
 	for i := range p.sides {
 		for _, l := range p.sides[i].queues {
 			if l.hand.offered != nil {
