@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -159,10 +161,7 @@ func (s *Session) Close(ctx context.Context) error {
 func (all *lockTable) close() (held []*acquisition, first bool) {
 	all.mu.Lock()
 	first, all.closed = !all.closed, true
-	var open []*entry
-	for _, at := range all.known {
-		open = append(open, at)
-	}
+	open := slices.Collect(maps.Values(all.known))
 	all.mu.Unlock()
 	if !first {
 		return nil, false

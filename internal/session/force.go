@@ -25,7 +25,10 @@ import (
 // notifies the holders in this session, and other clients that listen for force-unlocks.
 func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Verdict]) (bool, error) {
 	// Before the script runs: an owner that acquires the lock after it must not be reported as lost.
-	held := s.holding(spec)
+	var held []*acquisition
+	if at := s.find(spec.id); at != nil {
+		held = at.holding()
+	}
 	end := time.Now().Add(s.OpTimeout) // for all three commands together
 	others := s.otherOwners(ctx, spec, s.OpTimeout/3)
 	verdict, err := once(ctx, s, spec, "force-unlock", func() (luascripts.Verdict, error) {
@@ -104,17 +107,8 @@ func (s *Session) notifyOwners(ctx context.Context, spec *Spec, owners []string,
 	})
 }
 
-// holding returns the acquisitions of this session that have the lock of spec, on either side.
-func (s *Session) holding(spec *Spec) []*acquisition {
-	at := s.find(spec.id)
-	if at == nil {
-		return nil
-	}
-	return at.holding(nil)
-}
-
-// holding appends to held the acquisitions that have the lock in this process.
-func (at *entry) holding(held []*acquisition) []*acquisition {
+// holding returns the acquisitions that have the lock in this process, on either side.
+func (at *entry) holding() (held []*acquisition) {
 	at.lock()
 	defer at.unlock()
 	for _, t := range append(at.state.Held(), at.state.Offered()...) {
@@ -149,16 +143,17 @@ func (s *Session) subscribeForcedIfDue() {
 	}
 	defer s.sender.Done()
 	s.forced.due.Store(false) // before the search: an owner that acquires a lock from now on schedules the next check
-	old := time.Now().Add(-forcedAfter)
-	young := false
-	if t := s.search(func(t *acquisition) bool {
+	old, young := time.Now().Add(-forcedAfter), false
+	for t := range s.holding {
+		if !locked(t.at, t.Since).After(old) {
+			// mutant: removed: speed
+			s.forced.due.Store(true) // permanently
+			s.forced.begun.Do(s.subscribeForced)
+			return
+		}
 		young = true
-		return !locked(t.at, t.Since).After(old)
-	}); t != nil {
-		// mutant: removed: speed
-		s.forced.due.Store(true) // permanently
-		s.forced.begun.Do(s.subscribeForced)
-	} else if young { // mutant: always: speed
+	}
+	if young { // mutant: always: speed
 		s.subscribeForcedSoon()
 	}
 }
@@ -198,10 +193,9 @@ func (s *Session) onForcedSubscribed() {
 	go func() { // a subscription callback must not send commands
 		defer s.sender.Done()
 		held := make(map[*Kind][]*acquisition)
-		s.search(func(t *acquisition) bool {
+		for t := range s.holding {
 			held[t.spec.Kind] = append(held[t.spec.Kind], t)
-			return false
-		})
+		}
 		for _, all := range held {
 			for batch := range slices.Chunk(all, batchSize) {
 				s.verify(batch, "")
@@ -259,8 +253,11 @@ func (s *Session) gone(t *acquisition, v luascripts.Verdict) error {
 // onForcedUnlock handles a message that the lock of owner was force-unlocked. It verifies the message with Redis, and
 // ends the holds if it is true. The caller is registered with the sender.
 func (s *Session) onForcedUnlock(owner, by string) {
-	if t := s.search(func(t *acquisition) bool { return t.Name == owner }); t != nil {
-		s.verify([]*acquisition{t}, by)
+	for t := range s.holding {
+		if t.Name == owner {
+			s.verify([]*acquisition{t}, by)
+			return
+		}
 	}
 }
 
@@ -272,22 +269,16 @@ func (e forceUnlocked) Error() string { return fmt.Sprintf("%v by %s", lock.ErrF
 
 func (e forceUnlocked) Unwrap() []error { return []error{watchdog.ErrGone, lock.ErrForceUnlocked} }
 
-// search returns an acquisition that has a lock now and satisfies is; nil if there is none.
-func (s *Session) search(is func(*acquisition) bool) *acquisition {
+// holding yields the acquisitions that have a lock in this process. It is an iter.Seq, and holds no mutex while it yields.
+func (s *Session) holding(yield func(*acquisition) bool) {
 	s.table.mu.Lock()
-	var all []*entry
-	for _, at := range s.table.known {
-		all = append(all, at)
-	}
+	all := slices.Collect(maps.Values(s.table.known))
 	s.table.mu.Unlock()
-	var held []*acquisition
 	for _, at := range all {
-		held = at.holding(held[:0])
-		for _, t := range held {
-			if is(t) {
-				return t
+		for _, t := range at.holding() {
+			if !yield(t) {
+				return
 			}
 		}
 	}
-	return nil
 }
