@@ -276,11 +276,6 @@ func (a *attempt) endedBeforeReply(err error) bool {
 func (a *attempt) unanswered(err error, d time.Duration) {
 	a.at.lock()
 	a.w.Failed(err)
-	// mutant: never: speed
-	if a.waiting.Err() != nil { // the request failed before the wait ended
-		a.at.unlock()
-		return
-	}
 	quiet, _ := a.w.Queue().Outage(a.now, 0)
 	a.at.state.Retry(a.w, a.now.Add(d))
 	a.at.unlock()

@@ -180,13 +180,18 @@ func TestContext_carriesTheCallersOwner(t *testing.T) {
 	})
 }
 
-// valueHook is a context that calls f before each Value.
-type valueHook struct {
+// stateHook is a context that calls f before each Err and each Value.
+type stateHook struct {
 	context.Context
 	f func()
 }
 
-func (c *valueHook) Value(key any) any {
+func (c *stateHook) Err() error {
+	c.f()
+	return c.Context.Err()
+}
+
+func (c *stateHook) Value(key any) any {
 	c.f()
 	return c.Context.Value(key)
 }
@@ -197,7 +202,7 @@ func TestContext_calledWithoutTheMutex(t *testing.T) {
 		w.keepLock(k, lingers)
 		spec := w.a.NewSpec(k, "orders", []lock.Option{lingers})
 		at := w.a.find(spec.id)
-		ctx := &valueHook{w.Context(), func() {
+		ctx := &stateHook{w.Context(), func() {
 			if !at.mu.TryLock() {
 				w.Error("called with the mutex")
 				return
@@ -209,6 +214,11 @@ func TestContext_calledWithoutTheMutex(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		w.unlock(h)
 		w.unlock(w.next(next)) // a plain or fair lock is handed off
+		time.Sleep(lingerTime) // if it is kept
+		w.mini.SetError(loading)
+		next = w.waitingFor(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+		w.mini.SetError("")
+		w.unlock(<-next)
 		if k == writing {
 			w.unlock(w.take(w.a, reading, ctx))
 		}
