@@ -172,9 +172,9 @@ func (t *Acquisition) Unconfirmed() bool { return t.changes != nil && t.changes.
 // process knows.
 func (t *Acquisition) MayLast(d time.Duration) bool { return t.longest > d || t.Unconfirmed() }
 
-// HoldsInRedis returns how many holds of t Redis should have: one for all owners together, and one
+// holdsInRedis returns how many holds of t Redis should have: one for all owners together, and one
 // for each reentrant acquisition.
-func (t *Acquisition) HoldsInRedis() int {
+func (t *Acquisition) holdsInRedis() int {
 	if len(t.holds) == 0 {
 		return 0
 	}
@@ -188,7 +188,7 @@ func (t *Acquisition) WillChange(now time.Time) (holds int) {
 	if c := t.change(); c.counting.IsZero() {
 		c.counting = now
 	}
-	return t.HoldsInRedis()
+	return t.holdsInRedis()
 }
 
 // Count records that Redis has n holds of t.
@@ -225,7 +225,7 @@ func (t *Acquisition) MarkUncertain() (lives bool) {
 // Reconciling returns how many holds of t reconciling leaves in Redis. If that is 0, a later release
 // may find no hold, because reconciling may have released t.
 func (t *Acquisition) Reconciling() (holds int) {
-	if holds = t.HoldsInRedis(); holds == 0 {
+	if holds = t.holdsInRedis(); holds == 0 {
 		t.maybeReleased = true
 	}
 	return holds

@@ -11,23 +11,23 @@ func TestAdd(t *testing.T) {
 	s := newStage(t)
 	held, h := s.take(&writeTerms, 1)
 	o := h.By
-	if held.HoldsInRedis() != 1 || o.Acquisition() != held || held.Owner() != o || !slices.Equal(held.Holds(), []*Hold{h}) || held.longest != leaseTime {
+	if held.holdsInRedis() != 1 || o.Acquisition() != held || held.Owner() != o || !slices.Equal(held.Holds(), []*Hold{h}) || held.longest != leaseTime {
 		t.Fatalf("%+v", held)
 	}
 	again := new(Hold)
-	if !s.Add(held, o, again) || held.HoldsInRedis() != 2 || held.owners != 1 {
+	if !s.Add(held, o, again) || held.holdsInRedis() != 2 || held.owners != 1 {
 		t.Fatal("it did not enter once more")
 	}
 	if s.Add(held, s.owner(&writeTerms, 2), new(Hold)) {
 		t.Error("another owner has a hold of it")
 	}
-	if left := s.Unlock(held, h, s.now, nil); left != OwnerHolds || held.HoldsInRedis() != 1 || o.Acquisition() != held {
+	if left := s.Unlock(held, h, s.now, nil); left != OwnerHolds || held.holdsInRedis() != 1 || o.Acquisition() != held {
 		t.Errorf("%d is left", left)
 	}
-	if left := s.Unlock(held, h, s.now, nil); left != NotThere || held.HoldsInRedis() != 1 {
+	if left := s.Unlock(held, h, s.now, nil); left != NotThere || held.holdsInRedis() != 1 {
 		t.Errorf("given back twice, %d is left", left)
 	}
-	if left := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.HoldsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.owners != 0 {
+	if left := s.Unlock(held, again, s.now, nil); left != NobodyHolds || held.holdsInRedis() != 0 || o.Acquisition() != nil || held.phase != Released || held.owners != 0 {
 		t.Errorf("%d is left", left)
 	}
 	if s.Add(held, o, new(Hold)) {
@@ -81,7 +81,7 @@ func TestEnd(t *testing.T) {
 	second := new(Hold)
 	s.JoinOpen(first, second, 2)
 	ended, before := s.End(first, Lost)
-	if len(ended) != 2 || before != Held || first.Phase() != Lost || first.HoldsInRedis() != 0 {
+	if len(ended) != 2 || before != Held || first.Phase() != Lost || first.holdsInRedis() != 0 {
 		t.Errorf("%d holds, in phase %d", len(ended), before)
 	}
 	if h.By.Acquisition() != nil || second.By.Acquisition() != nil || s.side(true).open != nil {

@@ -475,7 +475,7 @@ func (w *world) comes(p *proc, l *Queue, c *call) string {
 			return "a heartbeat"
 		}
 		return ""
-	case !x.First():
+	case !x.isFirst():
 		return "the first of the queue"
 	case !l.when.active && slices.ContainsFunc(p.arms, func(a arm) bool { return a.queue == l }):
 		return "a timer"

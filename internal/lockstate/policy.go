@@ -142,26 +142,26 @@ func (fairQueue) next(l *Queue, w *Waiter, _ time.Time) (bool, time.Time) {
 }
 
 const (
-	// NoPubSubPause is the first pause of a process that receives no notifications. Each next pause
+	// noPubSubPause is the first pause of a process that receives no notifications. Each next pause
 	// is twice as long, up to a poll interval; then the pauses start over. Frequent requests catch a
 	// lock that processes hand off to each other.
-	NoPubSubPause = 10 * time.Millisecond
+	noPubSubPause = 10 * time.Millisecond
 
-	// NoPubSubPolls is the number of poll intervals after which such a process sends only one request
+	// noPubSubPolls is the number of poll intervals after which such a process sends only one request
 	// per interval.
-	NoPubSubPolls = 10
+	noPubSubPolls = 10
 )
 
 // nextPollWithoutPubSub returns the next poll delay of a process that receives no notifications.
 func (l *Queue) nextPollWithoutPubSub(now time.Time) time.Duration {
 	w := &l.when
-	pause := cmp.Or(w.pollWithoutPubSub, NoPubSubPause)
-	if now.Sub(l.waiters[0].since) >= NoPubSubPolls*w.pollInterval {
+	pause := cmp.Or(w.pollWithoutPubSub, noPubSubPause)
+	if now.Sub(l.waiters[0].since) >= noPubSubPolls*w.pollInterval {
 		w.pollWithoutPubSub = w.pollInterval // after this long a wait, a release grants it the lock for at least one interval
 		return w.pollInterval
 	}
 	if w.pollWithoutPubSub = 2 * pause; w.pollWithoutPubSub > w.pollInterval { // mutant: border: one pause more or less
-		w.pollWithoutPubSub = NoPubSubPause
+		w.pollWithoutPubSub = noPubSubPause
 	}
 	return pause
 }

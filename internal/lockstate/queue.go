@@ -83,11 +83,11 @@ func (p *Lock) Queue(c *Terms) *Queue { return p.side(c.Reads).queue(c) }
 // Queue returns the queue of w, or nil if it is in none.
 func (w *Waiter) Queue() *Queue { return w.queue }
 
-// First reports whether w is the first waiter of its queue.
-func (w *Waiter) First() bool { return w.queue != nil && w.queue.waiters[0] == w }
+// isFirst reports whether w is the first waiter of its queue.
+func (w *Waiter) isFirst() bool { return w.queue != nil && w.queue.waiters[0] == w }
 
 // leads reports whether w is the first waiter of an active queue.
-func (w *Waiter) leads() bool { return w.First() && w.queue.when.active }
+func (w *Waiter) leads() bool { return w.isFirst() && w.queue.when.active }
 
 // Join makes a call of o wait in the queue of these terms, and returns its waiter. Redis admits a reader
 // whose owner writes immediately, so such a reader sends a request whatever its position: waiters ahead of it may
@@ -135,7 +135,7 @@ func (p *Lock) Join(c *Terms, o *Owner, now time.Time) *Waiter {
 func (p *Lock) Try(c *Terms, o *Owner, now time.Time) (w *Waiter, first bool) {
 	if c.WaitPolicy == OnlyFirst {
 		w = p.Join(c, o, now)
-		first = w.First()
+		first = w.isFirst()
 	} else {
 		w, first = newWaiter(), true
 		w.Terms, w.Owner, w.since = c, o, now

@@ -11,7 +11,7 @@ import (
 func TestOnlyFirst(t *testing.T) {
 	s := newStage(t)
 	w, behind := s.stand(&writeTerms, 1), s.stand(&writeTerms, 2)
-	if !w.First() || behind.First() || !w.leads() || behind.leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
+	if !w.isFirst() || behind.isFirst() || !w.leads() || behind.leads() || s.Queue(&writeTerms) != w.Queue() || w.since != s.now {
 		t.Fatal("the first is not the first")
 	}
 	s.refused(w)
@@ -20,7 +20,7 @@ func TestOnlyFirst(t *testing.T) {
 	w.queue.Notify()
 	s.wantWakes(w)
 	s.Quit(behind, s.now)
-	if s.wakes() != nil || !w.First() {
+	if s.wakes() != nil || !w.isFirst() {
 		t.Error("a waiter is woken as the last one leaves")
 	}
 	behind = s.stand(&writeTerms, 2)
@@ -190,7 +190,7 @@ func TestTry(t *testing.T) {
 		if !may || s.next(w).Do != Send {
 			s.Fatal("it does not ask")
 		}
-		if behind, may := try(s, c, 2); may || behind.First() {
+		if behind, may := try(s, c, 2); may || behind.isFirst() {
 			s.Error("it passes another")
 		}
 		s.refused(w)
@@ -201,7 +201,7 @@ func TestTry(t *testing.T) {
 	onStages(t, map[string]*Terms{"read": &readTerms, "fair": &fairTerms}, func(s *stage, c *Terms) {
 		s.refused(s.stand(c, 1))
 		w, may := try(s, c, 2)
-		if !may || w.queue != nil || w.First() {
+		if !may || w.queue != nil || w.isFirst() {
 			s.Fatal("it stands in the queue")
 		}
 		s.wantNext(w, Send, "it does not ask")
@@ -306,7 +306,7 @@ func TestRefused_withoutPubSub(t *testing.T) {
 			t.Errorf("a message reached it, and it asks again after %v", d)
 		}
 	}
-	s.now = w.since.Add(NoPubSubPolls*pollTime - 1)
+	s.now = w.since.Add(noPubSubPolls*pollTime - 1)
 	if d := asks(); d != 40*time.Millisecond {
 		t.Error(d)
 	}

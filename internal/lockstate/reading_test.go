@@ -164,8 +164,8 @@ func TestJoinOpen(t *testing.T) {
 		if (open == first && s.JoinOpen(first, joined, test.number)) != test.joins {
 			s.Fatalf("the reader joins: %t", !test.joins)
 		}
-		if test.joins && (first.owners != 2 || first.HoldsInRedis() != 1 || joined.Acquisition != first || joined.By.Acquisition() != first) {
-			s.Errorf("%d owners, %d holds in Redis", first.owners, first.HoldsInRedis())
+		if test.joins && (first.owners != 2 || first.holdsInRedis() != 1 || joined.Acquisition != first || joined.By.Acquisition() != first) {
+			s.Errorf("%d owners, %d holds in Redis", first.owners, first.holdsInRedis())
 		}
 	})
 	t.Run("a call of the owner that asks itself", func(t *testing.T) {
@@ -289,7 +289,7 @@ func TestSharedRequest(t *testing.T) {
 		s, w, asked, joiner := scene(t)
 		h := w.Prepared
 		s.lets(w, asked)
-		if asked.owners != 2 || asked.HoldsInRedis() != 1 || joiner.Owner.Acquisition() != asked {
+		if asked.owners != 2 || asked.holdsInRedis() != 1 || joiner.Owner.Acquisition() != asked {
 			t.Fatalf("%d owners", asked.owners)
 		}
 		s.give(h)
@@ -643,13 +643,13 @@ func TestUnlock_shared(t *testing.T) {
 	s.JoinOpen(first, second, 2)
 	again := new(Hold)
 	s.Add(first, second.By, again)
-	if first.HoldsInRedis() != 2 {
-		t.Errorf("Redis should have %d holds", first.HoldsInRedis())
+	if first.holdsInRedis() != 2 {
+		t.Errorf("Redis should have %d holds", first.holdsInRedis())
 	}
-	if left := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.HoldsInRedis() != 1 {
+	if left := s.Unlock(first, again, s.now, nil); left != OwnerHolds || first.holdsInRedis() != 1 {
 		t.Errorf("%d is left", left)
 	}
-	if left := s.Unlock(first, second, s.now, nil); left != SharersHold || first.owners != 1 || first.HoldsInRedis() != 1 {
+	if left := s.Unlock(first, second, s.now, nil); left != SharersHold || first.owners != 1 || first.holdsInRedis() != 1 {
 		t.Errorf("%d is left", left)
 	}
 	if left := s.Unlock(first, second, s.now, nil); left != NotThere {
