@@ -195,18 +195,16 @@ func (s *Session) renewalError(r luascripts.Renewed) error {
 
 // warnFailed logs one warning for all renewals that failed, if any. It skips losses, which acquisition.Lost logs.
 func (r *renewal) warnFailed(errs []error) {
-	var first error
-	var t *acquisition
+	var last *acquisition
+	var err error // of last
 	failed := 0
 	for j, i := range r.order {
-		if errs[i] == nil || errors.Is(errs[i], watchdog.ErrGone) {
-			continue
-		}
-		if failed++; failed == 1 { // mutant: always: text
-			t, first = r.acquisitions[j], errs[i]
+		if errs[i] != nil && !errors.Is(errs[i], watchdog.ErrGone) {
+			failed++
+			last, err = r.acquisitions[j], errs[i]
 		}
 	}
 	if failed > 0 {
-		r.s.report.warn("lease renewal failed, will retry", t.spec.Name, "lock", t.spec.Name, "locks", failed, "err", first)
+		r.s.report.warn("lease renewal failed, will retry", last.spec.Name, "lock", last.spec.Name, "locks", failed, "err", err)
 	}
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -35,14 +36,6 @@ const (
 	reportEvery = 10 * time.Second // the interval: at most one message per lock
 	reportMost  = 10               // the maximum number of locks per message and interval
 )
-
-// logger returns the logger to use now, because an application may set slog's default late.
-func (r *reporter) logger() *slog.Logger {
-	if r.given != nil {
-		return r.given
-	}
-	return slog.Default()
-}
 
 // debug logs only to a logger that the caller configured.
 func (r *reporter) debug(message string, args ...any) {
@@ -85,7 +78,8 @@ func (r *reporter) say(level slog.Level, message, about string, args []any) {
 	if left > 0 { // mutant: always, border: text
 		args = append(args, "suppressed", left)
 	}
-	r.logger().Log(context.Background(), level, message, args...)
+	// An application may set slog's default late.
+	cmp.Or(r.given, slog.Default()).Log(context.Background(), level, message, args...)
 }
 
 // due reports whether to log message, and how many such messages were suppressed before.
