@@ -246,7 +246,7 @@ func TestTryLock_canceledAfterAnError(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context()))
 		w.mini.SetError(loading)
 		ctx := &errOnly{Context: w.Context()}
-		ended := w.goFail(w.a.TryLock, ctx, w.a.NewSpec(plain, "orders", nil))
+		ended := w.beginFail(w.a.TryLock, ctx, w.a.NewSpec(plain, "orders", nil))
 		synctest.Wait() // it pauses
 		w.mini.SetError("")
 		n := w.slowScripts(time.Second)
@@ -326,32 +326,6 @@ func TestLock_canceledByAnotherError(t *testing.T) {
 	}
 }
 
-// endsAfter is a context that is canceled at the n-th call of Err, like one that is canceled during a call.
-type endsAfter struct {
-	context.Context
-	n *atomic.Int64
-}
-
-func (e endsAfter) Err() error {
-	if e.n.Add(-1) > 0 {
-		return nil
-	}
-	return context.Canceled
-}
-
-// stuck is a context whose Err can block on a channel, like a goroutine that is not scheduled for a while.
-type stuck struct {
-	context.Context
-	gate *atomic.Pointer[chan struct{}]
-}
-
-func (s stuck) Err() error {
-	if gate := s.gate.Load(); gate != nil {
-		<-*gate
-	}
-	return s.Context.Err()
-}
-
 // A reader waits for the reply to another reader's request, and its context is canceled. Redis refused its own request
 // just before, so its error does not report Redis as unavailable.
 func TestUnavailable_notForAJoinedReader(t *testing.T) {
@@ -361,11 +335,17 @@ func TestUnavailable_notForAJoinedReader(t *testing.T) {
 		other := w.goRead(w.a, w.Context())
 		gate := make(chan struct{})
 		ctx, cancel := context.WithCancel(w.Context())
-		late := stuck{ctx, new(atomic.Pointer[chan struct{}])}
-		ended := w.goFail(w.a.Lock, late, w.a.NewSpec(reading, "orders", []lock.Option{lock.WithReaderPreference()}))
+		var stuck atomic.Bool // the goroutine of the call is not scheduled until gate is closed
+		late := &errFunc{ctx, func() error {
+			if stuck.Load() {
+				<-gate
+			}
+			return ctx.Err()
+		}}
+		ended := w.beginLock(w.a, reading, late, lock.WithReaderPreference())
 		time.Sleep(pollTime / 2) // both were refused
 		n := w.slowScripts(20 * time.Millisecond)
-		late.gate.Store(&gate)
+		stuck.Store(true)
 		w.unlock(h) // both are notified
 		synctest.Wait()
 		close(gate) // the other reader has sent its request
@@ -477,8 +457,13 @@ func TestExpiredGrant_isReleasedOnce(t *testing.T) {
 			return a, err
 		})
 		k, gaveBack := slowRelease(k, 0, nil)
-		ctx := endsAfter{w.Context(), new(atomic.Int64)}
-		ctx.n.Store(4) // the call checks it at the start, before the request, after the reply, and before the next request
+		var checks atomic.Int64
+		ctx := &errFunc{w.Context(), func() error {
+			if checks.Add(1) < 4 { // at the start, before the request, and after the reply; then before the next request
+				return nil
+			}
+			return context.Canceled
+		}}
 		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(k, "orders", []lock.Option{lock.WithFixedLease(100 * time.Millisecond)}), context.Canceled)
 		time.Sleep(opTime / 2) // later the reconciler repeats its command
 		synctest.Wait()
@@ -580,11 +565,11 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		lost, spec := w.lock(w.a, ctx), w.a.NewSpec(plain, "orders", nil)
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
-		reentry := w.goFail(w.a.Lock, ctx, spec) // has the turn
-		next := w.waiting(w.a, ctx)              // has the next turn
+		reentry := w.beginFail(w.a.Lock, ctx, spec) // has the turn
+		next := w.waiting(w.a, ctx)                 // has the next turn
 		start := time.Now()
 		var took time.Duration
-		tried := w.goFail(func(ctx context.Context, spec *Spec) (lock.Hold, error) {
+		tried := w.beginFail(func(ctx context.Context, spec *Spec) (lock.Hold, error) {
 			defer func() { took = time.Since(start) }()
 			return w.a.TryLock(ctx, spec)
 		}, ctx, spec)
@@ -738,7 +723,7 @@ func TestTryLock_letsTheNextWaiterSend(t *testing.T) {
 			}
 			return r.send()
 		})
-		tried := w.goFail(w.a.TryLock, w.Context(), w.a.NewSpec(k, "orders", nil))
+		tried := w.beginFail(w.a.TryLock, w.Context(), w.a.NewSpec(k, "orders", nil))
 		next := w.goLock(w.a, k, w.Context())
 		close(goes)
 		w.wantErr(<-tried, lock.ErrNotAcquired)

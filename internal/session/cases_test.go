@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"testing/synctest"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -47,17 +46,6 @@ func (w *world) wantFail(call lockCall, ctx context.Context, spec *Spec, match .
 	w.Helper()
 	_, err := call(ctx, spec)
 	w.wantErr(err, match...)
-}
-
-// goFail starts call in a separate goroutine. The channel receives its error.
-func (w *world) goFail(call lockCall, ctx context.Context, spec *Spec) <-chan error {
-	failed := make(chan error, 1)
-	go func() {
-		_, err := call(ctx, spec)
-		failed <- err
-	}()
-	synctest.Wait()
-	return failed
 }
 
 // lockNamed locks a plain lock of session a with this name.

@@ -38,7 +38,7 @@ func TestHeartbeat_unavailable(t *testing.T) {
 func TestHeartbeat_logsUnavailable(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
 		h := w.take(w.b, fair, w.Context())
-		next := w.goLockKind(w.a, fair, w.Context())
+		next := w.goLock(w.a, fair, w.Context())
 		time.Sleep(pollTime / 2)
 		w.mini.SetError("LOADING Redis is loading the dataset in memory")
 		n := w.scripts()

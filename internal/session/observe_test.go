@@ -415,7 +415,7 @@ func TestObserver_grantComesFirst(t *testing.T) {
 		}
 		slow := make(chan struct{})
 		w.a.Observer = &lock.Observer{Acquired: func(context.Context, lock.Event) { <-slow; notify("granted")(nil, lock.Event{}) }, Lost: notify("lost"), Released: notify("released")}
-		got := w.goLockKind(w.a, plain, w.Context())
+		got := w.goLock(w.a, plain, w.Context())
 		synctest.Wait()
 		w.mini.Del("orders")
 		time.Sleep(leaseTime) // the renewal finds the lock gone
@@ -560,7 +560,7 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 		}
 		if c.waits {
 			ctx, cancel := context.WithCancel(owner)
-			left := w.goFail(w.a.Lock, ctx, w.a.NewSpec(reading, "orders", nil))
+			left := w.beginLock(w.a, reading, ctx)
 			defer func() { cancel(); <-left }()
 		}
 		ctx := w.Context()

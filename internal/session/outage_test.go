@@ -81,7 +81,7 @@ func (w *world) threeEnd(kind *Kind, endName string, d time.Duration) (errs []er
 	for range 3 {
 		ctx, cancel := end.ctx(w.Context(), d)
 		defer cancel()
-		failed = append(failed, w.goFail(w.a.Lock, ctx, w.a.NewSpec(kind, "orders", opts)))
+		failed = append(failed, w.beginLock(w.a, kind, ctx, opts...))
 	}
 	for _, err := range failed {
 		errs = append(errs, <-err)
@@ -176,7 +176,7 @@ func TestUnavailable_afterARefusal(t *testing.T) {
 			20 * time.Second:                    lock.ErrUnavailable,
 		} {
 			ctx, cancel := context.WithCancel(w.Context())
-			first, second := w.goFail(w.a.Lock, ctx, spec), w.goFail(w.a.Lock, ctx, spec)
+			first, second := w.beginFail(w.a.Lock, ctx, spec), w.beginFail(w.a.Lock, ctx, spec)
 			time.Sleep(10 * time.Millisecond)
 			w.wire.Freeze(true)
 			time.Sleep(after - 10*time.Millisecond)

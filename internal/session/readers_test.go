@@ -242,10 +242,10 @@ func TestReaders_preferenceDoesNotWaitBehindOthers(t *testing.T) {
 func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.take(w.b, reading, w.Context())
-		rude := w.goLockKind(w.a, writing, w.Context(), lock.WithReaderPreference())
+		rude := w.goLock(w.a, writing, w.Context(), lock.WithReaderPreference())
 		time.Sleep(pollTime / 2)
 		w.unlock(w.take(w.b, reading, w.Context(), lock.WithFixedLease(leaseTime))) // no waiting writer blocks the reader
-		polite := w.goLockKind(w.a, writing, w.Context())
+		polite := w.goLock(w.a, writing, w.Context())
 		time.Sleep(time.Millisecond)
 		w.refused(w.b, reading)
 		w.unlock(h)
@@ -253,8 +253,10 @@ func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 			select {
 			case h := <-rude:
 				w.unlock(h)
+				rude = nil
 			case h := <-polite:
 				w.unlock(h)
+				polite = nil
 			}
 		}
 	})

@@ -200,7 +200,7 @@ func TestReport_unavailable(t *testing.T) {
 					ctx, cancel := context.WithCancel(w.Context())
 					var failed []<-chan error
 					for range 5 {
-						failed = append(failed, w.goFail(w.a.Lock, ctx, w.a.NewSpec(kind, "orders", nil)))
+						failed = append(failed, w.beginLock(w.a, kind, ctx))
 					}
 					time.Sleep(opTime + time.Second)
 					log.want(w, 1, "redis unavailable", "level=WARN", "lock=orders")
@@ -298,7 +298,7 @@ func TestReport_debug(t *testing.T) {
 		log := &logLines{}
 		w.a.report.given = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		h := w.take(w.b, fair, w.Context())
-		next := w.goLockKind(w.a, fair, w.Context())
+		next := w.goLock(w.a, fair, w.Context())
 		time.Sleep(3 * pollTime)
 		w.unlock(h)
 		w.unlock(<-next)

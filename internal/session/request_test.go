@@ -96,7 +96,7 @@ func TestReplicas_endedDuringWAIT(t *testing.T) {
 			synctest.Wait()
 			w.wantEmpty()
 
-			failed := w.goFail(call, w.Context(), spec)
+			failed := w.beginFail(call, w.Context(), spec)
 			began := time.Now()
 			w.close(w.a)
 			w.wantTook(began, 0)
@@ -163,21 +163,6 @@ func unconfirmed(granted func()) *Kind {
 	})
 }
 
-// canceledByCheck is a context that is canceled during a call of Err, if armed. That call still returns nil.
-type canceledByCheck struct {
-	context.Context
-	cancel context.CancelFunc
-	armed  *atomic.Bool
-}
-
-func (c *canceledByCheck) Err() error {
-	if c.armed.CompareAndSwap(true, false) {
-		c.cancel()
-		return nil
-	}
-	return c.Context.Err()
-}
-
 // Too few replicas confirm a grant, and the caller leaves before the rollback is sent. The rollback still releases that
 // grant, although the memory of the call is already in use for the next call.
 func TestReplicas_rollbackAfterTheCallerLeft(t *testing.T) {
@@ -188,7 +173,14 @@ func TestReplicas_rollbackAfterTheCallerLeft(t *testing.T) {
 		k := unconfirmed(func() { granted.Store(true) })
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the goroutine that sends the rollback starts after the call has returned
 		spec := w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})
-		w.wantFail(w.a.TryLock, &canceledByCheck{ctx, cancel, &granted}, spec, lock.ErrReplicas)
+		canceledByCheck := &errFunc{ctx, func() error {
+			if granted.CompareAndSwap(true, false) {
+				cancel()
+				return nil
+			}
+			return ctx.Err()
+		}}
+		w.wantFail(w.a.TryLock, canceledByCheck, spec, lock.ErrReplicas)
 		synctest.Wait()
 		w.wantFree()
 	})

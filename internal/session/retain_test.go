@@ -405,7 +405,7 @@ func TestMinHold_unavailable(t *testing.T) {
 			other := w.lock(w.b, w.Context())
 			first := w.waiting(w.a, w.Context())
 			start := time.Now()
-			ended := w.goFail(w.a.Lock, w.within(limit), w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)}))
+			ended := w.beginLock(w.a, plain, w.within(limit), lock.WithMinHold(minute))
 			w.unlock(other)
 			h := w.next(first)
 			time.Sleep(time.Millisecond) // within the time of a hand-off
@@ -432,7 +432,7 @@ func TestMinHold_canceled(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		spec := w.a.NewSpec(plain, "orders", []lock.Option{lock.WithMinHold(minute)})
 		ctx, cancel := context.WithCancelCause(w.Context())
-		ended := w.goFail(w.a.Lock, ctx, spec)
+		ended := w.beginFail(w.a.Lock, ctx, spec)
 		time.Sleep(time.Millisecond) // within the time of a hand-off
 		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
 		time.AfterFunc(time.Second/2, func() { cancel(why) })
@@ -602,7 +602,7 @@ func TestMinHold_lostImmediately(t *testing.T) {
 			return plain.Renew(ctx, rdb, batch, lease, perCall)
 		}
 		h := w.take(w.a, k, w.Context())
-		ended := w.goFail(w.a.Lock, w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
+		ended := w.beginLock(w.a, k, w.Context(), lock.WithMinHold(minute))
 		time.Sleep(time.Millisecond) // within the time of a hand-off
 		w.unlock(h)
 		if err := <-ended; !errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrUnavailable) {

@@ -123,12 +123,17 @@ func (w *world) begin(call func() error) <-chan error {
 	return ended
 }
 
-// beginLock is begin for a call for the lock that is expected to fail.
-func (w *world) beginLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Option) <-chan error {
+// beginFail is begin for a call that is expected to fail.
+func (w *world) beginFail(call lockCall, ctx context.Context, spec *Spec) <-chan error {
 	return w.begin(func() error {
-		_, err := s.Lock(ctx, s.NewSpec(k, "orders", opts))
+		_, err := call(ctx, spec)
 		return err
 	})
+}
+
+// beginLock is beginFail for a Lock of s.
+func (w *world) beginLock(s *Session, k *Kind, ctx context.Context, opts ...lock.Option) <-chan error {
+	return w.beginFail(s.Lock, ctx, s.NewSpec(k, "orders", opts))
 }
 
 func (w *world) beginUnlock(h lock.Hold) <-chan error {
@@ -488,6 +493,14 @@ func (c *errOnly) Err() error {
 	}
 	return nil
 }
+
+// errFunc is a context with another Err.
+type errFunc struct {
+	context.Context
+	err func() error
+}
+
+func (c *errFunc) Err() error { return c.err() }
 
 // errHook is a context. The first call of Err runs f.
 type errHook struct {

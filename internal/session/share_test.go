@@ -27,24 +27,10 @@ func (w *world) known() {
 	w.unlock(w.take(w.a, reading, w.Context()))
 }
 
-// goRead returns a channel that receives the hold when s grants the read lock.
+// goRead is goLock for the read lock.
 func (w *world) goRead(s *Session, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
-	return w.goLockKind(s, reading, ctx, opts...)
-}
-
-// goLockKind is goRead for any kind. The hold is nil after an error.
-func (w *world) goLockKind(s *Session, kind *Kind, ctx context.Context, opts ...lock.Option) <-chan lock.Hold {
-	got := make(chan lock.Hold, 1)
-	go func() {
-		h, err := s.Lock(ctx, s.NewSpec(kind, "orders", opts))
-		if err != nil {
-			got <- nil
-			return
-		}
-		got <- h
-	}()
-	synctest.Wait()
-	return got
+	w.Helper()
+	return w.goLock(s, reading, ctx, opts...)
 }
 
 // Readers join and leave a reading acquisition without a command; the last one releases the lock, whichever that is.
@@ -369,18 +355,13 @@ func TestShare_joinerGivesUp(t *testing.T) {
 		w.wantFree()
 
 		w.wire.Freeze(true)
-		sender = w.goRead(w.a, w.Context())
-		joiner := w.goRead(w.a, w.Context())
-		closed := w.begin(func() error { return w.a.Close(w.Context()) })
+		first, joiner := w.beginLock(w.a, reading, w.Context()), w.beginLock(w.a, reading, w.Context())
+		closed := w.beginClose()
 		start = time.Now()
-		if <-joiner != nil {
-			t.Error("the joined reader reads")
-		}
+		w.wantErr(<-joiner, lock.ErrClosed)
 		w.wantTook(start, 0)
 		w.wire.Freeze(false)
-		if <-sender != nil {
-			t.Error("the first reader reads")
-		}
+		w.wantErr(<-first, lock.ErrClosed)
 		w.wantNoErr(<-closed)
 	})
 }

@@ -26,7 +26,7 @@ func TestSubscription_sharedWhileItLingers(t *testing.T) {
 				for i, want := range []int64{2, 1, 1} {
 					h := w.take(w.b, writing, w.Context())
 					sent := w.scripts()
-					waiter := w.goLockKind(w.a, kind, w.Context())
+					waiter := w.goLock(w.a, kind, w.Context())
 					synctest.Wait()
 					if n := sent.Load(); n != want {
 						w.Errorf("wait %d: %d requests, want %d", i, n, want)
@@ -69,7 +69,7 @@ func TestWaiter_notifiedOfPermits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const channel = "redisson_sc:{orders}"
 		h := w.take(w.b, withPermitsChannel, w.Context())
-		next := w.goLockKind(w.a, withPermitsChannel, w.Context())
+		next := w.goLock(w.a, withPermitsChannel, w.Context())
 		time.Sleep(pollTime * 3 / 2)
 		w.mini.Del("orders") // publishes no message
 		sent := w.scripts()
@@ -304,7 +304,7 @@ func TestWaiter_pollsLessOften(t *testing.T) {
 						return redistest.Action{}
 					})
 				}
-				waiter := w.goLockKind(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
+				waiter := w.goLock(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
 				time.Sleep(pollTime / 2)
 				early := polls(10)
 				polls(15)
