@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -64,7 +63,7 @@ type replicatedRequest struct {
 // Send sends the request, and waits for the replicas to confirm it.
 func (q replicatedRequest) Send(context.Context) (luascripts.Acquired, error) {
 	reply, err := q.acquireRequest.Send(q.ctx)
-	if errors.Is(err, context.DeadlineExceeded) { // rueidis may report the deadline before ctx does
+	if !command.IsReply(err) && command.Over(q.ctx) { // rueidis may report that it closed the connection then
 		err = command.NoReply{After: q.t.at.s.overdue(q.spec)}
 	}
 	return reply, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -183,6 +184,26 @@ func TestReplicas_rollbackAfterTheCallerLeft(t *testing.T) {
 		w.wantFail(w.a.TryLock, canceledByCheck, spec, lock.ErrReplicas)
 		synctest.Wait()
 		w.wantFree()
+	})
+}
+
+// When a request that waits for replicas times out, rueidis closes its connection, and may report that instead of the
+// deadline. The error is that of a missing reply.
+func TestReplicas_connectionClosedAtTheDeadline(t *testing.T) {
+	inBubble(t, func(w *world) {
+		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
+			<-r.ctx.Done()
+			return luascripts.Acquired{}, &net.OpError{Op: "read", Err: net.ErrClosed}
+		})
+		spec := w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})
+		at, err := w.a.begin(spec)
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer w.a.done(at)
+		q := acquireRequest{spec: spec, t: acquisitionOf(at.NewAcquisition(&spec.terms, time.Now()))}
+		_, err = replicatedRequest{q, w.within(opTime)}.Send(w.Context())
+		w.wantErr(err, os.ErrDeadlineExceeded)
 	})
 }
 
