@@ -346,7 +346,7 @@ func TestTryLock_limits(t *testing.T) {
 func TestTryLock_joinsLate(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
-		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		w.mini.SetError(loading)
 		start := time.Now()
 		tried := w.beginFail(w.a.TryLock, w.Context(), w.a.NewSpec(reading, "orders", nil))
 		time.Sleep(opTime / 2)

@@ -781,7 +781,7 @@ func TestTiming_over(t *testing.T) {
 func TestLock_pauses(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
-		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		w.mini.SetError(loading)
 		next := w.waiting(w.a, w.Context())
 		time.Sleep(time.Minute)
 		n := w.scripts()

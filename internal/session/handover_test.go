@@ -1339,7 +1339,7 @@ func TestGuard_notHandedOffDuringClose(t *testing.T) {
 		time.Sleep(lockstate.MaxHandOffTime / 2)
 		var closed <-chan error
 		ctx := &errHook{Context: w.Context(), f: func() {
-			closed = w.begin(func() error { return w.a.Close(context.Background()) })
+			closed = w.beginClose()
 		}}
 		w.wantNoErr(h.Unlock(ctx))
 		w.tryElsewhere(plain)
@@ -1359,7 +1359,7 @@ func TestGuard_closeNamesNoNextOwner(t *testing.T) {
 		w.take(w.a, k, w.Context())
 		left := w.beginLock(w.a, k, w.Context())
 		time.Sleep(pollTime + time.Millisecond) // it polls
-		closed := w.begin(func() error { return w.a.Close(context.Background()) })
+		closed := w.beginClose()
 		w.tryElsewhere(plain)
 		close(reply)
 		w.wantErr(<-left, lock.ErrClosed)

@@ -40,7 +40,7 @@ func TestHeartbeat_logsUnavailable(t *testing.T) {
 		h := w.take(w.b, fair, w.Context())
 		next := w.goLock(w.a, fair, w.Context())
 		time.Sleep(pollTime / 2)
-		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		w.mini.SetError(loading)
 		n := w.scripts()
 		time.Sleep(3 * pollTime)
 		w.mini.SetError("")

@@ -627,7 +627,7 @@ func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 		h := w.must(w.b.Lock(w.Context(), w.ofOne(w.b, kind)))
 		first := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
 		w.wantEvents("waiting")
-		w.mini.SetError("LOADING Redis is loading the dataset in memory")
+		w.mini.SetError(loading)
 		second := w.waitingFor(w.a, w.Context(), w.ofOne(w.a, kind))
 		time.Sleep(3 * pollTime)
 		w.wantEvents()

@@ -203,7 +203,7 @@ func TestUnavailable_replies(t *testing.T) {
 		replica   bool // the error names the address
 	}
 	forEach(t, map[string]test{
-		"loading":          {reply: "LOADING Redis is loading the dataset in memory"},
+		"loading":          {reply: loading},
 		"cluster down":     {reply: "CLUSTERDOWN Hash slot not served"},
 		"no primary":       {reply: "MASTERDOWN Link with MASTER is down"},
 		"slot moves":       {reply: "TRYAGAIN Multiple keys request during rehashing"},

@@ -121,7 +121,7 @@ func TestRenewal_lateReply(t *testing.T) {
 		h := w.take(w.a, k, w.Context())
 		start := time.Now()
 		time.Sleep(leaseTime / 3)
-		w.mini.SetError("LOADING Redis is loading the dataset in memory") // later renewals fail
+		w.mini.SetError(loading) // later renewals fail
 		time.Sleep(2 * opTime)
 		w.wire.Freeze(true) // for all but the first renewal, which uses another connection; a retry is due now
 		w.mini.SetError("")

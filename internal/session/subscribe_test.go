@@ -336,7 +336,7 @@ func TestWaiter_checksWhereItIsSubscribed(t *testing.T) {
 		w.wire.OnRequest(func(req [][]byte) redistest.Action {
 			if string(req[0]) == "ROLE" {
 				roles.Add(1)
-				return redistest.Action{Refuse: "LOADING Redis is loading the dataset in memory"} // a transient error, and no denial
+				return redistest.Action{Refuse: loading} // a transient error, and no denial
 			}
 			return redistest.Action{}
 		})
