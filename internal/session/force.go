@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -42,7 +43,7 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 		return false, err
 	}
 	for _, t := range held {
-		t.lease.Lose(forceUnlocked{registry.Self(s.id, "", "").String()})
+		t.lease.Lose(forceUnlocked{s.operator()})
 	}
 	s.mayBeFree(spec)
 	if verdict == luascripts.Done {
@@ -50,6 +51,9 @@ func (s *Session) Force(ctx context.Context, spec *Spec, q inquiry[luascripts.Ve
 	}
 	return verdict == luascripts.Done, nil
 }
+
+// operator returns the name of this client as an operator that force-unlocks.
+func (s *Session) operator() string { return cmp.Or(s.ClientName, s.id) }
 
 // notifyMost is the maximum number of other clients' owners that Force notifies. The rest detect the loss at their next
 // renewal.
@@ -90,7 +94,7 @@ func (s *Session) notifyOwners(ctx context.Context, spec *Spec, owners []string,
 	if len(owners) == 0 || limit <= 0 {
 		return
 	}
-	by := registry.Self(s.id, "", "").String()
+	by := s.operator()
 	_ = command.SendFunc(ctx, s.sender, limit, func(ctx context.Context) (struct{}, error) {
 		// The audit record is for operators, and for holders that receive no message because their hold is too young.
 		messages := rueidis.Commands{registry.SetNote(s.rdb, keys.Forced(s.KeyPrefix+spec.Name), by, owners)}

@@ -22,10 +22,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// withForceUnlocks returns a session that listens for force-unlocks. The wire is between it and the server.
+// withForceUnlocks returns a session that listens for force-unlocks, of a client called alice. The wire is between it and
+// the server.
 func (w *world) withForceUnlocks() *Session {
 	c := testConfig()
-	c.WatchForced = true
+	c.WatchForced, c.ClientName = true, "alice"
 	return New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
 }
 
@@ -58,7 +59,7 @@ func TestForce_notifiesTheHolder(t *testing.T) {
 		h := w.lockListening(holder, plain)
 		w.force(other, plain)
 		synctest.Wait()
-		w.forced(h, "force-unlocked by ")
+		w.forced(h, "force-unlocked by alice")
 		w.close(holder, other)
 	})
 }
@@ -183,14 +184,21 @@ func TestForce_checkChangesNothing(t *testing.T) {
 	})
 }
 
-// A force-unlock by the holder's own process ends the hold with the same cause, which names the operator. It may take most of
-// the operation timeout, here with a script that the server has to load.
+// A force-unlock by the holder's own process ends the hold with the same cause, which names the operator: the name of the
+// client, or the ID of a client without a name. It may take most of the operation timeout, here with a script that the
+// server has to load.
 func TestForce_notifiesALocalHolder(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
+		named := w.withForceUnlocks()
+		h := w.take(named, plain, w.Context())
+		w.force(named, plain)
+		w.forced(h, "force-unlocked by alice")
+		w.close(named)
+
+		h = w.lock(w.a, w.Context())
 		w.slowScripts(opTime * 2 / 5)
 		w.force(w.a, plain)
-		w.forced(h, "force-unlocked by ")
+		w.forced(h, "force-unlocked by "+w.a.id)
 	})
 }
 
