@@ -194,7 +194,7 @@ func (h *hold) Unlock(ctx context.Context) error {
 	h.unlocked = true
 	h.mu.Unlock()
 	if again {
-		err := lock.ErrNotHeld
+		err := fmt.Errorf("%w: already unlocked", lock.ErrNotHeld)
 		if errors.Is(before, lock.ErrLost) {
 			err = fmt.Errorf("%w: %w", lock.ErrNotHeld, before)
 		}

@@ -750,11 +750,16 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 // notHeld returns the error of a call that needs the hold, or nil if the hold has not ended.
 func (h *quorumHold) notHeld() error {
 	h.check()
-	switch cause := h.term.endCause(); {
+	return notHeld(h.term.endCause())
+}
+
+// notHeld returns the error of a call on a hold that has ended with cause, or nil if cause is nil.
+func notHeld(cause error) error {
+	switch {
 	case cause == nil:
 		return nil
 	case errors.Is(cause, lock.ErrUnlocked):
-		return lock.ErrNotHeld
+		return fmt.Errorf("%w: already unlocked", lock.ErrNotHeld)
 	default:
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without the name a second time
 	}
@@ -768,14 +773,9 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	servers, before := h.end(lock.ErrUnlocked, nil)
-	var err error
-	switch {
-	case before == nil:
+	err := notHeld(before)
+	if before == nil {
 		err = h.release(ctx, servers)
-	case errors.Is(before, lock.ErrUnlocked):
-		err = lock.ErrNotHeld
-	default:
-		err = fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(before)) // without the name a second time
 	}
 	h.waitIdle(ctx)
 	if err != nil {

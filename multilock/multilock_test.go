@@ -163,6 +163,9 @@ func TestMultiLock_hold(t *testing.T) {
 		err := h.Unlock(t.Context())
 		want(t, err, lock.ErrNotHeld)
 		wantNot(t, err, lock.ErrLost, lock.ErrUnlocked)
+		if text := err.Error(); !strings.HasSuffix(text, ": not held: already unlocked") {
+			t.Error(text)
+		}
 	})
 }
 

@@ -136,6 +136,9 @@ func TestQuorum_contactsServersConcurrently(t *testing.T) {
 		err := h.Unlock(w.Context())
 		want(t, err, lock.ErrNotHeld)
 		wantNot(t, err, lock.ErrLost)
+		if text := err.Error(); !strings.HasSuffix(text, ": not held: already unlocked") {
+			w.Error(text)
+		}
 	})
 }
 

@@ -100,7 +100,7 @@ func notHeld(cause error) error {
 	case cause == nil:
 		return nil
 	case errors.Is(cause, lock.ErrUnlocked):
-		return lock.ErrNotHeld
+		return fmt.Errorf("%w: already unlocked", lock.ErrNotHeld)
 	default:
 		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without the lock's name, which would appear twice
 	}

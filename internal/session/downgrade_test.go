@@ -378,7 +378,7 @@ func TestDowngrade_noObserver(t *testing.T) {
 func TestNotHeld(t *testing.T) {
 	for cause, want := range map[error]string{
 		nil:              "",
-		lock.ErrUnlocked: lock.ErrNotHeld.Error(),
+		lock.ErrUnlocked: "not held: already unlocked",
 		&lock.Error{Op: "hold", Name: "orders", Err: loss{lock.ErrGone}}: lock.ErrNotHeld.Error() + ": " + loss{lock.ErrGone}.Error(),
 	} {
 		if err := notHeld(cause); errText(err) != want {
