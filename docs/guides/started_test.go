@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/locktest"
@@ -16,6 +17,8 @@ func outcome(ctx context.Context, orders lock.Locker, work func(context.Context)
 	switch {
 	case errors.Is(err, lock.ErrLost):
 		return "lost" // the work may be incomplete, or may run twice: check the data
+	case errors.Is(err, context.Canceled):
+		return "stopped" // ctx was canceled, as on SIGTERM: the work did not start, or did not finish
 	case errors.Is(err, lock.ErrNotAcquired):
 		return "busy" // another owner has the lock: skip the work, or retry later
 	case errors.Is(err, lock.ErrUnavailable):
@@ -48,6 +51,16 @@ func TestOutcome(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}); got != "lost" {
+			t.Error(got)
+		}
+		terminated, terminate := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, terminate)
+		if got := outcome(terminated, orders, func(ctx context.Context) error {
+			if got := outcome(terminated, c.NewLock("orders:42"), nothing); got != "stopped" { // waits
+				t.Error(got)
+			}
+			return ctx.Err()
+		}); got != "stopped" {
 			t.Error(got)
 		}
 		if got := outcome(t.Context(), orders, func(ctx context.Context) error {
