@@ -58,9 +58,10 @@ import (
 // It does not replicate, evict or persist, and supports only some commands. It cannot show that a
 // lock is safe on real servers, or what failovers and slow networks do to it.
 type Server struct {
-	mini   *miniredis.Miniredis
-	rdb    rueidis.Client
-	faults faults
+	mini    *miniredis.Miniredis
+	rdb     rueidis.Client
+	faults  faults
+	started time.Time
 }
 
 // NewServer starts an empty server, which is stopped at the end of tb.
@@ -71,7 +72,7 @@ func NewServer(tb testing.TB) *Server {
 		tb.Fatalf("locktest: %v", err)
 	}
 	tb.Cleanup(mini.Close)
-	s := &Server{mini: mini}
+	s := &Server{mini: mini, started: time.Now().Round(0)} // for connect, by the wall clock
 	memredis.Hook(mini, s.faults.before)
 	s.rdb = s.connect(tb)
 	tb.Cleanup(s.Up) // before the connections are closed
@@ -138,6 +139,9 @@ func (s *Server) Listen(tb testing.TB) (addr string) {
 // connect opens a connection that ends with tb.
 func (s *Server) connect(tb testing.TB) rueidis.Client {
 	tb.Helper()
+	if time.Now().Before(s.started) { // the clock of a bubble starts in the year 2000
+		tb.Fatalf("locktest: the server was created outside this synctest bubble: call NewServer in the bubble, with its t")
+	}
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{"locktest:6379"}, // only a name
 		// In a bubble, the client's own PING must not coincide with an action of a test. A PING that starts while the client is
