@@ -40,7 +40,8 @@
 //     The first call of this package for a latch creates the keys that distinguish them. A latch
 //     that Java created and released before that call leaves no such keys.
 //   - Redisson's delete() leaves those keys, so a latch that it deletes looks released to this
-//     package. Delete latches with [Latch.Delete]. Neither call notifies waiters in Java.
+//     package. Delete latches with [Latch.Delete]. Neither call notifies waiters in Java. A latch that
+//     expires before this package has read the expiry that Java set looks released, too.
 //   - If Java creates a released latch again before this package has read it, both rounds count as
 //     one. Wait misses the release, and the named parts of the first round do not count in the
 //     second. Create each further round from Go, or use a new name for each round.

@@ -26,7 +26,7 @@
 //	no wait group was done while it had a worker that was not; each lost worker was named, and no other one
 //
 // After some faults, two owners can act as the holder of one lock for a lease: a server that lost its data, a failover
-// that lost the last writes, a force-unlock, a server's clock that moved forward (docs/evidence/guarantees.md). Such
+// that lost the last writes, a force-unlock, a server's clock that moved forward (docs/reference/failure-modes.md). Such
 // overlaps are counted, and are violations only if the fault cannot explain them. For quorums, no fault is an excuse. A
 // latch or a wait group that was created before such a fault can be lost; if it was created after the fault, there is
 // no excuse.

@@ -413,7 +413,7 @@ func TestClosing_client(t *testing.T) {
 
 // rueidis 1.0.79 forgets that it was closed if it failed to connect before: it returns that error once more, and then
 // reconnects. A closed client therefore looks like an unavailable server. If this test fails, rueidis can tell them
-// apart, and docs/evidence/guarantees.md can guarantee more.
+// apart, and the documentation of client.New can guarantee more.
 func TestClosing_clientAfterAFailedDial(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var down atomic.Bool
