@@ -19,7 +19,9 @@
 // In any time W, each limit admits at most Burst + Rate·W/Per permits across all processes,
 // whatever callers cancel and refund. After a [Limiter.Reset] the count restarts. A call with an
 // unknown outcome uses its permits at most once, and they are refilled over time. The permits of a
-// call that is canceled are refunded before the next call of the same limiter takes any.
+// call that is canceled are refunded before the next call of the same limiter takes any. Permits
+// count from the time at which the caller may use them, even if it uses them later. If the clock
+// of the server moves backward, no used quota is forgotten, and no caller waits longer.
 //
 // The guarantee has five exceptions. Redis replicates asynchronously, so a failover can lose the
 // latest calls and admit one more burst. A server whose clock jumps forward forgets used quota.

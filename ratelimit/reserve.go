@@ -22,8 +22,10 @@ const MaxWait = time.Hour
 // If the turn of the caller comes after the deadline of ctx, or after [MaxWait], Wait fails
 // immediately with [ErrLimited] and takes nothing. If ctx is canceled while the caller waits, Wait
 // returns the error of ctx, and the permits are refunded. That happens immediately if no later
-// caller waits, and otherwise when the later callers have left, too. A later caller keeps its turn,
-// because it sends no second command.
+// caller waits, and otherwise when the later callers have left, too. This covers the last hundred
+// callers that left. A later caller keeps its turn, because it sends no second command. With several
+// limits, the quota of a limit that would have admitted the caller sooner stays used until the
+// caller's turn.
 //
 // While Redis is unavailable, the Policy decides. With FailOpen, Wait returns immediately. With
 // FailLocal, the caller waits for its turn in this process. With FailClosed, Wait retries at least
