@@ -63,10 +63,11 @@ type Client struct {
 // With a ConnLifetime, rueidis resends commands that have no reply one second after a connection
 // reached its lifetime. The client then treats a reply that took a second or longer, and a failed
 // dial, as an unknown outcome and checks it later. An Unlock whose connection breaks within that
-// second can report a loss although it released the lock.
+// second can report a loss although it released the lock. A copy of a request that arrives after
+// Unlock and after that check locks the lock for one more lease.
 //
 // If rdb is closed after a failed dial, rueidis does not report that. Until Close, calls then
-// continue as if the server were down.
+// continue as if the server were down, and succeed when the server is back.
 func New(rdb rueidis.Client, opts ...Option) (*Client, error) {
 	if rdb == nil {
 		return nil, &lock.Error{Op: "new client", Err: errors.New("the rueidis client is nil")}
@@ -236,8 +237,10 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...lock.Option) *se
 // Close does not wait for work that runs under a lock, such as the function of lock.Do or an HTTP
 // handler. It ends the holds immediately. Stop the server or the workers first.
 //
-// The error reports locks whose release Redis did not confirm. They expire with their leases. It
-// also reports goroutines that still wait for an unresponsive server. They end with the connection.
+// The error reports locks whose release Redis did not confirm. They expire with their leases, and
+// positions in queues with their waiter timeouts, because the client then removes nothing more. The
+// error also reports goroutines that still wait for an unresponsive server. They end with the
+// connection.
 // The error matches ctx.Err() if ctx was canceled first, and lock.ErrUnavailable if the operation
 // timeouts passed first. A second call waits again.
 func (c *Client) Close(ctx context.Context) error {
