@@ -112,8 +112,9 @@ type Worker struct {
 // Each call adds a new worker.
 //
 // If Redis does not respond for a whole lease during the call, Wait can report the caller as lost
-// before Add returns. The caller counts as alive again when Add returns. A delayed duplicate of the
-// command changes nothing. Only [WaitGroup.Delete], and the expiry of the key, remove the workers.
+// before Add returns. The caller counts as alive again if Add succeeds, and stays lost if it fails.
+// Any other Add that fails leaves no worker. A delayed duplicate of the command changes nothing.
+// Only [WaitGroup.Delete], and the expiry of the key, remove the workers.
 func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 	h, err := c.all.session.Lock(ctx, c.spec)
 	if err == nil {

@@ -15,9 +15,10 @@
 // # Leader discovery
 //
 // The leader of an [Election] publishes a value, such as its address. Others read it with
-// [Election.Leader], and follow it with [Election.Observe]. The value expires with the lease of the
-// leader. A value can be outdated when it is used. The process that it names must check whether it
-// leads.
+// [Election.Leader], and follow it with [Election.Observe]. The value is removed when the leader
+// stops leading. Otherwise it expires with the lease of the leader, or later by at most the time that
+// the command that published it took. A value can be outdated when it is used. The process that it
+// names must check whether it leads.
 //
 //	<name>                     hash  the lock; with NewElection, a fair lock
 //	leasehold_leader:{<name>}  hash  token, value, number, by, since; expires with the lease of the leader
