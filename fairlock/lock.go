@@ -9,9 +9,10 @@
 // # Waiting
 //
 // The first request of a waiter puts it into the queue, in the order in which the requests reach
-// the server. Waiters that arrive together enter with one command, which is sent up to 2 ms later
-// if others of the process are already queued. A release notifies the process of the next waiter.
-// That process then sends a command and acquires the lock.
+// the server. Waiters that arrive together enter with one command. If others of the process are
+// already queued, it is sent up to 2 ms later, and after the reply to the previous such command. A
+// release notifies the process of the next waiter. That process then sends a command and acquires
+// the lock.
 //
 // A process sends one heartbeat for all its waiters of a lock, at least once per second. A waiter
 // whose context is canceled, or whose client is closed, leaves the queue immediately.

@@ -20,7 +20,8 @@
 //
 // When a writer leaves, the waiting readers are admitted before the next writer, also as with
 // [sync.RWMutex]. The reader that came first has a reservation, and writers wait for that reader
-// for at most 100 ms. The other readers that came before enter with it.
+// for at most 100 ms. The other readers that came before enter with it. A reader with a reservation
+// waits for at most one writer, the one inside or the next one, if its request arrives in that time.
 //
 // An owner that already reads may always read again, and so may the owner that writes.
 // [lock.WithReaderPreference] turns off the preference of writers for one handle.
