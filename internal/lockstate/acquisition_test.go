@@ -303,30 +303,6 @@ func TestNoLongerHeld_redisQueue(t *testing.T) {
 	}
 }
 
-// A reader leaves a shared acquisition, and reads under a second one. The end of the first leaves the
-// second intact.
-func TestEnd_leavesTheOwnersNextAcquisition(t *testing.T) {
-	s := newStage(t)
-	first, h := s.reads(&readTerms, 1)
-	if !s.joins(&readTerms, 2) {
-		t.Fatal("the acquisition is not shared")
-	}
-	owner := h.By
-	if remains := s.Unlock(first, h, s.now, nil); remains != SharersHold {
-		t.Fatalf("%d holds remain", remains)
-	}
-	s.pass(2 * ShareTime)
-	second, _ := s.reads(&readTerms, 1)
-	if second == first || second.owner.Number != owner.Number {
-		t.Fatal("it has no acquisition of its own")
-	}
-	first.owner = second.owner // its memory may be reused
-	s.End(first, Lost)
-	if second.owner.Acquisition() != second {
-		t.Error("it has lost an acquisition that is not over")
-	}
-}
-
 // The lease of an acquisition has ended, but its end is not recorded yet, and its owner acquires the lock again. What is recorded
 // of the first acquisition then changes nothing of the second.
 func TestEnd_afterItsOwnerHoldsAgain(t *testing.T) {
@@ -371,16 +347,5 @@ func TestAdd_afterALongerLease(t *testing.T) {
 	s.Granted(new(Waiter), asked, s.owner(&plainTerms, 1), new(Hold), 1, false, s.now)
 	if got := asked.MayLive(); got != 2*leaseTime {
 		t.Errorf("Redis may have it for %v, want %v", got, 2*leaseTime)
-	}
-}
-
-// The end of an earlier acquisition does not end the one that is kept.
-func TestEnd_leavesWhatIsKept(t *testing.T) {
-	s := newStage(t)
-	first, h := s.keeps(keptPlain, true, 1)
-	kept := s.kept(h)
-	s.End(first, Lost)
-	if s.Kept() != kept {
-		t.Error("the acquisition that is kept is gone")
 	}
 }

@@ -251,17 +251,6 @@ func TestLingerOver(t *testing.T) {
 	}
 }
 
-// The next owner waits until its token is behind the clock.
-func TestTokenDue(t *testing.T) {
-	s := newStage(t)
-	first, h := s.keeps(keptPlain, true, 1)
-	kept := s.kept(h)
-	kept.handOffs().count = 1000
-	if due, want := kept.TokenDue().Sub(first.Since()), 1100*time.Microsecond; due != want {
-		t.Errorf("%v, want %v", due, want)
-	}
-}
-
 // A release lets others come first after an attempt of another client, or after the keep time if others may listen.
 func TestYieldsAfter(t *testing.T) {
 	type test struct {
@@ -359,22 +348,6 @@ func TestKeep_handedOffToAHandleWithoutTheOption(t *testing.T) {
 		s.Quit(w, s.now)
 		if kept := s.kept(next); (kept != nil) != c.want {
 			t.Errorf("kept: %t, want %t", kept != nil, c.want)
-		}
-	}
-}
-
-// A writer that waits for the release of a lock that was kept sends its request after that release, in any queue.
-func TestEndKept_wakesEachQueue(t *testing.T) {
-	for _, key := range []QueueKey{0, ReaderPreference} {
-		s := newStage(t)
-		_, h := s.keeps(keptWrite, true, 1)
-		s.kept(h)
-		ended := s.EndKept()
-		w := s.stand(with(writeTerms, func(c *Terms) { c.QueueKey = key }), 2)
-		s.wantNext(w, Wait, "before the release")
-		s.NoLongerHeld(ended)
-		if step := s.next(w); step.Do != Send {
-			t.Errorf("queue %d, after the release: %+v", key, step)
 		}
 	}
 }

@@ -291,25 +291,6 @@ func TestSubscribeOwner(t *testing.T) {
 	}
 }
 
-// A waiter of a kind with a queue in Redis retries after an error, whatever its position.
-func TestRetry_redisQueue(t *testing.T) {
-	s := newStage(t)
-	s.stand(&fairTerms, 1)
-	w := s.stand(&fairTerms, 2)
-	w.reason = true
-	asked := s.asks(w)
-	s.Failed(w, asked, true, errBroke)
-	s.Retry(w, s.now.Add(time.Second))
-	s.wantWait(w, s.now.Add(time.Second))
-	s.pass(time.Second)
-	s.wantStep(w, Send, asked)
-	s.WillSend(asked, 0, 0)
-	s.done()
-	if out := s.Granted(w, asked, w.Owner, new(Hold), 1, false, s.now); out != Holds || s.wakes() != nil {
-		t.Error("others are told, and Redis does that")
-	}
-}
-
 // An entry contains only waiters that wait for it: none that has left, and none that its own request
 // queued.
 func TestNextHeartbeat_entersThoseThatWait(t *testing.T) {
@@ -616,22 +597,6 @@ func TestJoin_redisQueueWithoutTimer(t *testing.T) {
 	s.stand(&fairTerms, 1)
 	if s.did(StartTimer) {
 		t.Error("a timer")
-	}
-}
-
-// A grant by a release stays with its waiter when another waiter leaves.
-func TestQuit_besideTheNextOwner(t *testing.T) {
-	s := newStage(t)
-	_, h, w := s.crowd(3)
-	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
-	s.give(h)
-	if !s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
-		t.Fatal("the next owner does not have the lock")
-	}
-	s.Follow(as, numbers(w[1], w[2]), 2)
-	s.Quit(w[2], s.now)
-	if l := w[0].queue; l.hand.offered != as || l.hand.to != w[0] {
-		t.Error("another has it")
 	}
 }
 
@@ -1054,22 +1019,6 @@ func TestEntry_beforeTheFirstSends(t *testing.T) {
 	first, second := s.stand(&fairTerms, 1), s.stand(&fairTerms, 2)
 	s.wantRound(first.queue, second)
 	s.wantNext(first, Send, "it does not send its own request")
-}
-
-// An entry without a reply is sent again after a poll interval, together with new waiters.
-func TestEntry_again(t *testing.T) {
-	s := newStage(t)
-	first := s.stand(&fairTerms, 1)
-	s.asks(first)
-	one := s.stand(&fairTerms, 2)
-	l := first.queue
-	l.NextHeartbeat(s.now)
-	two := s.stand(&fairTerms, 3)
-	s.pass(pollTime + 1)
-	_, r := l.NextHeartbeat(s.now)
-	if !slices.Equal(r.waiters(), []*Waiter{one, two}) || one.Acquisition.pending != 2 {
-		t.Errorf("%+v", r)
-	}
 }
 
 // The outcome of an entry, by the state of its waiter.
