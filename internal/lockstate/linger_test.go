@@ -233,17 +233,13 @@ func TestLingerOver(t *testing.T) {
 	_, h := s.keeps(keptPlain, true, 1)
 	s.done()
 	kept := s.kept(h)
-	if !s.did(StartLinger) {
-		t.Fatal("no timer")
-	}
+	s.wantDid(StartLinger, "no timer")
 	s.pass(lingerTime / 2)
 	o, next := s.owner(keptPlain, 2), new(Hold)
 	s.TakeKept(keptPlain, o, s.now)
 	s.Add(kept, o, next)
 	s.kept(next)
-	if s.did(StartLinger) {
-		t.Error("a second timer")
-	}
+	s.wantNotDid(StartLinger, "a second timer")
 	s.pass(lingerTime / 2)
 	s.LingerOver(s.now)
 	if all := s.done(); len(all) != 1 || all[0].Kind != StartLinger || all[0].Due != s.now.Add(lingerTime/2) {

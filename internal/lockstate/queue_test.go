@@ -26,9 +26,7 @@ func TestOnlyFirst(t *testing.T) {
 	behind = s.stand(&writeTerms, 2)
 	s.Quit(w, s.now)
 	s.wantWakes(behind)
-	if step := s.next(behind); step.Do != Send { // the notification is for the next
-		t.Errorf("%+v", step)
-	}
+	s.wantNext(behind, Send)
 	s.Quit(behind, s.now)
 	if s.Queue(&writeTerms) != nil {
 		t.Error("a queue is left without waiters")
@@ -238,9 +236,7 @@ func TestRefused_nextRequest(t *testing.T) {
 		s.pass(test.due)
 		s.wantNext(w, Send, "it does not ask in time")
 		s.Refused(w, asked, Refusal{Sent: s.now, Left: test.left}, s.now)
-		if s.did(Subscribe) {
-			s.Error("it listens twice")
-		}
+		s.wantNotDid(Subscribe, "it listens twice")
 	})
 }
 

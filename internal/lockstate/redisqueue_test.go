@@ -87,17 +87,13 @@ func TestNextHeartbeat_notifiedSinceTheRequest(t *testing.T) {
 	s.wantRound(first.queue, first)
 	s.done()
 	s.Refused(second, asked, Refusal{Sent: s.now, Left: -1, Trace: true}, s.now)
-	if !s.did(Heartbeat) {
-		t.Fatal("it waits for the next poll")
-	}
+	s.wantDid(Heartbeat, "it waits for the next poll")
 	first.queue.HeartbeatDone(keeps(s.now), nil)
 	s.wantRound(first.queue, first, second)
 	s.done()
 	third := s.stand(&fairTerms, 3)
 	s.queues(third, Refusal{Left: -1})
-	if s.did(Heartbeat) {
-		t.Error("a waiter whose request was sent after the notification leads to a heartbeat")
-	}
+	s.wantNotDid(Heartbeat, "a waiter whose request was sent after the notification leads to a heartbeat")
 }
 
 // If the owner's lease expires soon, the queue sends its heartbeat then.
@@ -107,32 +103,18 @@ func TestHeartbeatIn(t *testing.T) {
 	s.queues(w, Refusal{Left: -1})
 	s.done()
 	s.queues(second, Refusal{Left: 10 * time.Millisecond})
-	if !s.did(Heartbeat) {
-		t.Error("the sender does not look again")
-	}
-	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(11*time.Millisecond) {
-		t.Error(due)
-	}
+	s.wantDid(Heartbeat, "the sender does not look again")
+	s.wantBeat(w.queue, s.now.Add(11*time.Millisecond))
 	w.queue.HeartbeatIn(keeps(s.now), s.now, 20*time.Millisecond)
-	if !s.did(Heartbeat) {
-		t.Error("the sender does not look again")
-	}
-	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
-		t.Error(due)
-	}
+	s.wantDid(Heartbeat, "the sender does not look again")
+	s.wantBeat(w.queue, s.now.Add(21*time.Millisecond))
 	entry := Round{Sent: s.now, enters: true}
-	if w.queue.HeartbeatIn(entry, s.now, -1); s.did(Heartbeat) {
-		t.Error("the reply to an entry postpones the heartbeat")
-	}
-	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(21*time.Millisecond) {
-		t.Error(due)
-	}
-	if w.queue.HeartbeatIn(entry, s.now, 5*time.Millisecond); !s.did(Heartbeat) {
-		t.Error("the reply to an entry does not bring the heartbeat forward")
-	}
-	if due, _ := w.queue.nextBeat(s.now); due != s.now.Add(6*time.Millisecond) {
-		t.Error(due)
-	}
+	w.queue.HeartbeatIn(entry, s.now, -1)
+	s.wantNotDid(Heartbeat, "the reply to an entry postpones the heartbeat")
+	s.wantBeat(w.queue, s.now.Add(21*time.Millisecond))
+	w.queue.HeartbeatIn(entry, s.now, 5*time.Millisecond)
+	s.wantDid(Heartbeat, "the reply to an entry does not bring the heartbeat forward")
+	s.wantBeat(w.queue, s.now.Add(6*time.Millisecond))
 	l := w.queue
 	s.Quit(w, s.now)
 	s.Quit(second, s.now)
@@ -171,9 +153,7 @@ func TestNextHeartbeat_notifications(t *testing.T) {
 	}
 	s.done()
 	l.HeartbeatDone(keeps(s.now), nil)
-	if !s.did(Heartbeat) {
-		t.Error("the hints meanwhile are lost")
-	}
+	s.wantDid(Heartbeat, "the hints meanwhile are lost")
 	if _, queued := l.nextBeat(s.now); len(queued) != 1 {
 		t.Error("the hints meanwhile are lost")
 	}
@@ -197,12 +177,10 @@ func TestNextHeartbeat_notifications(t *testing.T) {
 		t.Error("a heartbeat that is due waits for an answer")
 	}
 	s.done()
-	if l.HeartbeatDone(keeps(s.now), nil); s.did(Heartbeat) {
-		t.Error("a heartbeat follows before the last answer")
-	}
-	if l.HeartbeatDone(keeps(s.now), nil); !s.did(Heartbeat) {
-		t.Error("the hint is forgotten")
-	}
+	l.HeartbeatDone(keeps(s.now), nil)
+	s.wantNotDid(Heartbeat, "a heartbeat follows before the last answer")
+	l.HeartbeatDone(keeps(s.now), nil)
+	s.wantDid(Heartbeat, "the hint is forgotten")
 }
 
 // A waiter sends a request when it is notified of its turn, even if the reply that queued it has not
@@ -264,20 +242,14 @@ func TestSubscribeOwner(t *testing.T) {
 	s := newStage(t)
 	w := s.stand(&fairTerms, 1)
 	s.queues(w, Refusal{Left: -1})
-	if s.did(SubscribeOwner) {
-		t.Error("the waiter hears a channel that it has not been told of")
-	}
+	s.wantNotDid(SubscribeOwner, "the waiter hears a channel that it has not been told of")
 	own := Refusal{Sent: s.now, Left: -1, Own: true}
 	s.WillSend(w.Acquisition, 0, 0)
 	s.Refused(w, w.Acquisition, own, s.now)
-	if !s.did(SubscribeOwner) {
-		t.Error("it does not hear")
-	}
+	s.wantDid(SubscribeOwner, "it does not hear")
 	s.WillSend(w.Acquisition, 0, 0)
 	s.Refused(w, w.Acquisition, own, s.now)
-	if s.did(SubscribeOwner) {
-		t.Error("it hears twice")
-	}
+	s.wantNotDid(SubscribeOwner, "it hears twice")
 	w.Acquisition = s.acquisition(&fairTerms) // for the next request, after a reply that came too late
 	s.WillSend(w.Acquisition, 0, 0)
 	s.Refused(w, w.Acquisition, own, s.now)
@@ -338,13 +310,10 @@ func TestHeartbeatIn_entersThoseThatCame(t *testing.T) {
 	w := s.stand(&fairTerms, 2)
 	_, r := w.queue.NextHeartbeat(s.now)
 	s.done()
-	if s.stand(&fairTerms, 3); s.did(Heartbeat) {
-		t.Fatal("the heartbeat is looked at")
-	}
+	s.stand(&fairTerms, 3)
+	s.wantNotDid(Heartbeat, "the heartbeat is looked at")
 	w.queue.HeartbeatDone(r, nil)
-	if !s.did(Heartbeat) {
-		t.Error("nobody sends the next entry")
-	}
+	s.wantDid(Heartbeat, "nobody sends the next entry")
 }
 
 // An entry requests the longest lease that a release may grant, or that the waiter requires.
@@ -595,9 +564,7 @@ func TestJoin_redisQueueWithoutTimer(t *testing.T) {
 	s := newStage(t)
 	s.take(&fairTerms, 100)
 	s.stand(&fairTerms, 1)
-	if s.did(StartTimer) {
-		t.Error("a timer")
-	}
+	s.wantNotDid(StartTimer, "a timer")
 }
 
 // numbers returns the ends of these waiters' owner strings, as a script returns them.
@@ -951,9 +918,7 @@ func TestEntry_together(t *testing.T) {
 	asked := s.asks(first)
 	l := first.queue
 	one := s.stand(&fairTerms, 2)
-	if !s.did(Heartbeat) {
-		t.Fatal("nobody sends its entry")
-	}
+	s.wantDid(Heartbeat, "nobody sends its entry")
 	_, r := l.NextHeartbeat(s.now)
 	if !slices.Equal(r.waiters(), []*Waiter{one}) || r.enterings() != 1 || s.inFlight != 2 {
 		t.Fatalf("%+v", r)
@@ -999,15 +964,11 @@ func TestEntry_together(t *testing.T) {
 	s.done()
 
 	five := s.stand(&fairTerms, 6)
-	if !s.did(Heartbeat) {
-		t.Error("its entry waits for the next heartbeat")
-	}
+	s.wantDid(Heartbeat, "its entry waits for the next heartbeat")
 	for _, w := range []*Waiter{first, one, two, three, four} {
 		s.Quit(w, s.now)
 	}
-	if !s.did(Heartbeat) {
-		t.Error("nobody stands in the queue, and the entry waits")
-	}
+	s.wantDid(Heartbeat, "nobody stands in the queue, and the entry waits")
 	if _, r := l.NextHeartbeat(s.now); !slices.Equal(r.waiters(), []*Waiter{five}) {
 		t.Errorf("%+v", r)
 	}

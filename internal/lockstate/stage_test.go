@@ -102,6 +102,30 @@ func (s *stage) did(v EffectKind) bool {
 	return slices.ContainsFunc(s.done(), func(a Effect) bool { return a.Kind == v })
 }
 
+// wantDid fails the test unless the effects of the state include v.
+func (s *stage) wantDid(v EffectKind, otherwise string) {
+	s.Helper()
+	if !s.did(v) {
+		s.Error(otherwise)
+	}
+}
+
+// wantNotDid fails the test if the effects of the state include v.
+func (s *stage) wantNotDid(v EffectKind, otherwise string) {
+	s.Helper()
+	if s.did(v) {
+		s.Error(otherwise)
+	}
+}
+
+// wantBeat fails the test unless the next heartbeat of l is due then.
+func (s *stage) wantBeat(l *Queue, due time.Time) {
+	s.Helper()
+	if got, _ := l.nextBeat(s.now); got != due {
+		s.Errorf("the next heartbeat is due in %v, want %v", got.Sub(s.now), due.Sub(s.now))
+	}
+}
+
 // gives returns the acquisitions to release now.
 func (s *stage) gives() (all []*Acquisition) {
 	for _, a := range s.done() {
