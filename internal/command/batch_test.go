@@ -139,6 +139,14 @@ func sendCounted(ctx context.Context, s *Sender, limit time.Duration, c step) (t
 	return o.Value, o.Answered, o.Err
 }
 
+// mustSend is sendCounted for a change that the server executes in time.
+func mustSend(t *testing.T, s *Sender, limit time.Duration, c step) {
+	t.Helper()
+	if _, replied, err := sendCounted(t.Context(), s, limit, c); !replied || err != nil {
+		t.Errorf("change %d: %t, %v", c.number, replied, err)
+	}
+}
+
 // With a distant server, a change waits only for a fraction of a round trip before it is sent,
 // however many others there are. Few batches are in flight.
 func TestBatch_waitIsShort(t *testing.T) {
@@ -288,41 +296,7 @@ func TestBatch_unavailableServer(t *testing.T) {
 		if late.Load() != callers || len(f.executed) != callers {
 			t.Errorf("got late replies to %d of %d changes, and %d were executed", late.Load(), callers, len(f.executed))
 		}
-		if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
-			t.Errorf("afterwards: %t, %v", replied, err)
-		}
-	})
-}
-
-// On a cluster the changes of a slot are adjacent, and those of a lock stay in order.
-func TestBatch_keepsTheOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &distantServer{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return time.Second }}
-		s := f.sender(t)
-		var all sync.WaitGroup
-		const changes = 200
-		for number := range uint64(changes) {
-			all.Go(func() {
-				if _, replied, err := sendCounted(t.Context(), s, 0, step{number: number, slot: uint16(number % 5)}); !replied || err != nil {
-					t.Errorf("%t, %v", replied, err)
-				}
-			})
-			if number >= batchesNear { // the first ones are sent immediately
-				synctest.Wait()
-			}
-		}
-		all.Wait()
-		latest := make(map[int]int)
-		for _, owner := range f.order {
-			number, _ := strconv.Atoi(owner)
-			if before, later := latest[number%5]; later && before > number && before >= batchesNear {
-				t.Errorf("%d is sent before %d", before, number)
-			}
-			latest[number%5] = number
-		}
-		if len(f.order) != changes || slices.Max(f.sizes) < changes/2 {
-			t.Errorf("%d changes in batches of %v", len(f.order), f.sizes)
-		}
+		mustSend(t, s, timeout, step{number: 1})
 	})
 }
 
@@ -362,14 +336,10 @@ func TestBatch_limitPerCaller(t *testing.T) {
 		trip := time.Duration(0)
 		f := &distantServer{trip: func() time.Duration { return trip }}
 		s := f.sender(t)
-		if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
-			t.Fatalf("%t, %v", replied, err)
-		}
+		mustSend(t, s, timeout, step{number: 1})
 		time.Sleep(timeout)
 		trip = timeout / 4
-		if _, replied, err := sendCounted(t.Context(), s, timeout/3, step{number: 2}); !replied || err != nil {
-			t.Errorf("%t, %v", replied, err)
-		}
+		mustSend(t, s, timeout/3, step{number: 2})
 	})
 }
 
@@ -434,9 +404,7 @@ func TestBatch_limitCountsFromTheStart(t *testing.T) {
 			time.Sleep(time.Duration(number) * timeout)
 		}
 		trip = 10 * timeout
-		if _, replied, err := sendCounted(t.Context(), s, 0, step{number: 11}); !replied || err != nil {
-			t.Errorf("without a limit: %t, %v", replied, err)
-		}
+		mustSend(t, s, 0, step{number: 11})
 		start := time.Now()
 		if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 10}); replied || !errors.As(err, new(NoReply)) || time.Since(start) > timeout {
 			t.Errorf("an unavailable server: %t, %v after %v", replied, err, time.Since(start))
@@ -452,9 +420,7 @@ func TestBatch_measuresTheShortest(t *testing.T) {
 		f := &distantServer{mode: rueidis.ClientModeCluster, trip: func() time.Duration { return trip }}
 		s := f.sender(t)
 		send := func() time.Duration {
-			if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
-				t.Errorf("%t, %v", replied, err)
-			}
+			mustSend(t, s, timeout, step{number: 1})
 			synctest.Wait()
 			return s.batcherOf(0).pause.trip
 		}
@@ -487,11 +453,7 @@ func TestBatch_behindASlowBatch(t *testing.T) {
 		}}
 		s := f.sender(t)
 		var all sync.WaitGroup
-		all.Go(func() {
-			if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: callers}); !replied || err != nil {
-				t.Errorf("the slow one: %t, %v", replied, err)
-			}
-		})
+		all.Go(func() { mustSend(t, s, timeout, step{number: callers}) })
 		synctest.Wait()
 		for number := range uint64(callers) {
 			start := time.Now()
@@ -581,8 +543,8 @@ func TestBatch_pace(t *testing.T) {
 	}
 }
 
-// On a cluster the changes of a slot are adjacent in their batch, because they share a script.
-// Elsewhere they stay in order of arrival.
+// On a cluster the changes of a slot are adjacent in their batch, because they share a script, and those
+// of a lock stay in order. Elsewhere all stay in order of arrival.
 func TestBatch_groupsSlots(t *testing.T) {
 	for mode, runs := range map[rueidis.ClientMode]int{rueidis.ClientModeCluster: 5, rueidis.ClientModeStandalone: 50} {
 		synctest.Test(t, func(t *testing.T) {
@@ -601,16 +563,20 @@ func TestBatch_groupsSlots(t *testing.T) {
 			}
 			var all sync.WaitGroup
 			for number := range uint64(50 + batchesNear) {
-				all.Go(func() {
-					if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: number, slot: uint16(number % 5)}); !replied || err != nil {
-						t.Errorf("%d: %t, %v", number, replied, err)
-					}
-				})
+				all.Go(func() { mustSend(t, s, timeout, step{number: number, slot: uint16(number % 5)}) })
 				synctest.Wait() // the first ones are sent immediately, the others together
 			}
 			all.Wait()
 			if pieces != runs {
 				t.Errorf("mode %v: got %d runs of equal slots, want %d", mode, pieces, runs)
+			}
+			latest := make(map[int]int)
+			for _, owner := range f.order {
+				number, _ := strconv.Atoi(owner)
+				if before, later := latest[number%5]; later && before > number && before >= batchesNear {
+					t.Errorf("mode %v: %d is sent before %d", mode, before, number)
+				}
+				latest[number%5] = number
 			}
 		})
 	}
@@ -624,11 +590,7 @@ func TestBatch_nothingToSend(t *testing.T) {
 		s := f.sender(t)
 		var all sync.WaitGroup
 		send := func() {
-			all.Go(func() {
-				if _, replied, err := sendCounted(t.Context(), s, timeout, step{number: 1}); !replied || err != nil {
-					t.Errorf("%t, %v", replied, err)
-				}
-			})
+			all.Go(func() { mustSend(t, s, timeout, step{number: 1}) })
 		}
 		for range batchesNear {
 			send()
