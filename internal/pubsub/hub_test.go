@@ -13,25 +13,6 @@ import (
 
 func TestMain(m *testing.M) { redistest.VerifyTestMain(m) }
 
-// A second listener is added after the subscription is confirmed.
-func TestSubscribe_secondListenerIsCalledImmediately(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := New(redistest.NewMini(t).Client(t), testConfig(false))
-		var calls [2]int
-		const channel = "redisson_lock__channel:{x}"
-		first, _ := h.Subscribe(channel, func(string) { calls[0]++ }, func() { calls[0]++ })
-		synctest.Wait()
-		second, already := h.Subscribe(channel, func(string) { calls[1]++ }, func() { calls[1]++ })
-		synctest.Wait()
-		if calls != [2]int{1, 0} || !already {
-			t.Errorf("calls %v, and already = %t; want one for the first, and true", calls, already)
-		}
-		first.Close()
-		second.Close()
-		h.Close()
-	})
-}
-
 // A closed hub calls no listener, and sends nothing to its server.
 func TestSubscribe_closedHub(t *testing.T) {
 	plain(t, func(w *world, n *node) {
@@ -376,12 +357,7 @@ func TestShare_failsWithoutABreak(t *testing.T) {
 	plain(t, func(w *world, n *node) {
 		is(t, "a connection", w.shares("entry"), true)
 		n.dialled()
-		n.answers(func(command string) string {
-			if command == "ECHO x" {
-				return "-LOADING x\r\n"
-			}
-			return ""
-		})
+		n.answersTo("ECHO x", "-LOADING x\r\n")
 		ctx, cancel := context.WithCancel(w.Context())
 		for _, f := range []func(rueidis.DedicatedClient) error{
 			func(conn rueidis.DedicatedClient) error {
@@ -405,12 +381,7 @@ func TestShare_onAReplica(t *testing.T) {
 		plain(t, func(w *world, n *node) {
 			is(t, "a connection", w.shares("entry"), true)
 			n.dialled()
-			n.answers(func(command string) string {
-				if command == "ECHO x" {
-					return "-" + reply + "\r\n"
-				}
-				return ""
-			})
+			n.answersTo("ECHO x", "-"+reply+"\r\n")
 			if shared, err := w.Share(w.Context(), "entry", func(conn rueidis.DedicatedClient) error {
 				return conn.Do(w.Context(), conn.B().Echo().Message("x").Build()).Error()
 			}); !shared || err == nil {

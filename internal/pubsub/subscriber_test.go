@@ -39,12 +39,7 @@ func TestLook_role(t *testing.T) {
 				time.Sleep(roleInterval / 2)
 				n.dialled()
 				n.commands()
-				n.answers(func(command string) string {
-					if command == "ROLE" {
-						return c.reply
-					}
-					return ""
-				})
+				n.answersTo("ROLE", c.reply)
 				time.Sleep(10 * roleInterval)
 				if c.leave {
 					if n.dialled() < 10 {
@@ -63,12 +58,7 @@ func TestLook_role(t *testing.T) {
 // A following replica is tried for a minute. Each connection that the hub leaves is closed.
 func TestLook_connectionsEnd(t *testing.T) {
 	plain(t, func(w *world, n *node) {
-		n.answers(func(command string) string {
-			if command == "ROLE" {
-				return roleIs("slave", "connected")
-			}
-			return ""
-		})
+		n.answersTo("ROLE", roleIs("slave", "connected"))
 		x := w.listens("x")
 		time.Sleep(time.Minute)
 		if n := n.dialled(); n < 60 {
@@ -188,12 +178,7 @@ func TestRefused(t *testing.T) {
 			plain(t, func(w *world, n *node) {
 				y := w.listens("y")
 				synctest.Wait()
-				n.answers(func(command string) string {
-					if command == "SUBSCRIBE x" {
-						return "-" + reply + "\r\n"
-					}
-					return ""
-				})
+				n.answersTo("SUBSCRIBE x", "-"+reply+"\r\n")
 				x := w.listens("x")
 				time.Sleep(time.Minute)
 				n.push("message", "y", "hello")
@@ -290,12 +275,7 @@ func TestSharded_movedWithoutAHost(t *testing.T) {
 			w.own("{a}", "a:1")
 			is(t, "the listener receives", w.listens("{a}").receives(), "confirmed")
 			w.own("{b}", "a:2")
-			w.nodes["a:1"].answers(func(command string) string {
-				if command == "SSUBSCRIBE {b}" {
-					return "-MOVED 1 " + addr + "\r\n"
-				}
-				return ""
-			})
+			w.nodes["a:1"].answersTo("SSUBSCRIBE {b}", "-MOVED 1 "+addr+"\r\n")
 			is(t, "the listener receives", w.listens("{b}").receives(), "confirmed")
 		})
 	}
@@ -665,12 +645,7 @@ func TestCheck(t *testing.T) {
 			is(t, "role queries", n.count("ROLE"), 0)
 			time.Sleep(time.Nanosecond)
 		}
-		n.answers(func(command string) string {
-			if command == "ROLE" {
-				return roleIs("slave", "connected")
-			}
-			return ""
-		})
+		n.answersTo("ROLE", roleIs("slave", "connected"))
 		n.dialled()
 		w.Check("x")
 		if time.Sleep(time.Second); n.dialled() == 0 {

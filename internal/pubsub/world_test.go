@@ -245,6 +245,16 @@ func (n *node) answers(handler func(command string) string) {
 	n.handler = handler
 }
 
+// answersTo makes the node reply to this command with reply, and to others as usual.
+func (n *node) answersTo(command, reply string) {
+	n.answers(func(c string) string {
+		if c == command {
+			return reply
+		}
+		return ""
+	})
+}
+
 // holds delays the reply to command until the release: reply, or the result of the command if that is
 // "". The node replies to nothing else on that connection until then.
 func (n *node) holds(command, reply string) (release func()) {
