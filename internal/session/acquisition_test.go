@@ -48,7 +48,7 @@ func TestLost_whileUnavailable(t *testing.T) {
 // release, and Close waits for nothing else.
 func TestLost_afterUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var requests atomic.Int32
+		var requests atomic.Int64
 		releases := make(chan struct{})
 		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			requests.Add(1)
@@ -60,14 +60,10 @@ func TestLost_afterUnlock(t *testing.T) {
 		})
 		h := w.take(w.a, k, w.Context())
 		next := w.goLock(w.a, k, w.Context())
-		released := make(chan error, 1)
-		go func() { released <- h.Unlock(w.Context()) }()
-		synctest.Wait()
+		released := w.beginUnlock(h)
 		h.(*hold).acquisition().Lost(watchdog.ErrExpired)
 		synctest.Wait()
-		if n := requests.Load(); n != 1 {
-			w.Errorf("%d requests before the release", n)
-		}
+		w.wantSent(&requests, 1) // none before the release
 		close(releases)
 		w.wantNoErr(<-released)
 		w.unlock(w.next(next))

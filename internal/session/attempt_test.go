@@ -56,12 +56,10 @@ func TestExpiredGrant_retriesImmediately(t *testing.T) {
 		for _, k := range []*Kind{plain, fair, writing} {
 			w.unlock(w.take(w.a, k, w.Context())) // loads the scripts
 			const slow = 200 * time.Millisecond
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: slow}))
+			w.onNext(redistest.Action{DelayReply: slow})
 			start := time.Now()
 			h := w.take(w.a, k, w.Context(), lock.WithFixedLease(slow/2))
-			if took := time.Since(start); took > slow+slow/2 {
-				w.Errorf("%v after %v", k.WaitPolicy, took)
-			}
+			w.wantWithin(start, slow+slow/2)
 			w.unlock(h)
 			time.Sleep(opTime)
 		}
@@ -168,14 +166,11 @@ func TestReaders_joinNoExpiredLease(t *testing.T) {
 		w.a.table.rules.Lease = lease
 		w.known()
 		wake := w.stall()
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: watchdog.Trusted(lease) - lockstate.ShareTime/2}))
+		w.onNext(redistest.Action{DelayReply: watchdog.Trusted(lease) - lockstate.ShareTime/2})
 		first := w.take(w.a, reading, w.Context())
 		time.Sleep(time.Until(first.Until()))
 		start := time.Now()
-		acquire := w.a.Lock
-		if tries {
-			acquire = w.a.TryLock
-		}
+		acquire := w.lockOrTry(tries)
 		if h, err := acquire(w.Context(), w.a.NewSpec(reading, "orders", nil)); err != nil || time.Since(start) != 0 {
 			w.Errorf("%v after %v", err, time.Since(start))
 		} else if h.Err() != nil || h.Owner() == first.Owner() {
@@ -208,8 +203,7 @@ func TestReaders_joinAnExpiredWriter(t *testing.T) {
 		if next.Owner() != h.Owner() {
 			w.Error("no other reader may join it")
 		}
-		w.unlock(next)
-		w.unlock(h)
+		w.unlockAll(next, h)
 		wake()
 	})
 }
@@ -219,13 +213,8 @@ func TestTryLock_reportsTheEarlierError(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		w.mini.SetError(loading)
-		ended := make(chan error)
 		start := time.Now()
-		go func() {
-			_, err := w.a.TryLock(w.Context(), w.a.NewSpec(alone, "orders", nil))
-			ended <- err
-		}()
-		synctest.Wait()
+		ended := w.beginFail(w.a.TryLock, w.Context(), w.a.NewSpec(alone, "orders", nil))
 		w.mini.SetError("")
 		w.wire.Freeze(true)
 		err := <-ended
@@ -334,10 +323,10 @@ func TestUnavailable_notForAJoinedReader(t *testing.T) {
 		h := w.take(w.b, writing, w.Context())
 		other := w.goRead(w.a, w.Context())
 		gate := make(chan struct{})
+		var stuck atomic.Bool
 		ctx, cancel := context.WithCancel(w.Context())
-		var stuck atomic.Bool // the goroutine of the call is not scheduled until gate is closed
 		late := &errFunc{ctx, func() error {
-			if stuck.Load() {
+			if stuck.Load() { // like a goroutine that is not scheduled for a while
 				<-gate
 			}
 			return ctx.Err()
@@ -459,7 +448,7 @@ func TestExpiredGrant_isReleasedOnce(t *testing.T) {
 		k, gaveBack := slowRelease(k, 0, nil)
 		var checks atomic.Int64
 		ctx := &errFunc{w.Context(), func() error {
-			if checks.Add(1) < 4 { // at the start, before the request, and after the reply; then before the next request
+			if checks.Add(1) < 4 { // the call checks it at the start, before the request, after the reply, and before the next request
 				return nil
 			}
 			return context.Canceled
@@ -483,9 +472,7 @@ func TestWithWait_zero(t *testing.T) {
 		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lock.WithWait(0)}))
 		w.wantAbout("lock", "orders", err)
 		w.wantErr(err, lock.ErrNotAcquired)
-		if took := time.Since(start); took > opTime/2 {
-			w.Errorf("it took %v", took)
-		}
+		w.wantWithin(start, opTime/2)
 		w.unlock(h)
 		w.wantEmpty()
 	})
@@ -564,7 +551,7 @@ func TestTryLock_behindAWaitOfItsOwner(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		lost, spec := w.lock(w.a, ctx), w.a.NewSpec(plain, "orders", nil)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime / 2}))
+		w.onNext(redistest.Action{DelayRequest: opTime / 2})
 		reentry := w.beginFail(w.a.Lock, ctx, spec) // has the turn
 		next := w.waiting(w.a, ctx)                 // has the next turn
 		start := time.Now()
@@ -653,7 +640,7 @@ func TestWithWait_coversTheWholeCall(t *testing.T) {
 		w.unlock(other)
 
 		h := w.lock(w.a, ctx)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
+		w.onNext(redistest.Action{DelayRequest: 8 * time.Second})
 		check("a reentry without a reply", ctx, lock.ErrUnavailable)
 		w.wire.OnRequest(nil)
 		time.Sleep(10 * time.Second)
@@ -666,7 +653,7 @@ func TestOpTimeout_coversTheWholeCall(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		h := w.lock(w.a, ctx)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: opTime - time.Millisecond}))
+		w.onNext(redistest.Action{DelayRequest: opTime - time.Millisecond})
 		go func() {
 			if h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil)); err == nil { // has the turn for almost that time
 				_ = h.Unlock(w.Context()) // the reply is late
@@ -700,9 +687,7 @@ func TestTryLock_doesNotSubscribe(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
 		w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(plain, "orders", nil), lock.ErrNotAcquired)
-		if n := w.a.hub.Channels(); n != 0 {
-			t.Errorf("%d channels are subscribed", n)
-		}
+		w.wantChannels(0)
 		w.unlock(h)
 	})
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/redis/rueidis"
 )
 
 // 1,000 callers are batched and leave at random times, before and after their changes are sent, and while connections
@@ -37,7 +36,7 @@ func TestBatch_callersLeave(t *testing.T) {
 			})
 			config := testConfig()
 			config.OpTimeout, config.Lease = 10*time.Second, time.Minute
-			s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), config)
+			s := New(server.Client(t, redistest.Via(wire), oneConnection), config)
 			direct := server.Client(t)
 			var granted, refused atomic.Int64
 			var all sync.WaitGroup

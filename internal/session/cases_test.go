@@ -41,6 +41,14 @@ func (w *world) wantErr(err error, match ...error) {
 // lockCall is Session.Lock or Session.TryLock.
 type lockCall func(context.Context, *Spec) (lock.Hold, error)
 
+// lockOrTry is Lock or TryLock of session a.
+func (w *world) lockOrTry(tries bool) lockCall {
+	if tries {
+		return w.a.TryLock
+	}
+	return w.a.Lock
+}
+
 // wantFail fails the test unless call returns an error that matches all of these errors.
 func (w *world) wantFail(call lockCall, ctx context.Context, spec *Spec, match ...error) {
 	w.Helper()

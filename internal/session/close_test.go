@@ -274,8 +274,7 @@ func TestClose_duringARequest(t *testing.T) {
 			}
 			return a, err
 		})
-		_, err := w.a.Lock(w.Context(), w.a.NewSpec(k, "orders", nil))
-		w.wantErr(err, lock.ErrClosed)
+		w.wantFail(w.a.Lock, w.Context(), w.a.NewSpec(k, "orders", nil), lock.ErrClosed)
 		if requests != 1 {
 			w.Errorf("%d requests", requests)
 		}

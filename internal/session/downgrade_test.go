@@ -165,51 +165,42 @@ func TestDowngrade_oneOfSeveral(t *testing.T) {
 // The write hold was lost before, or is lost now: there is no read hold, even if the lock is free in the meantime, and
 // nothing stays.
 func TestDowngrade_ofALostHold(t *testing.T) {
-	for name, lose := range map[string]func(w *world, h lock.Hold) (other lock.Hold){
-		"released": func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
-		"notified": func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); <-h.Context().Done(); return nil },
-		"deleted":  func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return nil },
-		"deleted and taken": func(w *world, _ lock.Hold) lock.Hold {
-			w.mini.Del("orders")
-			return w.take(w.b, writing, w.Context())
-		},
-		"deleted and kept": func(w *world, _ lock.Hold) lock.Hold {
-			w.mini.Del("orders")
-			return w.take(w.b, writing, w.Context(), lingers)
-		},
-		"deleted and read":      func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.b, reading, w.Context()) },
-		"deleted and read here": func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return w.take(w.a, reading, w.Context()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.a, writing, w.Context())
-				other := lose(w, h)
-				n := w.scripts()
-				start := time.Now()
-				err := w.tryDowngrade(w.Context(), h)
-				if name == "released" || name == "notified" { // the loss was known
-					w.wantSent(n, 0)
-				}
-				w.wantErr(err, lock.ErrNotHeld)
-				if errors.Is(err, lock.ErrLost) == (name == "released") {
-					w.Error(err)
-				}
-				w.wantTook(start, 0)
-				if h.Err() == nil {
-					w.Error("the write hold is valid")
-				}
-				if other != nil {
-					synctest.Wait()
-					state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW)
-					if err != nil || len(state.Holders) != 1 {
-						w.Errorf("%+v, %v", state, err)
-					}
-					w.wantHeld(other)
-					w.unlock(other)
-				}
-			})
-		})
+	deleted := func(then func(w *world) lock.Hold) func(w *world, h lock.Hold) lock.Hold {
+		return func(w *world, _ lock.Hold) lock.Hold { w.mini.Del("orders"); return then(w) }
 	}
+	forEach(t, map[string]func(w *world, h lock.Hold) (other lock.Hold){
+		"released":              func(w *world, h lock.Hold) lock.Hold { w.unlock(h); return nil },
+		"notified":              func(w *world, h lock.Hold) lock.Hold { w.mini.Del("orders"); <-h.Context().Done(); return nil },
+		"deleted":               deleted(func(*world) lock.Hold { return nil }),
+		"deleted and taken":     deleted(func(w *world) lock.Hold { return w.take(w.b, writing, w.Context()) }),
+		"deleted and kept":      deleted(func(w *world) lock.Hold { return w.take(w.b, writing, w.Context(), lingers) }),
+		"deleted and read":      deleted(func(w *world) lock.Hold { return w.take(w.b, reading, w.Context()) }),
+		"deleted and read here": deleted(func(w *world) lock.Hold { return w.take(w.a, reading, w.Context()) }),
+	}, func(w *world, lose func(w *world, h lock.Hold) (other lock.Hold)) {
+		h := w.take(w.a, writing, w.Context())
+		other, known := lose(w, h), h.Err()
+		n := w.scripts()
+		start := time.Now()
+		err := w.tryDowngrade(w.Context(), h)
+		if known != nil {
+			w.wantSent(n, 0)
+		}
+		w.wantErr(err, lock.ErrNotHeld)
+		if errors.Is(err, lock.ErrLost) == errors.Is(known, lock.ErrUnlocked) {
+			w.Error(err)
+		}
+		w.wantTook(start, 0)
+		w.wantErr(h.Err())
+		if other != nil {
+			synctest.Wait()
+			state, err := Inspect(w.Context(), w.b, w.b.NewSpec(reading, "orders", nil), luascripts.InspectRW)
+			if err != nil || len(state.Holders) != 1 {
+				w.Errorf("%+v, %v", state, err)
+			}
+			w.wantHeld(other)
+			w.unlock(other)
+		}
+	})
 }
 
 // Downgrade rejects a hold that is not a write hold of this lock, and leaves it unchanged.
@@ -421,8 +412,7 @@ func TestDowngrade_livesForHours(t *testing.T) {
 		w.unlock(w.take(w.b, reading, w.Context(), lock.WithReaderPreference()))
 		time.Sleep(time.Hour)
 		w.wantHeld(read)
-		_, err := w.a.Lock(ctx, w.a.NewSpec(writing, "orders", nil))
-		w.wantErr(err, lock.ErrUpgrade)
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(writing, "orders", nil), lock.ErrUpgrade)
 		w.unlock(read)
 		w.unlock(<-writer)
 	})

@@ -14,8 +14,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/leasehold-go/leasehold/watchdog"
-	"github.com/redis/rueidis"
 )
 
 // extend extends h by d, and fails the test on an error.
@@ -110,33 +108,33 @@ func TestExtend_errors(t *testing.T) {
 // Close, Unlock or a loss ends the hold after Extend has checked it, and before Extend sends a command. Extend reports
 // what ended the hold, and sends nothing.
 func TestExtend_endsInBetween(t *testing.T) {
-	for name, ends := range map[string]func(w *world, h lock.Hold) error{
-		"by a loss": func(w *world, h lock.Hold) error {
-			w.mini.Del("orders")
-			h.(*hold).acquisition().lease.Lose(watchdog.ErrGone)
-			return nil
-		},
-		"by Close":  func(w *world, _ lock.Hold) error { return w.a.Close(context.Background()) },
-		"by Unlock": func(w *world, h lock.Hold) error { return h.Unlock(context.Background()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.lock(w.a, w.Context())
-				n := w.scripts()
-				ctx := &errHook{Context: w.Context(), f: func() {
-					w.wantNoErr(ends(w, h))
-					n.Store(0)
-				}}
-				err := h.Extend(ctx, time.Hour)
-				if !errors.Is(err, lock.ErrNotHeld) || errors.Is(err, lock.ErrClosed) != (name == "by Close") || errors.Is(err, lock.ErrGone) != (name == "by a loss") || n.Load() != 0 {
-					w.Errorf("%v, and %d commands", err, n.Load())
-				}
-				if a := h.(*hold).acquisition(); locked(a.at, a.Unconfirmed) {
-					w.Error("an extension that was not sent counts as unconfirmed")
-				}
-			})
-		})
+	type test struct {
+		ends func(w *world, h lock.Hold)
+		by   error
 	}
+	forEach(t, map[string]test{
+		"a loss": {func(w *world, h lock.Hold) { w.loseLock(h.(*hold).acquisition()) }, lock.ErrGone},
+		"Close":  {func(w *world, _ lock.Hold) { w.close(w.a) }, lock.ErrClosed},
+		"Unlock": {func(w *world, h lock.Hold) { w.unlock(h) }, lock.ErrUnlocked},
+	}, func(w *world, c test) {
+		h := w.lock(w.a, w.Context())
+		n := w.scripts()
+		ctx := &errHook{Context: w.Context(), f: func() {
+			c.ends(w, h)
+			n.Store(0)
+		}}
+		err := h.Extend(ctx, time.Hour)
+		w.wantErr(err, lock.ErrNotHeld)
+		for _, by := range []error{lock.ErrClosed, lock.ErrGone} {
+			if errors.Is(err, by) != (by == c.by) {
+				w.Errorf("%v, want %v", err, c.by)
+			}
+		}
+		w.wantSent(n, 0)
+		if a := h.(*hold).acquisition(); locked(a.at, a.Unconfirmed) {
+			w.Error("an extension that was not sent counts as unconfirmed")
+		}
+	})
 }
 
 // A loss or a Close has removed the hold from its acquisition, and has not set its cause yet. Extend reports which it was.
@@ -203,19 +201,13 @@ func TestExtend_expiresInBetween(t *testing.T) {
 // late returns a kind whose first renewal is not sent until sent is closed.
 func (w *world) late() (k *Kind, sent chan struct{}) {
 	sent = make(chan struct{})
-	first := make(chan struct{}, 1)
-	first <- struct{}{}
-	k = hookable()
-	k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
-		select {
-		case <-first:
+	return onRenewal(hookable(), func(r renews) []luascripts.Renewed {
+		if r.n == 1 {
 			<-sent
-			return plain.Renew(w.Context(), w.rdb, batch, lease, perCall)
-		default:
-			return plain.Renew(ctx, rdb, batch, lease, perCall)
+			r.ctx, r.rdb = w.Context(), w.rdb
 		}
-	}
-	return k, sent
+		return r.send()
+	}), sent
 }
 
 // Extend is replied to after its context was canceled. A confirmation extends the lease, from the time of the send; an
@@ -275,31 +267,15 @@ func TestExtend_lateReplyOfACopy(t *testing.T) {
 	})
 }
 
-// Extend is executed after its context was canceled and after Unlock. The minimum hold time of the lock does not become
-// longer.
-func TestExtend_executedLate(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k, sent := w.late()
-		h := w.take(w.a, k, w.Context(), lock.WithMinHold(2*leaseTime/3))
-		w.wantErr(h.Extend(w.within(time.Second/2), time.Hour), context.DeadlineExceeded) // too short to send it twice
-		w.unlock(h)
-		time.Sleep(time.Second)
-		close(sent)
-		time.Sleep(2 * leaseTime / 3)
-		w.wantFree()
-	})
-}
-
 // Extend was executed, and its reply is lost. The hold ends as if it had not been extended, and the lock does not stay
 // locked without a holder.
 func TestExtend_replyLost(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := *plain
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, locks []luascripts.Renewal, lease time.Duration, most int) []luascripts.Renewed {
-			_ = plain.Renew(ctx, rdb, locks, lease, most)
+		k := onRenewal(plain, func(r renews) []luascripts.Renewed {
+			_ = r.send()
 			return []luascripts.Renewed{{Err: io.EOF}}
-		}
-		h := w.take(w.a, &k, w.Context(), lock.WithFixedLease(leaseTime))
+		})
+		h := w.take(w.a, k, w.Context(), lock.WithFixedLease(leaseTime))
 		w.wantErr(h.Extend(w.Context(), time.Hour), lock.ErrUnavailable)
 		<-h.Context().Done()
 		w.wantErr(h.Err(), lock.ErrExpired)
@@ -312,7 +288,7 @@ func TestExtend_replyLost(t *testing.T) {
 // still has the lock.
 func TestExtend_checksTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		h := w.untilTheClock()
+		h := w.untilTheClock(lock.WithFixedLease(time.Second))
 		start := time.Now()
 		ctx := &errHook{Context: w.Context(), f: func() { w.Error("Extend went on") }}
 		w.wantErr(h.Extend(ctx, time.Minute), lock.ErrNotHeld, lock.ErrExpired)
@@ -384,8 +360,7 @@ func TestFixedLease_afterAReentry(t *testing.T) {
 		w.onNext(redistest.Action{DelayReply: 200 * time.Millisecond})
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.Context()), c.timeout)
 		defer cancel()
-		_, err := w.a.Lock(ctx, w.a.NewSpec(alone, "orders", []lock.Option{fixed}))
-		w.wantErr(err, c.err)
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(alone, "orders", []lock.Option{fixed}), c.err)
 		<-h.Context().Done()
 		time.Sleep(time.Second) // for its release
 		w.tryElsewhere(alone)

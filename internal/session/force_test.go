@@ -27,7 +27,7 @@ import (
 func (w *world) withForceUnlocks() *Session {
 	c := testConfig()
 	c.WatchForced, c.ClientName = true, "alice"
-	return New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
+	return w.session(c)
 }
 
 // lockListening acquires the lock as kind in s, and returns the hold when s has subscribed to force-unlock messages.
@@ -112,8 +112,7 @@ func TestForce_unavailable(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for _, kind := range []*Kind{plain, reading} {
 			s := w.withForceUnlocks()
-			w.wire.Refuse(true)
-			w.wire.CutAll()
+			w.cut()
 			_, err := s.Force(w.Context(), s.NewSpec(kind, "orders", nil), luascripts.ForceReentrant)
 			w.wantErr(err, lock.ErrUnavailable)
 			w.close(s)
@@ -333,17 +332,14 @@ func TestForceMessages_whileClosing(t *testing.T) {
 			return r.send()
 		})
 		h := w.lockListening(s, k)
-		closed := make(chan error, 1)
-		go func() { closed <- s.Close(w.Context()) }()
+		closed := w.begin(func() error { return s.Close(w.Context()) })
 		<-releases
 		w.mini.Publish(registry.Taken(h.Owner(), "eve"))
 		s.onForcedSubscribed()
 		s.subscribeForcedIfDue()
 		synctest.Wait()
-		select {
-		case err := <-closed:
-			w.Errorf("Close returned %v before the release", err)
-		default:
+		if len(closed) > 0 {
+			w.Error("Close returned before the release")
 		}
 		close(goes)
 		w.wantNoErr(<-closed)
@@ -383,9 +379,7 @@ func TestForceMessages_forged(t *testing.T) {
 			w.mini.Publish(channel, message)
 		}
 		synctest.Wait()
-		if n := scripts.Load(); n != 0 {
-			w.Errorf("got %d queries for a message without a known owner", n)
-		}
+		w.wantSent(scripts, 0)
 		w.mini.Publish(channel, forged)
 		synctest.Wait()
 		if n := scripts.Load(); n == 0 || h.Err() != nil {
@@ -403,12 +397,11 @@ func TestForceMessages_many(t *testing.T) {
 		s := w.withForceUnlocks()
 		var requests atomic.Int64
 		reply := make(chan struct{})
-		k := hookable()
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		k := onRenewal(hookable(), func(r renews) []luascripts.Renewed {
 			requests.Add(1)
 			<-reply
-			return plain.Renew(ctx, rdb, batch, lease, perCall)
-		}
+			return r.send()
+		})
 		h := w.lockListening(s, k)
 		first := requests.Load() // one after the subscription
 		channel, message := registry.Taken(h.Owner(), "eve")

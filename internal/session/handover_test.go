@@ -383,9 +383,7 @@ func TestHandover_forceUnlock(t *testing.T) {
 		start := time.Now()
 		got := <-waiters[1]
 		w.wantWithin(start, pollTime)
-		if got.Token() <= h.Token() {
-			w.Errorf("token %d after %d", got.Token(), h.Token())
-		}
+		w.wantLaterToken(got, h)
 		<-h.Context().Done()
 		w.wantWithin(start, leaseTime/3)
 		w.wantErr(context.Cause(h.Context()), lock.ErrLost)
@@ -517,42 +515,38 @@ func TestGuard_lostHoldIsNotHandedOff(t *testing.T) {
 // The first request fails without a reply, and the second is granted. The server executes the first one after every
 // hold has ended, however it ended. The lock is free again soon.
 func TestGuard_requestExecutedLate(t *testing.T) {
-	for name, end := range map[string]func(w *world, k *Kind, h lock.Hold){
-		"released": func(w *world, _ *Kind, h lock.Hold) { w.unlock(h) },
-		"handed off before": func(w *world, k *Kind, h lock.Hold) {
+	type test struct {
+		opts []lock.Option
+		end  func(w *world, k *Kind, h lock.Hold)
+	}
+	forEach(t, map[string]test{
+		"released": {end: func(w *world, _ *Kind, h lock.Hold) { w.unlock(h) }},
+		"handed off before": {end: func(w *world, k *Kind, h lock.Hold) {
 			next := w.goLock(w.a, k, w.Context())
 			time.Sleep(time.Millisecond)
 			w.unlock(h)
 			w.unlock(w.next(next))
-		},
-		"released, with a late reply": func(w *world, k *Kind, h lock.Hold) {
+		}},
+		"released, with a late reply": {end: func(w *world, k *Kind, h lock.Hold) {
 			late := make(chan struct{})
 			slow, _ := slowRelease(k, 1, late)
 			*k = *slow
 			w.wantNotErrs(h.Unlock(w.within(time.Second)))
 			close(late)
-		},
-		"lost": func(w *world, _ *Kind, h lock.Hold) {
+		}},
+		"lost": {end: func(w *world, _ *Kind, h lock.Hold) {
 			w.mini.Del("orders") // publishes no message
 			<-h.Context().Done()
-		},
-		"limited": func(_ *world, _ *Kind, h lock.Hold) { <-h.Context().Done() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var opts []lock.Option
-				if name == "limited" {
-					opts = append(opts, lock.WithMaxHold(leaseTime/3))
-				}
-				k, execute := w.failOnce()
-				end(w, k, w.take(w.a, k, w.Context(), opts...))
-				synctest.Wait()
-				execute()
-				time.Sleep(opTime + time.Millisecond)
-				w.wantFree()
-			})
-		})
-	}
+		}},
+		"limited": {[]lock.Option{lock.WithMaxHold(leaseTime / 3)}, func(_ *world, _ *Kind, h lock.Hold) { <-h.Context().Done() }},
+	}, func(w *world, c test) {
+		k, execute := w.failOnce()
+		c.end(w, k, w.take(w.a, k, w.Context(), c.opts...))
+		synctest.Wait()
+		execute()
+		time.Sleep(opTime + time.Millisecond)
+		w.wantFree()
+	})
 }
 
 // A lock with a fixed lease, or with the long lease of an outer hold that was released first, is not handed off: the
@@ -661,14 +655,13 @@ func TestGuard_expiringLeaseIsNotHandedOff(t *testing.T) {
 	inBubble(t, func(w *world) {
 		short := testConfig()
 		short.Lease = opTime
-		s := New(w.mini.Client(w.T, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), short)
+		s := w.session(short)
 		w.unlock(w.lock(s, w.Context())) // loads the script
 		w.onNext(redistest.Action{DelayReply: opTime * 8 / 10})
-		k := hookable()
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		k := onRenewal(hookable(), func(r renews) []luascripts.Renewed {
 			time.Sleep(opTime / 10) // a renewal takes a while
-			return luascripts.RenewReentrant(ctx, rdb, batch, lease, perCall)
-		}
+			return r.send()
+		})
 		first, next := w.goLock(s, k, w.Context()), w.goLock(s, k, w.Context())
 		h := <-first
 		time.Sleep(time.Millisecond)
@@ -1082,14 +1075,10 @@ func TestGuard_requestIsReconciledOnce(t *testing.T) {
 		k, sent := slowRelease(k, 0, nil)
 		w.leaving(k)()
 		synctest.Wait()
-		if n := sent.Load(); n != 0 {
-			w.Errorf("got %d releases before the request was executed", n)
-		}
+		w.wantSent(sent, 0)
 		close(goes)
 		synctest.Wait()
-		if n := sent.Load(); n != 1 {
-			w.Errorf("got %d releases of an unclaimed grant", n)
-		}
+		w.wantSent(sent, 1)
 		w.wantFree()
 	})
 }
@@ -1389,11 +1378,10 @@ func TestGuard_releaseAfterReconciling(t *testing.T) {
 	inBubble(t, func(w *world) {
 		const ms = time.Millisecond
 		renewal := make(chan struct{})
-		k := garbledReentries()
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		k := onRenewal(garbledReentries(), func(r renews) []luascripts.Renewed {
 			<-renewal
-			return luascripts.RenewReentrant(ctx, rdb, batch, lease, perCall)
-		}
+			return r.send()
+		})
 		start := time.Now()
 		h := w.take(w.a, k, w.Context())
 		const checks = (1 + 2) * opTime // the third command is sent after this time
@@ -1447,16 +1435,14 @@ func TestGuard_lossWakesTheNext(t *testing.T) {
 
 // The call ends while the reply to its request arrives. It does not have the lock, and the lock is free.
 func TestGuard_replyAtTheEndOfTheWait(t *testing.T) {
-	forEach(t, map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){
-		"Lock": (*Session).Lock, "TryLock": (*Session).TryLock,
-	}, func(w *world, acquire func(*Session, context.Context, *Spec) (lock.Hold, error)) {
+	forEach(t, map[string]bool{"Lock": false, "TryLock": true}, func(w *world, tries bool) {
 		ctx := &errOnly{Context: w.Context()}
 		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
 			a, err := r.send()
 			ctx.canceled.Store(true)
 			return a, err
 		})
-		h, err := acquire(w.a, ctx, w.a.NewSpec(k, "orders", nil))
+		h, err := w.lockOrTry(tries)(ctx, w.a.NewSpec(k, "orders", nil))
 		if h != nil || errors.Is(err, lock.ErrNotAcquired) || !errors.Is(err, context.Canceled) {
 			w.Errorf("%v, %v", h, err)
 		}

@@ -174,9 +174,7 @@ func TestContext_carriesTheCallersOwner(t *testing.T) {
 		if permit.Owner() == outer.Owner() || inner.Owner() != outer.Owner() || w.count(outer) != 2 {
 			w.Errorf("%s, %s, %s: %d holds", outer.Owner(), permit.Owner(), inner.Owner(), w.count(outer))
 		}
-		w.unlock(inner)
-		w.unlock(permit)
-		w.unlock(outer)
+		w.unlockAll(inner, permit, outer)
 	})
 }
 

@@ -155,9 +155,7 @@ func TestCluster_eachSlotForItself(t *testing.T) {
 		if scripts.Load() == taken {
 			w.Error("nothing was renewed")
 		}
-		for _, h := range holds {
-			w.unlock(h)
-		}
+		w.unlockAll(holds...)
 	})
 }
 
@@ -219,9 +217,7 @@ func TestWaiter_withoutATrace(t *testing.T) {
 		time.Sleep(c.Poll / 2)
 		sent := w.scripts()
 		time.Sleep(5 * c.Poll)
-		if n := sent.Load(); n != 5 {
-			w.Errorf("%d requests in five poll intervals", n)
-		}
+		w.wantSent(sent, 5)
 		w.unlock(h)
 		w.unlock(w.next(waiter))
 		w.wantNoErr(s.Close(w.Context()))
@@ -232,29 +228,26 @@ func TestWaiter_withoutATrace(t *testing.T) {
 // reservation.
 func TestWaiters_traces(t *testing.T) {
 	first := []lock.Option{lock.WithReaderPreference()}
-	for name, c := range map[string]struct {
+	type test struct {
 		kind         *Kind
 		opts         []lock.Option
 		intent, turn bool
-	}{
+	}
+	forEach(t, map[string]test{
 		"a writer":                      {writing, nil, true, false},
 		"a writer, readers first":       {writing, first, false, false},
 		"a reader":                      {reading, nil, false, true},
 		"a reader that is let in first": {reading, first, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				spec := w.a.NewSpec(c.kind, "orders", c.opts)
-				h := w.take(w.b, writing, w.Context())
-				waiter := w.waitingFor(w.a, w.Context(), spec)
-				if intent, turn := w.mini.Exists(spec.Keys.Intent), w.mini.Exists(spec.Keys.Reservation); intent != c.intent || turn != c.turn {
-					w.Errorf("an intent: %v, a reservation: %v", intent, turn)
-				}
-				w.unlock(h)
-				w.unlock(<-waiter)
-			})
-		})
-	}
+	}, func(w *world, c test) {
+		spec := w.a.NewSpec(c.kind, "orders", c.opts)
+		h := w.take(w.b, writing, w.Context())
+		waiter := w.waitingFor(w.a, w.Context(), spec)
+		if intent, turn := w.mini.Exists(spec.Keys.Intent), w.mini.Exists(spec.Keys.Reservation); intent != c.intent || turn != c.turn {
+			w.Errorf("an intent: %v, a reservation: %v", intent, turn)
+		}
+		w.unlock(h)
+		w.unlock(<-waiter)
+	})
 }
 
 // Leases on one node of a cluster are renewed together, and separately from those on another node, which may be
@@ -278,8 +271,6 @@ func TestCluster_renewedNodeByNode(t *testing.T) {
 		if len(nodes) != len(groups) || len(nodes) < 2 {
 			w.Errorf("%d groups of %d nodes", len(nodes), len(groups))
 		}
-		for _, h := range holds {
-			w.unlock(h)
-		}
+		w.unlockAll(holds...)
 	})
 }

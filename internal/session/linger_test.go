@@ -16,7 +16,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/luascripts"
-	"github.com/redis/rueidis"
 )
 
 // lingerTime is how long the locks of these tests linger.
@@ -82,9 +81,7 @@ func (w *world) sendsNothing(f func()) {
 	w.Helper()
 	sent := w.scripts()
 	f()
-	if n := sent.Load(); n != 0 {
-		w.Errorf("%d scripts were sent", n)
-	}
+	w.wantSent(sent, 0)
 }
 
 // free fails the test if the lock is not free, in Redis and in session a.
@@ -102,10 +99,7 @@ func TestLinger_noCommands(t *testing.T) {
 		sent := w.scripts()
 		for i := range 20 {
 			time.Sleep(20 * time.Millisecond)
-			call := w.a.Lock
-			if i%2 == 1 {
-				call = w.a.TryLock
-			}
+			call := w.lockOrTry(i%2 == 1)
 			h := w.must(call(w.Context(), w.a.NewSpec(k, "orders", []lock.Option{lingers})))
 			w.claimed(h, before)
 			if now := time.Now().UnixMicro(); h.Token() > uint64(now) {
@@ -115,17 +109,11 @@ func TestLinger_noCommands(t *testing.T) {
 			w.wantErr(h.Unlock(w.Context()), lock.ErrNotHeld)
 			before = h
 		}
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d scripts were sent", n)
-		}
+		w.wantSent(sent, 0)
 		w.keptForItsTime(k)
-		if n := sent.Load(); n != 1 {
-			w.Errorf("%d scripts were sent to release it", n)
-		}
+		w.wantSent(sent, 1)
 		h := w.take(w.a, k, w.Context(), lingers)
-		if h.Token() <= before.Token() {
-			w.Errorf("token %d after %d", h.Token(), before.Token())
-		}
+		w.wantLaterToken(h, before)
 		w.unlock(h)
 	})
 }
@@ -141,9 +129,7 @@ func TestLinger_anotherProcess(t *testing.T) {
 			if took := time.Since(start); err != nil || took > 5*time.Millisecond {
 				w.Fatalf("%v after %v", err, took)
 			}
-			if h.Token() <= before.Token() {
-				w.Errorf("token %d after %d", h.Token(), before.Token())
-			}
+			w.wantLaterToken(h, before)
 			w.wantKept(k, false)
 			w.unlock(h)
 			time.Sleep(time.Minute) // subscriptions end
@@ -236,7 +222,7 @@ func TestLinger_tryLockTakesTheOperationTimeout(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		c := testConfig()
 		c.OpTimeout = 100 * time.Millisecond // less than the time that the option allows
-		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
+		s := w.session(c)
 		h := w.take(w.b, k, w.Context(), lock.WithLinger(time.Minute))
 		for _, slow := range []bool{false, true} {
 			w.onScripts(func(n int) (a redistest.Action) {
@@ -298,9 +284,7 @@ func TestLinger_removesTheEntry(t *testing.T) {
 		w.keepLock(k, lingers)
 		time.Sleep(lingerTime)
 		synctest.Wait()
-		if known := w.entries(w.a); known != 0 {
-			w.Errorf("got %d entries", known)
-		}
+		w.wantEntries(0)
 	})
 }
 
@@ -337,9 +321,7 @@ func TestLinger_readersTryTogether(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if n := sent.Load(); n != 1 {
-			w.Errorf("%d requests", n)
-		}
+		w.wantSent(sent, 1)
 		all.Wait()
 	})
 }
@@ -404,8 +386,7 @@ func TestLinger_lease(t *testing.T) {
 func TestLinger_leaseExpired(t *testing.T) {
 	onLingering(t, func(w *world, k *Kind) {
 		w.keepLock(k, lock.WithLinger(5*leaseTime))
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		time.Sleep(leaseTime - 500*time.Millisecond)
 		w.wantFail(w.a.TryLock, w.within(time.Second), w.a.NewSpec(k, "orders", []lock.Option{lingers}))
 		w.wire.Refuse(false)
@@ -448,9 +429,7 @@ func TestLinger_forceUnlock(t *testing.T) {
 		w.free(k)
 		time.Sleep(time.Millisecond)
 		h := w.take(w.b, k, w.Context())
-		if h.Token() <= before.Token() {
-			w.Errorf("token %d after %d", h.Token(), before.Token())
-		}
+		w.wantLaterToken(h, before)
 		w.unlock(h)
 	})
 }
@@ -635,8 +614,7 @@ func TestLinger_readers(t *testing.T) {
 		if err != nil {
 			w.Fatalf("a reader of another process: %v", err)
 		}
-		w.unlock(other)
-		w.unlock(r)
+		w.unlockAll(other, r)
 	})
 }
 
@@ -788,9 +766,7 @@ func TestLinger_subscription(t *testing.T) {
 		noneAfterAMinute := func() {
 			w.Helper()
 			time.Sleep(time.Minute)
-			if n := w.a.hub.Channels(); n != 0 {
-				w.Errorf("%d channels after a minute", n)
-			}
+			w.wantChannels(0)
 		}
 		channel := keys.OfKeeper("orders", w.a.id)
 		w.keepLock(k, lingers)
@@ -818,9 +794,7 @@ func TestLinger_maxHold(t *testing.T) {
 		w.take(w.a, k, w.Context(), opts...)
 		time.Sleep(2 * time.Minute)
 		w.free(k)
-		if n := w.a.hub.Channels(); n != 0 {
-			w.Errorf("%d channels", n)
-		}
+		w.wantChannels(0)
 
 		w.keepLock(k, opts...)
 		w.take(w.a, k, w.Context(), opts...)

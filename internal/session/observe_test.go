@@ -248,8 +248,7 @@ func TestObserver_aHold(t *testing.T) {
 		if want := until.Sub(granted) - leaseTime/3; (e.Left-want).Abs() > time.Second || !e.Until.Equal(h.Until()) || e.Owner != h.Owner() {
 			w.Errorf("renewed: %+v, want %v left", e, want)
 		}
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		time.Sleep(leaseTime/3 + opTime)
 		w.wire.Refuse(false)
 		events, all := w.witness.take()
@@ -552,7 +551,7 @@ func TestObserver_downgradeThatFails(t *testing.T) {
 		h := w.take(w.a, writing, owner)
 		w.wantEvents("granted")
 		if c.noReply {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * opTime}))
+			w.onNext(redistest.Action{DelayReply: 2 * opTime})
 		} else {
 			w.mini.Del("orders")
 			h := w.take(w.b, writing, w.Context())
@@ -638,9 +637,7 @@ func TestObserver_waitingOnlyWhenQueued(t *testing.T) {
 		time.Sleep(lockstate.EntryPause)
 		w.wantEvents("waiting")
 		w.unlock(h)
-		w.unlock(<-first)
-		w.unlock(<-second)
-		w.unlock(<-third)
+		w.unlockEach(first, second, third)
 		w.mini.FlushAll() // deletes the number of permits
 	})
 }
@@ -653,8 +650,7 @@ func TestObserver_readersShareARequest(t *testing.T) {
 		w.slowScripts(pollTime)
 		first, second := w.goRead(w.a, w.Context()), w.goRead(w.a, w.Context())
 		a, b := <-first, <-second
-		w.unlock(a)
-		w.unlock(b)
+		w.unlockAll(a, b)
 		w.wantEvents("granted", "granted", "released", "released")
 	})
 }

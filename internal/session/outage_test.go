@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/lockstate"
@@ -291,11 +290,11 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 	late := redistest.Action{DelayReply: 3 * opTime}
 	forEach(t, map[string]func(w *world, ctx context.Context, inner lock.Hold) error{
 		"an Unlock": func(w *world, ctx context.Context, inner lock.Hold) error {
-			w.wire.OnRequest(redistest.Once("EVALSHA", late))
+			w.onNext(late)
 			return inner.Unlock(ctx)
 		},
 		"a reentry": func(w *world, ctx context.Context, inner lock.Hold) error {
-			w.wire.OnRequest(redistest.Once("EVALSHA", late))
+			w.onNext(late)
 			_, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
 			return err
 		},
@@ -313,7 +312,7 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 		cancel()
 		time.Sleep(time.Hour)
 
-		w.wire.OnRequest(redistest.Once("EVALSHA", late))
+		w.onNext(late)
 		again := w.waitingFor(w.a, outer.Context(), w.a.NewSpec(plain, "orders", nil))
 		ctx, cancel = context.WithTimeout(outer.Context(), opTime+time.Second)
 		defer cancel()
@@ -329,26 +328,17 @@ func TestUnavailable_afterAnEarlierCommand(t *testing.T) {
 // A waiter gets the lock by a hand-off inside the process, without a request. A call behind it does not report that a
 // reply is missing, even if the next request is due only after an operation timeout.
 func TestUnavailable_notBehindAHandOff(t *testing.T) {
-	for name, kind := range map[string]*Kind{"plain": plain, "fair": fair} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				config := testConfig()
-				config.OpTimeout = pollTime / 4
-				s := New(w.mini.Client(w), config)
-				h := w.take(s, kind, w.Context())
-				next, behind := w.goLock(s, kind, w.Context()), make(chan error)
-				synctest.Wait()
-				go func() {
-					_, err := s.Lock(w.within(pollTime*3/4), s.NewSpec(kind, "orders", nil))
-					behind <- err
-				}()
-				time.Sleep(2 * pollTime / 5) // past the first requests
-				w.unlock(h)
-				h = <-next
-				w.wantEnd("Lock", <-behind, []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
-				w.unlock(h)
-				w.wantNoErr(s.Close(w.Context()))
-			})
-		})
-	}
+	forEach(t, map[string]*Kind{"plain": plain, "fair": fair}, func(w *world, kind *Kind) {
+		config := testConfig()
+		config.OpTimeout = pollTime / 4
+		s := New(w.mini.Client(w), config)
+		h := w.take(s, kind, w.Context())
+		next, behind := w.goLock(s, kind, w.Context()), w.beginLock(s, kind, w.within(pollTime*3/4))
+		time.Sleep(2 * pollTime / 5) // past the first requests
+		w.unlock(h)
+		h = <-next
+		w.wantEnd("Lock", <-behind, []error{lock.ErrNotAcquired, context.DeadlineExceeded}, lock.ErrUnavailable)
+		w.unlock(h)
+		w.close(s)
+	})
 }

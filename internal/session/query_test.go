@@ -242,10 +242,9 @@ func TestInspect_plainOrFair(t *testing.T) {
 func TestInspect_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		closed := make(chan error)
+		var closed <-chan error
 		state, err := Inspect(w.Context(), w.a, w.a.NewSpec(plain, "orders", nil), func(ctx context.Context, rdb rueidis.Client, k luascripts.Keys) (luascripts.Snapshot, error) {
-			go func() { closed <- w.a.Close(w.Context()) }()
-			synctest.Wait()
+			closed = w.beginClose()
 			return luascripts.InspectReentrant(ctx, rdb, k)
 		})
 		if err != nil || len(state.Holders) != 1 || state.Holders[0].Client != (lock.Client{ID: w.b.id}) {
@@ -394,17 +393,11 @@ func TestSubscribe_checksAfterEachMessage(t *testing.T) {
 		w.mini.Publish("channel", "whatever")
 		want(2, "something is published")
 		sub.Close()
-		closed := make(chan error, 1)
-		go func() {
-			ctx := w.within(time.Hour)
-			closed <- s.Close(ctx)
-		}()
+		ctx := w.within(time.Hour)
+		closed := w.begin(func() error { return s.Close(ctx) })
 		<-s.Closing()
-		synctest.Wait()
-		select {
-		case err := <-closed:
-			w.Errorf("Close does not wait for the call: %v", err)
-		default:
+		if len(closed) > 0 {
+			w.Error("Close does not wait for the call")
 		}
 		s.Leave()
 		w.wantNoErr(<-closed)

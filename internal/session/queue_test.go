@@ -190,8 +190,7 @@ func TestQueue_leftBeforeTheReply(t *testing.T) {
 		w.unlock(w.take(w.a, fair, w.Context())) // loads the scripts
 		h := w.take(w.b, fair, w.Context())
 		w.onNext(redistest.Action{DelayReply: 900 * time.Millisecond})
-		_, err := w.a.Lock(w.within(500*time.Millisecond), w.a.NewSpec(fair, "orders", nil))
-		w.wantErr(err, context.DeadlineExceeded)
+		w.wantFail(w.a.Lock, w.within(500*time.Millisecond), w.a.NewSpec(fair, "orders", nil), context.DeadlineExceeded)
 		time.Sleep(600 * time.Millisecond) // for the reply, and its reconciliation
 		synctest.Wait()
 		w.wantQueued(0)

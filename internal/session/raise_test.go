@@ -14,21 +14,17 @@ const tokenCounter = "redisson_lock_token:{orders}"
 
 // A holder raises the tokens of all later holders, even as a writer. Package reentrant tests hand-offs.
 func TestRaise(t *testing.T) {
-	for name, k := range map[string]*Kind{"plain": plain, "write": writing} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.a, k, w.Context(), lock.WithFencing())
-				w.wantNoErr(h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000))
-				w.unlock(h)
-				nextOwner := w.take(w.a, k, w.Context(), lock.WithFencing())
-				if nextOwner.Token() <= 1000 {
-					w.Errorf("the next holder has the token %d", nextOwner.Token())
-				}
-				w.unlock(nextOwner)
-				w.mini.Del(tokenCounter)
-			})
-		})
-	}
+	forEach(t, map[string]*Kind{"plain": plain, "write": writing}, func(w *world, k *Kind) {
+		h := w.take(w.a, k, w.Context(), lock.WithFencing())
+		w.wantNoErr(h.(lockimpl.Fenced).RaiseToken(w.Context(), 1000))
+		w.unlock(h)
+		nextOwner := w.take(w.a, k, w.Context(), lock.WithFencing())
+		if nextOwner.Token() <= 1000 {
+			w.Errorf("the next holder has the token %d", nextOwner.Token())
+		}
+		w.unlock(nextOwner)
+		w.mini.Del(tokenCounter)
+	})
 }
 
 // The readers after a writer have a larger token than the one that the writer raised.
@@ -85,9 +81,7 @@ func TestRaise_fails(t *testing.T) {
 				w.Errorf("a foreign key: %v: %v", foreign, err)
 			}
 			w.mini.Del("orders")
-			if err := h.Unlock(w.Context()); !errors.Is(err, lock.ErrLost) {
-				w.Error(err)
-			}
+			w.wantErr(h.Unlock(w.Context()), lock.ErrLost)
 		}
 		w.mini.Del(tokenCounter)
 	})

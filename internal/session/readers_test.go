@@ -137,10 +137,7 @@ func TestReaders_doNotWaitForEachOther(t *testing.T) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		for i := range 30 {
-			acquire := w.a.Lock
-			if i%2 == 1 {
-				acquire = w.a.TryLock
-			}
+			acquire := w.lockOrTry(i%2 == 1)
 			wg.Go(func() {
 				h, err := acquire(w.Context(), w.a.NewSpec(far, "orders", nil))
 				if err != nil {
@@ -251,13 +248,12 @@ func TestWriter_intentBehindAWriterWithoutIt(t *testing.T) {
 		w.unlock(h)
 		for range 2 {
 			select {
-			case h := <-rude:
-				w.unlock(h)
+			case h = <-rude:
 				rude = nil
-			case h := <-polite:
-				w.unlock(h)
+			case h = <-polite:
 				polite = nil
 			}
+			w.unlock(h)
 		}
 	})
 }
@@ -394,9 +390,7 @@ func TestReaders_batchWhenAWriterLeaves(t *testing.T) {
 		}
 		w.unlockEach(next, late)
 		synctest.Wait()
-		if keys := w.mini.Keys(); len(keys) > 0 {
-			w.Errorf("left behind: %q", keys)
-		}
+		w.wantEmpty()
 	})
 }
 
@@ -433,8 +427,7 @@ func TestReaders_pauseAfterErrors(t *testing.T) {
 		broken.Release = func(context.Context, rueidis.Client, luascripts.Keys, string, int) (luascripts.Verdict, error) {
 			return luascripts.Gone, nil
 		}
-		_, err := w.a.Lock(ctx, w.a.NewSpec(broken, "orders", nil))
-		w.wantErr(err, context.DeadlineExceeded, io.EOF)
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(broken, "orders", nil), context.DeadlineExceeded, io.EOF)
 		if requests > 100 {
 			w.Errorf("%d requests in ten seconds", requests)
 		}

@@ -31,7 +31,7 @@ func TestReconcile_aThousandAbandonedCalls(t *testing.T) {
 			const calls, few = 1000, 100
 			server := redistest.Start(t)
 			wire := redistest.NewProxy(t, server.Addr())
-			s := New(server.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), testConfig())
+			s := New(server.Client(t, redistest.Via(wire), oneConnection), testConfig())
 			w := &world{T: t}
 			defer w.close(s)
 			w.unlock(w.lock(s, t.Context())) // loads the scripts
@@ -102,7 +102,7 @@ func TestReconcile_oneGoroutine(t *testing.T) {
 // loseReply makes session a leave a request immediately. The server executes it, and its reply is lost.
 func (w *world) loseReply(spec *Spec) {
 	w.Helper()
-	w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+	w.onNext(redistest.Action{DropReply: true})
 	w.wantFail(w.a.TryLock, w.within(time.Nanosecond), spec)
 }
 
@@ -111,7 +111,7 @@ func TestReconcile_earliestFirst(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
 		abandon := func(name string) {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second, DropReply: true}))
+			w.onNext(redistest.Action{DelayReply: 2 * time.Second, DropReply: true})
 			w.wantFail(w.a.TryLock, w.within(time.Second), w.a.NewSpec(plain, name, []lock.Option{lock.WithFixedLease(time.Hour)}))
 		}
 		abandon("long ago")
@@ -243,8 +243,7 @@ func TestReconcile_givesUp(t *testing.T) {
 		"at Close":                func(w *world) { w.wantErr(w.a.Close(w.within(time.Second))) },
 	}, func(w *world, end func(w *world)) {
 		w.abandoned(plain)
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		end(w)
 		if n := w.pending(); n != 0 {
 			w.Errorf("got %d pending", n)
@@ -256,7 +255,7 @@ func TestReconcile_givesUp(t *testing.T) {
 // Close repeats a confirmed release at once. If Redis refuses connections, it retries with pauses.
 func TestReconcile_closeRefused(t *testing.T) {
 	inBubble(t, func(w *world) {
-		var sent atomic.Int32
+		var sent atomic.Int64
 		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			if sent.Add(1) > 100 {
 				time.Sleep(time.Second) // without any pause, time would stand still
@@ -265,11 +264,8 @@ func TestReconcile_closeRefused(t *testing.T) {
 		})
 		w.abandoned(k)
 		synctest.Wait()
-		if n := sent.Load(); n != 1 {
-			w.Fatalf("%d releases before Close, want 1", n)
-		}
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.wantSent(&sent, 1)
+		w.cut()
 		w.wantErr(w.a.Close(w.within(time.Second)))
 		if n := sent.Load(); n < 3 || n > 50 {
 			w.Errorf("%d releases, want one at once and some retries", n)
@@ -281,7 +277,7 @@ func TestReconcile_closeRefused(t *testing.T) {
 func TestReconcile_confirmedDuringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var reconciles atomic.Bool
-		var confirmed atomic.Int32
+		var confirmed atomic.Int64
 		replies := make(chan struct{})
 		k := onRelease(plain, func(r release) (luascripts.Released, error) {
 			switch {
@@ -305,17 +301,10 @@ func TestReconcile_confirmedDuringClose(t *testing.T) {
 			w.a.reconcile(t, true)
 			synctest.Wait()
 		}
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			_ = w.a.Close(w.within(time.Second))
-		}()
-		synctest.Wait()
+		closed := w.begin(func() error { return w.a.Close(w.within(time.Second)) })
 		close(replies)
 		synctest.Wait()
-		if n := confirmed.Load(); n != 2 {
-			w.Errorf("%d releases, want the repetition at once", n)
-		}
+		w.wantSent(&confirmed, 2) // with the repetition, at once
 		<-closed
 	})
 }
@@ -381,21 +370,12 @@ func TestClosing_client(t *testing.T) {
 			s := New(rdb, testConfig())
 			h := w.take(s, k, w.Context())
 			other := w.must(s.Lock(w.Context(), s.NewSpec(k, "other", nil)))
-			ended := make(chan error, 2)
-			for range cap(ended) {
-				go func() {
-					_, err := s.Lock(w.within(time.Hour), s.NewSpec(k, "orders", nil))
-					ended <- err
-				}()
-			}
-			synctest.Wait()
+			first, second := w.beginLock(s, k, w.within(time.Hour)), w.beginLock(s, k, w.within(time.Hour))
 			rdb.Close()
 			start := time.Now()
-			for range cap(ended) {
-				if err := <-ended; !errors.Is(err, rueidis.ErrClosing) || time.Since(start) > 2*pollTime {
-					w.Errorf("Lock: %v after %v", err, time.Since(start))
-				}
-			}
+			w.wantErr(<-first, rueidis.ErrClosing)
+			w.wantErr(<-second, rueidis.ErrClosing)
+			w.wantWithin(start, 2*pollTime)
 			start = time.Now()
 			if _, err := s.TryLock(w.Context(), s.NewSpec(k, "new", nil)); !errors.Is(err, rueidis.ErrClosing) || errors.Is(err, lock.ErrUnavailable) {
 				w.Errorf("TryLock: %v", err)
@@ -489,7 +469,7 @@ func TestReplicas_whenWaitIsUnblocked(t *testing.T) {
 func garbledReentry(breaks, late *atomic.Bool, goes <-chan struct{}) *Kind {
 	return onRequest(plain, func(r request) (luascripts.Acquired, error) {
 		if r.Want > 1 && breaks.Load() {
-			return luascripts.Acquired{}, &luascripts.ReplyError{Script: "a garbled reply"}
+			return luascripts.Acquired{}, errGarbled
 		}
 		a, err := r.send()
 		if r.Want > 1 && late.Load() {
@@ -520,8 +500,7 @@ func TestReconcile_waitsForTheOwnersTurn(t *testing.T) {
 			w.wantCount(h, 2)
 			time.Sleep(pollTime)
 		}
-		w.unlock(inner)
-		w.unlock(h)
+		w.unlockAll(inner, h)
 	})
 }
 
@@ -609,8 +588,7 @@ func TestReconcile_restartsItsIntervals(t *testing.T) {
 
 // disconnected makes the server unreachable for session a, for this long.
 func (w *world) disconnected(d time.Duration) {
-	w.wire.Refuse(true)
-	w.wire.CutAll()
+	w.cut()
 	time.Sleep(d)
 	w.wire.Refuse(false)
 }
@@ -655,8 +633,8 @@ func TestReconcile_outlastsADelayedDuplicate(t *testing.T) {
 
 // slowRelease is k. It counts the releases, including those of the reconciler. The nth is executed, and gets its reply
 // when delayed is closed.
-func slowRelease(k *Kind, nth int, delayed <-chan struct{}) (slow *Kind, sent *atomic.Int32) {
-	sent = new(atomic.Int32)
+func slowRelease(k *Kind, nth int, delayed <-chan struct{}) (slow *Kind, sent *atomic.Int64) {
+	sent = new(atomic.Int64)
 	return onRelease(k, func(r release) (luascripts.Released, error) {
 		sent.Add(1)
 		reply, err := r.send()
@@ -677,14 +655,10 @@ func TestReconcile_oneAtATime(t *testing.T) {
 		synctest.Wait() // that command is in flight
 		close(late)
 		synctest.Wait()
-		if n := sent.Load(); n != 2 {
-			w.Errorf("got %d commands while the first repetition has no reply, want it and the release", n)
-		}
+		w.wantSent(sent, 2) // the release, and the first repetition, which has no reply
 		close(reply)
 		synctest.Wait()
-		if n := sent.Load(); n != 3 {
-			w.Errorf("got %d commands, want a repetition for the second entry", n)
-		}
+		w.wantSent(sent, 3) // a repetition for the second entry
 	})
 }
 
@@ -697,12 +671,8 @@ func TestReconcile_closeRepeatsOnce(t *testing.T) {
 		k, sent := slowRelease(k, slow, reply)
 		w.unlock(w.take(w.a, k, w.Context()))
 		time.Sleep(opTime + time.Millisecond)
-		if n := sent.Load(); n != 3 {
-			w.Errorf("got %d commands before, want the release and two repetitions", n)
-		}
-		closed := make(chan error, 1)
-		go func() { closed <- w.a.Close(context.Background()) }()
-		synctest.Wait()
+		w.wantSent(sent, 3) // the release and two repetitions
+		closed := w.beginClose()
 		close(reply)
 		w.wantNoErr(<-closed)
 		if n := sent.Load() - 3; n != 1 {
@@ -745,8 +715,7 @@ func TestReconcile_severalAtOnce(t *testing.T) {
 			return r.send()
 		})
 		a, b := w.mustLock(w.Context(), w.a.NewSpec(k, "a", nil)), w.mustLock(w.Context(), w.a.NewSpec(k, "b", nil))
-		w.unlock(a)
-		w.unlock(b)
+		w.unlockAll(a, b)
 		time.Sleep(opTime - time.Millisecond)
 		for _, r := range failed {
 			w.duplicate(r)
@@ -799,7 +768,7 @@ func TestReconcile_closeMakesItDue(t *testing.T) {
 func TestReconcile_outlastsTheLongestLease(t *testing.T) {
 	inBubble(t, func(w *world) {
 		outer := w.lock(w.a, w.Context(), lock.WithFixedLease(2*time.Second))
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+		w.onNext(redistest.Action{DropReply: true})
 		w.wire.Refuse(true)
 		short, cancel := context.WithTimeout(outer.Context(), time.Second)
 		defer cancel()

@@ -59,7 +59,7 @@ func (c *slowBuilder) B() rueidis.Builder {
 // A renewal that the watchdog gives up while its goroutine prepares it is not sent either.
 func TestRenewal_givenUp(t *testing.T) {
 	inBubble(t, func(w *world) {
-		rdb := &slowBuilder{Client: w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })}
+		rdb := &slowBuilder{Client: w.mini.Client(w, redistest.Via(w.wire), oneConnection)}
 		s := New(rdb, testConfig())
 		h := w.lock(s, w.Context())
 		batch := []watchdog.Subject{h.(*hold).acquisition()}
@@ -241,9 +241,7 @@ func TestRenewal_ofAllReadHolds(t *testing.T) {
 		if left := w.mini.TTL("{orders}:" + holds[0].Owner() + ":rwlock_timeout:2"); left < leaseTime/2 {
 			w.Errorf("the read lease has %v left", left)
 		}
-		for _, h := range holds {
-			w.unlock(h)
-		}
+		w.unlockAll(holds...)
 	})
 }
 
@@ -258,9 +256,7 @@ func TestRenewal_ofAFixedLease(t *testing.T) {
 		}
 		w.unlock(renewed)
 		time.Sleep(leaseTime)
-		if err := fixed.Err(); !errors.Is(err, lock.ErrExpired) {
-			w.Errorf("the fixed lease: %v, want ErrExpired", err)
-		}
+		w.wantErr(fixed.Err(), lock.ErrExpired)
 	})
 }
 

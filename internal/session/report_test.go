@@ -103,8 +103,7 @@ func TestReport_nothingWithoutFaults(t *testing.T) {
 			if _, err := w.b.TryLock(w.Context(), w.b.NewSpec(rival, "orders", nil)); kind != reading && !errors.Is(err, lock.ErrNotAcquired) {
 				t.Errorf("TryLock: %v", err)
 			}
-			w.unlock(inner)
-			w.unlock(outer)
+			w.unlockAll(inner, outer)
 			cancel() // after the Unlock
 			w.unlock(w.take(w.a, kind, w.Context(), lock.WithFixedLease(time.Minute), lock.WithMaxHold(time.Hour)))
 			time.Sleep(2 * leaseTime)
@@ -192,8 +191,7 @@ func TestReport_unavailable(t *testing.T) {
 				withDefaultLogger(t, func(w *world, log *logLines) {
 					w.unlock(w.take(w.a, kind, w.Context()))
 					if dead {
-						w.wire.Refuse(true)
-						w.wire.CutAll()
+						w.cut()
 					} else {
 						w.wire.Freeze(true)
 					}
@@ -286,9 +284,7 @@ func TestReport_deniedRenewals(t *testing.T) {
 		if lines := log.lines("lease renewal failed"); len(lines) == 0 || !strings.Contains(lines[0], "NOPERM") {
 			t.Errorf("%q", lines)
 		}
-		for _, h := range holds {
-			w.unlock(h)
-		}
+		w.unlockAll(holds...)
 	})
 }
 

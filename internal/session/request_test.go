@@ -71,9 +71,7 @@ func TestReplicas_aSlowReplyIsNotReconciled(t *testing.T) {
 		k, sent := slowRelease(k, 0, nil)
 		w.unlock(w.take(w.a, k, w.Context(), lock.WithReplicas(1, 2*time.Second)))
 		time.Sleep(leaseTime)
-		if n := sent.Load(); n != 1 {
-			w.Errorf("got %d commands, want only the release", n)
-		}
+		w.wantSent(sent, 1) // only the release
 	})
 }
 
@@ -88,10 +86,7 @@ func TestReplicas_endedDuringWAIT(t *testing.T) {
 	})
 	for _, tries := range []bool{false, true} {
 		inBubble(t, func(w *world) {
-			call := w.a.Lock
-			if tries {
-				call = w.a.TryLock
-			}
+			call := w.lockOrTry(tries)
 			spec := w.a.NewSpec(unconfirmed, "orders", []lock.Option{lock.WithReplicas(1, leaseTime/2)})
 			w.wantFail(call, w.within(time.Second), spec, context.DeadlineExceeded)
 			synctest.Wait()
@@ -144,7 +139,7 @@ func TestReplicas_failedRollback(t *testing.T) {
 	inBubble(t, func(w *world) {
 		k := onRelease(unconfirmed(func() {}), func(r release) (luascripts.Released, error) {
 			if r.n == 1 {
-				return luascripts.Released{}, &luascripts.ReplyError{Script: "a garbled reply"}
+				return luascripts.Released{}, errGarbled
 			}
 			return r.send()
 		})
@@ -244,7 +239,7 @@ func TestAbandoned_isReleased(t *testing.T) {
 		"request is slow": {DelayRequest: 8 * time.Second}, // arrives after two reconciliations
 	}, func(w *world, act redistest.Action) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the scripts
-		w.wire.OnRequest(redistest.Once("EVALSHA", act))
+		w.onNext(act)
 		start := time.Now()
 		_, err := w.a.Lock(w.within(time.Second), w.a.NewSpec(plain, "orders", nil))
 		w.wantEnd("Lock", err, []error{context.DeadlineExceeded}, lock.ErrNotAcquired, lock.ErrUnavailable)
@@ -261,7 +256,7 @@ func TestAbandoned_onManyConnections(t *testing.T) {
 		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = 3 }), testConfig())
 		w.unlock(w.lock(s, w.Context())) // loads the scripts
 		for i := range 8 {
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
+			w.onNext(redistest.Action{DelayRequest: 8 * time.Second})
 			// Without a deadline: otherwise rueidis may close the connection at the deadline, and the duplicate would
 			// be lost with it.
 			ctx, cancel := context.WithCancel(w.Context())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -87,9 +86,7 @@ func TestMinHold_withoutUnlock(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context())) // loads the script
 		n := w.scripts()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
-		if n := n.Load(); n != 1 {
-			w.Errorf("a free lock took %d scripts", n)
-		}
+		w.wantSent(n, 1)
 		w.wantTTL(minute, 2*minute) // without a renewal
 		time.Sleep(time.Second)
 		w.close(w.a)
@@ -106,8 +103,7 @@ func TestMinHold_longestWins(t *testing.T) {
 		for _, holds := range [][2]time.Duration{{minute, time.Second}, {time.Second, minute}} {
 			outer := w.lock(w.a, w.Context(), lock.WithMinHold(holds[0]))
 			inner := w.lock(w.a, outer.Context(), lock.WithMinHold(holds[1]))
-			w.unlock(inner)
-			w.unlock(outer)
+			w.unlockAll(inner, outer)
 			w.wantTTL(minute-time.Second, minute)
 			time.Sleep(minute)
 		}
@@ -129,8 +125,7 @@ func TestMinHold_reconciles(t *testing.T) {
 	inBubble(t, func(w *world) {
 		start := time.Now()
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(minute))
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		w.wantErr(h.Unlock(w.Context()))
 		time.Sleep(5 * time.Second)
 		w.wire.Refuse(false)
@@ -176,7 +171,7 @@ func TestMinHold_lostReply(t *testing.T) {
 		w.unlock(w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))) // loads the scripts
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(time.Second))
 		time.Sleep(time.Second - time.Millisecond)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true}))
+		w.onNext(redistest.Action{DropReply: true})
 		w.unlock(h)
 	})
 }
@@ -196,18 +191,18 @@ func TestMinHold_delayedCommand(t *testing.T) {
 	minimum := lock.WithMinHold(2 * leaseTime / 3)
 	// failedRenewal returns a kind whose first renewal fails, after a delay. The server executes it when execute is called.
 	failedRenewal := func(w *world, delay time.Duration) (k *Kind, execute func()) {
-		k = hookable()
-		var delayed atomic.Pointer[func()]
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
-			batch = slices.Clone(batch)
-			again := func() { plain.Renew(w.Context(), w.rdb, batch, lease, perCall) }
-			if !delayed.CompareAndSwap(nil, &again) {
-				return plain.Renew(ctx, rdb, batch, lease, perCall)
+		var delayed atomic.Pointer[renews]
+		return onRenewal(hookable(), func(r renews) []luascripts.Renewed {
+				if !delayed.CompareAndSwap(nil, &r) {
+					return r.send()
+				}
+				time.Sleep(delay)
+				return []luascripts.Renewed{{Err: io.EOF}}
+			}), func() {
+				r := *delayed.Load()
+				r.ctx, r.rdb = w.Context(), w.rdb
+				r.send()
 			}
-			time.Sleep(delay)
-			return []luascripts.Renewed{{Err: io.EOF}}
-		}
-		return k, func() { (*delayed.Load())() }
 	}
 	forEach(t, map[string]func(w *world) (h lock.Hold, execute func()){
 		"a request": func(w *world) (lock.Hold, func()) {
@@ -303,6 +298,12 @@ func TestMinHold_inFlight(t *testing.T) {
 			extend(w, h, time.Hour)
 			return h, func() { close(sent) }
 		},
+		"an extension whose caller left": func(w *world) (lock.Hold, func()) {
+			k, sent := w.late()
+			h := w.take(w.a, k, w.Context(), minimum)
+			w.wantErr(h.Extend(w.within(time.Second/2), time.Hour), context.DeadlineExceeded) // too short to send it twice
+			return h, func() { close(sent) }
+		},
 		"an extension before a hand-off": func(w *world) (lock.Hold, func()) {
 			k, sent := w.late()
 			first := w.take(w.a, k, w.Context())
@@ -376,9 +377,7 @@ func TestMinHold_inFlightAndLateReply(t *testing.T) {
 					late = []chan struct{}{reply, sent}
 					ctx = w.within(time.Second)
 				}
-				ended := make(chan error, 1)
-				go func() { ended <- h.Unlock(ctx) }()
-				synctest.Wait()
+				ended := w.begin(func() error { return h.Unlock(ctx) })
 				if c.canceled {
 					time.Sleep(time.Second)
 					synctest.Wait()
@@ -434,7 +433,7 @@ func TestMinHold_canceled(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(w.Context())
 		ended := w.beginFail(w.a.Lock, ctx, spec)
 		time.Sleep(time.Millisecond) // within the time of a hand-off
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: time.Second}))
+		w.onNext(redistest.Action{DelayReply: time.Second})
 		time.AfterFunc(time.Second/2, func() { cancel(why) })
 		w.unlock(h)
 		if err := <-ended; !errors.Is(err, context.Canceled) || !errors.Is(err, why) || errors.Is(err, lock.ErrUnavailable) {
@@ -490,33 +489,33 @@ func TestMinHold_notExtended(t *testing.T) {
 		"canceled":              {within: 2 * time.Second},
 		"canceled during Close": {closes: true, within: 2 * time.Second},
 	}, func(w *world, c test) {
-		k, sent := hookable(), make(chan struct{})
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		sent := make(chan struct{})
+		k := onRenewal(hookable(), func(r renews) []luascripts.Renewed {
 			if c.refused {
 				return []luascripts.Renewed{{Err: command.Final{Err: errors.New("refused")}}}
 			}
 			<-sent
-			return plain.Renew(w.Context(), w.rdb, batch, lease, perCall)
-		}
+			r.ctx, r.rdb = w.Context(), w.rdb
+			return r.send()
+		})
 		h := w.take(w.a, k, w.Context())
-		ended := make(chan error)
-		go func() {
+		ended := w.begin(func() error {
 			_, err := w.a.Lock(w.within(c.within), w.a.NewSpec(k, "orders", []lock.Option{lock.WithMinHold(minute)}))
 			if w.mini.Exists("orders") && c.refused {
 				w.Error("the call returned, and the lock is not released")
 			}
-			ended <- err
-		}()
-		synctest.Wait()
+			return err
+		})
 		time.Sleep(time.Millisecond) // within the time of a hand-off
 		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayRequest: time.Millisecond} })
 		w.unlock(h)
-		closed := make(chan error, 1)
-		if synctest.Wait(); c.closes {
-			go func() { closed <- w.a.Close(context.Background()) }()
-		} else {
-			close(closed)
-		}
+		synctest.Wait()
+		closed := w.begin(func() error {
+			if !c.closes {
+				return nil
+			}
+			return w.a.Close(context.Background())
+		})
 		w.wantErr(<-ended)
 		close(sent)
 		w.wantNoErr(<-closed)
@@ -533,7 +532,7 @@ func TestMinHold_unlockCanceled(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		h := w.lock(w.a, w.Context(), lock.WithMinHold(2*time.Second))
 		goes := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: goes}))
+		w.onNext(redistest.Action{HoldRequest: goes})
 		w.wantErr(h.Unlock(w.within(time.Second)), context.DeadlineExceeded)
 		w.wire.CutAll()
 		close(goes)
@@ -586,9 +585,7 @@ func TestMinHold_lateReplyToUnlock(t *testing.T) {
 		close(reply)
 		synctest.Wait()
 		time.Sleep(minute)
-		if n := sent.Load(); n != 1 {
-			w.Errorf("%d commands", n)
-		}
+		w.wantSent(&sent, 1)
 	})
 }
 
@@ -596,11 +593,10 @@ func TestMinHold_lateReplyToUnlock(t *testing.T) {
 // not that Redis is unavailable.
 func TestMinHold_lostImmediately(t *testing.T) {
 	inBubble(t, func(w *world) {
-		k := hookable()
-		k.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		k := onRenewal(hookable(), func(r renews) []luascripts.Renewed {
 			w.mini.Del("orders")
-			return plain.Renew(ctx, rdb, batch, lease, perCall)
-		}
+			return r.send()
+		})
 		h := w.take(w.a, k, w.Context())
 		ended := w.beginLock(w.a, k, w.Context(), lock.WithMinHold(minute))
 		time.Sleep(time.Millisecond) // within the time of a hand-off

@@ -249,6 +249,22 @@ func (w *world) wantSent(sent *atomic.Int64, want int64) {
 	}
 }
 
+// wantLaterToken fails the test unless the token of h is larger than the token of an earlier hold.
+func (w *world) wantLaterToken(h, earlier lock.Hold) {
+	w.Helper()
+	if h.Token() <= earlier.Token() {
+		w.Errorf("token %d after %d", h.Token(), earlier.Token())
+	}
+}
+
+// wantChannels fails the test unless session a is subscribed to n channels.
+func (w *world) wantChannels(n int) {
+	w.Helper()
+	if got := w.a.hub.Channels(); got != n {
+		w.Errorf("%d channels are subscribed, want %d", got, n)
+	}
+}
+
 // wantQueued fails the test unless n waiters are in the queue of the fair lock.
 func (w *world) wantQueued(n int) {
 	w.Helper()
@@ -377,6 +393,30 @@ func onRelease(k *Kind, hook func(r release) (luascripts.Released, error)) *Kind
 	return &c
 }
 
+// renews is a batch of renewals or extensions that a test intercepts. n is 1 for the first batch of its kind.
+type renews struct {
+	n       int
+	ctx     context.Context
+	rdb     rueidis.Client
+	batch   []luascripts.Renewal
+	lease   time.Duration
+	perCall int
+}
+
+func (r renews) send() []luascripts.Renewed {
+	return plain.Renew(r.ctx, r.rdb, r.batch, r.lease, r.perCall)
+}
+
+// onRenewal makes the plain kind k call the hook for its renewals and extensions.
+func onRenewal(k *Kind, hook func(r renews) []luascripts.Renewed) *Kind {
+	c := *k
+	var n atomic.Int32
+	c.Renew = func(ctx context.Context, rdb rueidis.Client, batch []luascripts.Renewal, lease time.Duration, perCall int) []luascripts.Renewed {
+		return hook(renews{int(n.Add(1)), ctx, rdb, slices.Clone(batch), lease, perCall})
+	}
+	return &c
+}
+
 // duplicate executes a copy of r, which must be granted.
 func (w *world) duplicate(r request) {
 	w.Helper()
@@ -460,12 +500,12 @@ func (w *world) failOnce() (k *Kind, execute func()) {
 	return k, func() { w.Helper(); execute() }
 }
 
-// untilTheClock returns a hold whose lease has just expired, before the watchdog's timer has run: as if the process had
-// been paused.
-func (w *world) untilTheClock() lock.Hold {
+// untilTheClock returns a hold that has just ended by opt, a lease or a limit of a second, before the watchdog's timer has
+// run: as if the process had been paused.
+func (w *world) untilTheClock(opt lock.Option) lock.Hold {
 	w.Helper()
 	for range 100 { // at the same virtual time, the timer may run first
-		h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
+		h := w.lock(w.a, w.Context(), opt)
 		ended := h.Context().Done()
 		time.Sleep(time.Until(h.Until()))
 		select {

@@ -75,7 +75,7 @@ func inBubble(t *testing.T, f func(w *world)) {
 		w.witnesses = w.witness.observer()
 		observed := testConfig()
 		observed.Observer = w.witnesses
-		w.a = New(m.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), observed)
+		w.a = w.session(observed)
 		w.b = New(m.Client(t), testConfig())
 		f(w)
 		for _, s := range []*Session{w.a, w.b} {
@@ -100,6 +100,14 @@ func inBubble(t *testing.T, f func(w *world)) {
 func testConfig() Config {
 	return Config{Lease: leaseTime, OpTimeout: opTime, Poll: pollTime, Logger: slog.New(slog.DiscardHandler)}
 }
+
+// session returns a session whose commands pass the wire.
+func (w *world) session(c Config) *Session {
+	return New(w.mini.Client(w, redistest.Via(w.wire), oneConnection), c)
+}
+
+// oneConnection makes a client send all commands on one connection, so that none overtakes another.
+func oneConnection(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
 
 // must returns h. It ends the test if the call that returned it failed.
 func (w *world) must(h lock.Hold, err error) lock.Hold {
@@ -140,7 +148,7 @@ func (w *world) count(h lock.Hold) int {
 
 func TestUntil_countsFromTheSend(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: 2 * time.Second}))
+		w.onNext(redistest.Action{DelayReply: 2 * time.Second})
 		sent := time.Now()
 		h := w.lock(w.a, w.Context())
 		if took := time.Since(sent); took != 2*time.Second {
@@ -148,22 +156,6 @@ func TestUntil_countsFromTheSend(t *testing.T) {
 		}
 		if want := sent.Add(leaseTime - leaseTime/100 - 2*time.Millisecond); !h.Until().Equal(want) {
 			w.Errorf("Until is %v after the send, want %v", h.Until().Sub(sent), want.Sub(sent))
-		}
-		w.unlock(h)
-	})
-}
-
-func TestHold_livesForHours(t *testing.T) {
-	inBubble(t, func(w *world) {
-		h := w.lock(w.a, w.Context())
-		for range 12 {
-			time.Sleep(20 * time.Minute)
-			if err := h.Err(); err != nil {
-				w.Fatal(err)
-			}
-			if w.count(h) != 1 {
-				w.Fatal("the server does not have it any more")
-			}
 		}
 		w.unlock(h)
 	})
@@ -182,41 +174,21 @@ func lostOnly(err error) error {
 // A process was paused: no goroutine of the session ran, and the first check must be right. The test checks before the
 // bubble's timers run.
 func TestContext_detectsALossAtTheFirstCheck(t *testing.T) {
-	for name, check := range map[string]func(h lock.Hold) error{
+	forEach(t, map[string]func(h lock.Hold) error{
 		"Err":             func(h lock.Hold) error { return h.Err() },
 		"Context().Err()": func(h lock.Hold) error { return h.Context().Err() },
 		"Cause":           func(h lock.Hold) error { return lostOnly(context.Cause(h.Context())) },
 		"Cause of a value": func(h lock.Hold) error {
 			return lostOnly(context.Cause(context.WithValue(h.Context(), key{}, "v")))
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				// At the same virtual time, the sleeper or the watchdog's timer may run first. Only in the first case
-				// is this the first check.
-				for range 100 {
-					h := w.lock(w.a, w.Context(), lock.WithFixedLease(time.Second))
-					ended := h.Context().Done()
-					time.Sleep(time.Until(h.Until()))
-					select {
-					case <-ended:
-						time.Sleep(time.Second)
-						continue
-					default:
-					}
-					if err := check(h); err == nil {
-						w.Error("valid at Until")
-					}
-					if err := context.Cause(h.Context()); !errors.Is(err, lock.ErrLost) {
-						w.Errorf("cause %v", err)
-					}
-					time.Sleep(time.Second) // until Redis has expired the key
-					return
-				}
-				w.Error("the timer was first a hundred times")
-			})
-		})
-	}
+	}, func(w *world, check func(h lock.Hold) error) {
+		h := w.untilTheClock(lock.WithFixedLease(time.Second))
+		if err := check(h); err == nil {
+			w.Error("valid at Until")
+		}
+		w.wantErr(context.Cause(h.Context()), lock.ErrLost)
+		time.Sleep(time.Second) // until Redis has expired the key
+	})
 }
 
 func TestLoss_notifiedAtUntilWhenDisconnected(t *testing.T) {
@@ -225,15 +197,12 @@ func TestLoss_notifiedAtUntilWhenDisconnected(t *testing.T) {
 		time.Sleep(leaseTime)
 		synctest.Wait()
 		until := h.Until()
-		w.wire.Refuse(true)
-		w.wire.CutAll()
+		w.cut()
 		<-h.Context().Done()
 		if late := time.Since(until); late != 0 {
 			w.Errorf("notified %v after Until", late)
 		}
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) {
-			w.Errorf("cause %v", err)
-		}
+		w.wantErr(h.Err(), lock.ErrLost)
 		w.wire.Refuse(false)
 	})
 }
@@ -248,14 +217,12 @@ func TestHold_survivesLateReplies(t *testing.T) {
 		var renewed atomic.Int64
 		c.Observer = new(lock.Observer)
 		c.Observer.Renewed = func(context.Context, lock.Event) { renewed.Add(1) }
-		s := New(w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }), c)
+		s := w.session(c)
 		h := w.lock(s, w.Context())
 		start := time.Now()
 		sent := w.slowScripts(late)
 		time.Sleep(10*lease + late)
-		if err := h.Err(); err != nil {
-			w.Errorf("%v, after %d renewals", err, sent.Load())
-		}
+		w.wantHeld(h)
 		if n := sent.Load(); n > 40 {
 			w.Errorf("%d commands in ten leases, want about one in each third", n)
 		}
@@ -279,9 +246,7 @@ func TestHold_survivesAnEmptyScriptCache(t *testing.T) {
 		w.rdb.Do(w.Context(), w.rdb.B().ScriptFlush().Build())
 		sent := w.slowScripts(opTime/2 - time.Millisecond)
 		time.Sleep(leaseTime / 2)
-		if n := sent.Load(); n != 2 {
-			w.Errorf("%d commands for a renewal with a script that the server does not have, want 2", n)
-		}
+		w.wantSent(sent, 2)
 		time.Sleep(leaseTime)
 		w.wantNoErr(h.Err())
 		w.wire.OnRequest(nil)
@@ -295,50 +260,28 @@ func TestLoss_notifiedAtTheNextRenewal(t *testing.T) {
 		start := time.Now()
 		w.mini.Del("orders")
 		<-h.Context().Done()
-		if took := time.Since(start); took > leaseTime/3 {
-			w.Errorf("notified after %v, a renewal is due every %v", took, leaseTime/3)
-		}
+		w.wantWithin(start, leaseTime/3)
 	})
 }
 
 func TestQueue_firstComeFirstServed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.a, w.Context())
-		var mu sync.Mutex
-		var order []int
-		var wg sync.WaitGroup
+		var stay []<-chan lock.Hold
+		var leave []<-chan error
 		for i := range 50 {
-			wg.Go(func() {
-				ctx := w.Context()
-				if i%5 == 4 { // every fifth leaves
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, time.Second)
-					defer cancel()
-				}
-				h, err := w.a.Lock(ctx, w.a.NewSpec(plain, "orders", nil))
-				if err != nil {
-					if i%5 != 4 || !errors.Is(err, context.DeadlineExceeded) {
-						w.Errorf("waiter %d: %v", i, err)
-					}
-					return
-				}
-				mu.Lock()
-				order = append(order, i)
-				mu.Unlock()
-				w.unlock(h)
-			})
-			synctest.Wait()
-		}
-		time.Sleep(2 * time.Second)
-		w.unlock(h)
-		wg.Wait()
-		if len(order) != 40 {
-			w.Fatalf("%d were served, want 40", len(order))
-		}
-		for i := 1; i < len(order); i++ {
-			if order[i] < order[i-1] {
-				w.Fatalf("served in the order %v", order)
+			if i%5 == 4 {
+				leave = append(leave, w.beginLock(w.a, plain, w.within(time.Second)))
+			} else {
+				stay = append(stay, w.waiting(w.a, w.Context()))
 			}
+		}
+		for _, left := range leave {
+			w.wantErr(<-left, context.DeadlineExceeded)
+		}
+		w.unlock(h)
+		for _, waiter := range stay {
+			w.unlock(w.next(waiter))
 		}
 	})
 }
@@ -354,16 +297,13 @@ func TestSameOwner_onTwoGoroutines(t *testing.T) {
 		}
 		synctest.Wait()
 		spec := w.a.NewSpec(plain, "orders", nil)
-		if _, err := w.a.TryLock(ctx, spec); !errors.Is(err, lock.ErrNotAcquired) {
-			w.Errorf("TryLock while the same owner waits: %v", err)
-		}
+		w.wantFail(w.a.TryLock, ctx, spec, lock.ErrNotAcquired)
 		w.unlock(first)
 		a, b := <-holds, <-holds
 		if a.Owner() != b.Owner() || w.count(a) != 2 {
 			w.Errorf("owners %s and %s, count %d", a.Owner(), b.Owner(), w.count(a))
 		}
-		w.unlock(a)
-		w.unlock(b)
+		w.unlockAll(a, b)
 	})
 }
 
@@ -430,35 +370,21 @@ func TestSameOwner_anyOrder(t *testing.T) {
 
 // A goroutine that checks its hold while others are still being notified must also detect the loss.
 func TestLoss_detectedByAllAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := redistest.NewMini(t)
-		c := testConfig()
+	inBubble(t, func(w *world) {
 		notify := make(chan struct{})
-		c.Observer = &lock.Observer{Lost: func(context.Context, lock.Event) { <-notify }} // a slow one
-		s := New(m.Client(t), c)
-		w := &world{T: t, mini: m, a: s}
+		w.observer().Lost = func(context.Context, lock.Event) { <-notify } // a slow one
 		var holds []lock.Hold
 		for i := range 10 {
-			h, err := s.Lock(t.Context(), s.NewSpec(plain, fmt.Sprint("orders", i), []lock.Option{lock.WithFixedLease(time.Second)}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			holds = append(holds, h)
+			spec := w.a.NewSpec(plain, fmt.Sprint("orders", i), []lock.Option{lock.WithFixedLease(time.Second)})
+			holds = append(holds, w.mustLock(w.Context(), spec))
 		}
 		time.Sleep(2 * time.Second)
-		for i, h := range holds {
-			if err := h.Context().Err(); err == nil || !errors.Is(h.Err(), lock.ErrLost) {
-				t.Errorf("hold %d: %v a second after Until", i, h.Err())
-			}
-			if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
-				t.Errorf("hold %d: Unlock: %v", i, err)
-			}
+		for _, h := range holds {
+			w.wantErr(h.Context().Err())
+			w.wantErr(h.Err(), lock.ErrLost)
+			w.wantErr(h.Unlock(w.Context()), lock.ErrLost)
 		}
 		close(notify)
-		_ = w
-		if err := s.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
@@ -496,9 +422,7 @@ func TestLoss_releasesTheLock(t *testing.T) {
 		w.wire.OnRequest(nil)
 		time.Sleep(2 * opTime)
 		synctest.Wait()
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
-		}
+		w.wantEmpty()
 	})
 }
 
@@ -507,7 +431,7 @@ func TestTurn_waitIsLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		outer, inner := w.lock(w.a, ctx), w.lock(w.a, ctx)
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 8 * time.Second}))
+		w.onNext(redistest.Action{DelayRequest: 8 * time.Second})
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := w.a.Lock(short, w.a.NewSpec(plain, "orders", nil)); err == nil {
@@ -535,7 +459,7 @@ func TestTurn_waitIsLimited(t *testing.T) {
 func TestRequest_ofAnEarlierAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {
 		delayed := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldRequest: delayed}))
+		w.onNext(redistest.Action{HoldRequest: delayed})
 		ctx := lock.ContextWithNewOwner(w.Context())
 		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()

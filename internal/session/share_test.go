@@ -75,10 +75,7 @@ func TestShare_oneRequest(t *testing.T) {
 		for i := range 30 {
 			wg.Go(func() {
 				time.Sleep(time.Duration(i) * time.Millisecond) // even later than lockstate.ShareTime
-				acquire := w.a.Lock
-				if i%2 == 1 {
-					acquire = w.a.TryLock
-				}
+				acquire := w.lockOrTry(i%2 == 1)
 				h, err := acquire(w.Context(), w.a.NewSpec(reading, "orders", nil))
 				if err != nil {
 					t.Error(err)
@@ -230,8 +227,7 @@ func TestShare_reentry(t *testing.T) {
 		w.wantCount(first, 1)
 		time.Sleep(4 * time.Minute)
 		w.wantHeld(under) // for 10 minutes
-		_, err := w.a.TryLock(under.Context(), w.a.NewSpec(writing, "orders", nil))
-		w.wantErr(err, lock.ErrUpgrade)
+		w.wantFail(w.a.TryLock, under.Context(), w.a.NewSpec(writing, "orders", nil), lock.ErrUpgrade)
 		w.unlock(under)
 	})
 }
@@ -273,46 +269,42 @@ func TestShare_notWithAWriter(t *testing.T) {
 
 // Every reader of a shared hold detects its loss and the cause, and the observer is notified of each.
 func TestShare_loss(t *testing.T) {
-	for how, end := range map[string]func(w *world, owner string){
-		"disconnected": func(w *world, _ string) { w.cut() },
-		"deleted": func(w *world, owner string) {
+	type test struct {
+		cause error
+		event string
+		end   func(w *world, owner string)
+	}
+	forEach(t, map[string]test{
+		"disconnected": {lock.ErrLost, "lost", func(w *world, _ string) { w.cut() }},
+		"deleted": {lock.ErrLost, "lost", func(w *world, owner string) {
 			w.mini.Del("orders")
 			w.mini.Del("{orders}:" + owner + ":rwlock_timeout:1")
-		},
-		"by force":           func(w *world, _ string) { w.force(w.a, reading) },
-		"by force elsewhere": func(w *world, _ string) { w.force(w.b, reading) },
-		"Close":              func(w *world, _ string) { w.close(w.a) },
-	} {
-		t.Run(how, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				var holds []lock.Hold
-				for range 5 {
-					holds = append(holds, w.take(w.a, reading, w.Context()))
-				}
-				w.wantEvents(slices.Repeat([]string{"granted"}, 5)...)
-				until, cause, event := holds[0].Until(), lock.ErrLost, "lost"
-				if how == "Close" {
-					cause, event = lock.ErrClosed, "released"
-				}
-				end(w, holds[0].Owner())
-				for _, h := range holds {
-					<-h.Context().Done()
-					w.wantErr(h.Err(), cause)
-					w.wantErr(context.Cause(h.Context()), cause)
-					if h.Unlock(w.Context()) == nil {
-						t.Error("it could be unlocked")
-					}
-				}
-				w.wantWithin(until, 0)
-				events, _ := w.witness.take()
-				events = slices.DeleteFunc(events, func(e string) bool { return strings.HasPrefix(e, "renew") })
-				if !slices.Equal(events, slices.Repeat([]string{event}, 5)) {
-					t.Errorf("observer events: %q", events)
-				}
-				w.wire.Refuse(false)
-			})
-		})
-	}
+		}},
+		"by force":           {lock.ErrLost, "lost", func(w *world, _ string) { w.force(w.a, reading) }},
+		"by force elsewhere": {lock.ErrLost, "lost", func(w *world, _ string) { w.force(w.b, reading) }},
+		"Close":              {lock.ErrClosed, "released", func(w *world, _ string) { w.close(w.a) }},
+	}, func(w *world, c test) {
+		var holds []lock.Hold
+		for range 5 {
+			holds = append(holds, w.take(w.a, reading, w.Context()))
+		}
+		w.wantEvents(slices.Repeat([]string{"granted"}, 5)...)
+		until := holds[0].Until()
+		c.end(w, holds[0].Owner())
+		for _, h := range holds {
+			<-h.Context().Done()
+			w.wantErr(h.Err(), c.cause)
+			w.wantErr(context.Cause(h.Context()), c.cause)
+			w.wantErr(h.Unlock(w.Context()))
+		}
+		w.wantWithin(until, 0)
+		events, _ := w.witness.take()
+		events = slices.DeleteFunc(events, func(e string) bool { return strings.HasPrefix(e, "renew") })
+		if !slices.Equal(events, slices.Repeat([]string{c.event}, 5)) {
+			w.Errorf("observer events: %q", events)
+		}
+		w.wire.Refuse(false)
+	})
 }
 
 // One renewal keeps the hold of all readers, until the last of them leaves.
@@ -641,9 +633,7 @@ func TestShare_joinsAfterItsOwnRequest(t *testing.T) {
 		}
 		time.Sleep(2 * opTime)
 		w.unlockAll(h, second)
-		if keys := w.mini.Keys(); len(keys) > 0 {
-			t.Errorf("left %q", keys)
-		}
+		w.wantEmpty()
 	})
 }
 

@@ -16,31 +16,27 @@ import (
 	"github.com/leasehold-go/leasehold/luascripts"
 )
 
-// A waiter subscribes to the channel of its lock, and to no other. It sends a request, and another one after its
-// subscription. If the subscription still exists, it sends no second request.
+// A waiter subscribes to the channel of its lock; for a plain lock, also to the channels of the queue and of its process in
+// it. It sends a request, and another one after its subscription. If the subscription still exists, it sends no second
+// request.
 func TestSubscription_sharedWhileItLingers(t *testing.T) {
-	for name, kind := range map[string]*Kind{"reading": reading, "writing": writing} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				w.unlock(w.take(w.a, kind, w.Context())) // loads the scripts
-				for i, want := range []int64{2, 1, 1} {
-					h := w.take(w.b, writing, w.Context())
-					sent := w.scripts()
-					waiter := w.goLock(w.a, kind, w.Context())
-					synctest.Wait()
-					if n := sent.Load(); n != want {
-						w.Errorf("wait %d: %d requests, want %d", i, n, want)
-					}
-					if n := w.a.hub.Channels(); n != 1 {
-						w.Errorf("wait %d: %d channels", i, n)
-					}
-					w.unlock(h)
-					w.unlock(<-waiter)
-					time.Sleep(pubsub.CloseDelay / 2)
-				}
-			})
-		})
+	type test struct {
+		kind     *Kind
+		channels int
 	}
+	forEach(t, map[string]test{"plain": {plain, 3}, "read": {reading, 1}, "write": {writing, 1}}, func(w *world, c test) {
+		w.unlock(w.take(w.a, c.kind, w.Context())) // loads the scripts
+		for _, want := range []int64{2, 1, 1} {
+			h := w.take(w.b, rival(c.kind), w.Context())
+			sent := w.scripts()
+			waiter := w.goLock(w.a, c.kind, w.Context())
+			w.wantSent(sent, want)
+			w.wantChannels(c.channels)
+			w.unlock(h)
+			w.unlock(<-waiter)
+			time.Sleep(pubsub.CloseDelay / 2)
+		}
+	})
 }
 
 // withPermitsChannel is a kind whose waiters also subscribe to Redisson's channel for free permits, like those of a
@@ -75,9 +71,7 @@ func TestWaiter_notifiedOfPermits(t *testing.T) {
 		sent := w.scripts()
 		w.mini.Publish(channel, "01")
 		w.waitsOn(next)
-		if n := sent.Load(); n != 0 {
-			w.Errorf("%d commands", n)
-		}
+		w.wantSent(sent, 0)
 		w.mini.Publish(channel, "1")
 		w.unlock(w.next(next))
 		_ = h.Unlock(w.Context()) // it is lost
@@ -148,9 +142,7 @@ func TestWaiter_unknownMessage(t *testing.T) {
 		w.mini.Del("orders") // publishes no message
 		w.mini.Publish(k.Channel, "0")
 		got := <-next
-		if took := time.Since(start); took != 0 {
-			w.Errorf("it has the lock after %v", took)
-		}
+		w.wantTook(start, 0)
 		w.unlock(got)
 		_ = h.Unlock(w.Context()) // it is lost
 	})
@@ -186,28 +178,6 @@ func TestHub_dialsOnlyForWaiters(t *testing.T) {
 	})
 }
 
-// A process that waits often keeps its subscription, and sends no second request.
-func TestHub_lingers(t *testing.T) {
-	inBubble(t, func(w *world) {
-		for i, want := range []int64{2, 1, 1} {
-			h := w.lock(w.b, w.Context())
-			sent := w.scripts()
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				w.unlock(w.lock(w.a, w.Context()))
-			}()
-			synctest.Wait()
-			if n := sent.Load(); n != want {
-				w.Errorf("wait %d: %d requests, want %d", i, n, want)
-			}
-			w.unlock(h)
-			<-done
-			time.Sleep(pubsub.CloseDelay / 2)
-		}
-	})
-}
-
 // A waiter receives messages published between its request and the reply.
 func TestHub_receivesWhileItLingers(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -217,14 +187,12 @@ func TestHub_receivesWhileItLingers(t *testing.T) {
 		w.unlock(w.next(waiter)) // the subscription lingers
 		time.Sleep(pubsub.CloseDelay / 2)
 		h = w.lock(w.b, w.Context())
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayReply: pollTime / 2}))
+		w.onNext(redistest.Action{DelayReply: pollTime / 2})
 		start := time.Now()
 		waiter = w.waiting(w.a, w.Context())
 		w.unlock(h)
 		got := <-waiter
-		if took := time.Since(start); took != pollTime/2 {
-			w.Errorf("served after %v, the reply came after %v", took, pollTime/2)
-		}
+		w.wantTook(start, pollTime/2)
 		w.unlock(got)
 	})
 }
@@ -263,63 +231,51 @@ func TestHub_subscribesWhileACallWaits(t *testing.T) {
 func TestHub_retriesAfterAReconnect(t *testing.T) {
 	inBubble(t, func(w *world) {
 		h := w.lock(w.b, w.Context())
-		served := make(chan time.Time)
-		go func() {
-			h := w.lock(w.a, w.Context())
-			w.unlock(h)
-			served <- time.Now()
-		}()
+		waiter := w.waiting(w.a, w.Context())
 		time.Sleep(5*time.Second + pollTime/2)
 		w.wire.CutAll()
 		w.unlock(h) // no subscriber receives the message
 		start := time.Now()
-		if took := (<-served).Sub(start); took > 50*time.Millisecond {
-			w.Errorf("served after %v, want as soon as the subscription is back", took)
-		}
+		w.unlock(<-waiter)
+		w.wantWithin(start, 50*time.Millisecond) // as soon as the subscription is back
 	})
 }
 
 // A waiter polls once per poll interval. After ten of them, it polls less often, up to every second interval, but only
 // while its subscription is confirmed.
 func TestWaiter_pollsLessOften(t *testing.T) {
-	for name, subscribes := range map[string]bool{"subscribed": true, "denied": false} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				h := w.take(w.b, writing, w.Context())
-				sent := w.scripts()
-				polls := func(n int) int64 {
-					before := sent.Load()
-					time.Sleep(time.Duration(n) * pollTime)
-					synctest.Wait()
-					return sent.Load() - before
-				}
-				if !subscribes {
-					w.wire.OnRequest(func(req [][]byte) redistest.Action {
-						if string(req[0]) == "SUBSCRIBE" {
-							return redistest.Action{Refuse: "NOPERM no permissions"}
-						}
-						if arg := string(req[0]); arg == "EVALSHA" || arg == "EVAL" {
-							sent.Add(1)
-						}
-						return redistest.Action{}
-					})
-				}
-				waiter := w.goLock(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
-				time.Sleep(pollTime / 2)
-				early := polls(10)
-				polls(15)
-				late, want := polls(20), int64(20)
-				if subscribes {
-					want = 10
-				}
-				if early != 10 || late != want {
-					w.Errorf("%d polls in the first ten intervals, %d in twenty later ones, want 10 and %d", early, late, want)
-				}
-				w.unlock(h)
-				w.unlock(<-waiter)
-			})
+	forEach(t, map[string]bool{"subscribed": true, "denied": false}, func(w *world, subscribes bool) {
+		h := w.take(w.b, writing, w.Context())
+		var sent atomic.Int64
+		w.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+			switch name := string(req[0]); {
+			case name == "SUBSCRIBE" && !subscribes:
+				a.Refuse = "NOPERM no permissions"
+			case name == "EVALSHA" || name == "EVAL":
+				sent.Add(1)
+			}
+			return a
 		})
-	}
+		polls := func(n int) int64 {
+			before := sent.Load()
+			time.Sleep(time.Duration(n) * pollTime)
+			synctest.Wait()
+			return sent.Load() - before
+		}
+		waiter := w.goLock(w.a, writing, w.Context(), lock.WithWaiterTimeout(time.Minute))
+		time.Sleep(pollTime / 2)
+		early := polls(10)
+		polls(15)
+		late, want := polls(20), int64(20)
+		if subscribes {
+			want = 10
+		}
+		if early != 10 || late != want {
+			w.Errorf("%d polls in the first ten intervals, %d in twenty later ones, want 10 and %d", early, late, want)
+		}
+		w.unlock(h)
+		w.unlock(<-waiter)
+	})
 }
 
 // The server that runs the scripts counts no listener of this process, although its subscription is confirmed. The client

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -12,26 +11,25 @@ import (
 	"github.com/leasehold-go/leasehold/lock"
 )
 
-// entries returns the number of known entries of s.
-func (w *world) entries(s *Session) (known int) {
-	s.table.mu.Lock()
-	defer s.table.mu.Unlock()
-	return len(s.table.known)
+// wantEntries fails the test unless session a knows n entries.
+func (w *world) wantEntries(n int) {
+	w.Helper()
+	w.a.table.mu.Lock()
+	defer w.a.table.mu.Unlock()
+	if known := len(w.a.table.known); known != n {
+		w.Errorf("%d entries are known, want %d", known, n)
+	}
 }
 
 // An entry is removed with the last hold.
 func TestTable_removesEntries(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.a.table.most = 0
-		for i := range 3 {
+		for range 3 {
 			h := w.lock(w.a, w.Context())
-			if known := w.entries(w.a); known != 1 {
-				w.Errorf("held: got %d entries, want 1", known)
-			}
+			w.wantEntries(1)
 			w.unlock(h)
-			if known := w.entries(w.a); known != 0 {
-				w.Errorf("round %d: got %d entries, want 0", i, known)
-			}
+			w.wantEntries(0)
 		}
 	})
 }
@@ -43,13 +41,9 @@ func TestTable_removesLostLocks(t *testing.T) {
 		h := w.lock(w.a, w.Context())
 		w.mini.Del("orders")
 		time.Sleep(w.a.Lease)
-		if err := h.Err(); !errors.Is(err, lock.ErrLost) {
-			w.Fatalf("%v, want ErrLost", err)
-		}
+		w.wantErr(h.Err(), lock.ErrLost)
 		synctest.Wait()
-		if known := w.entries(w.a); known != 0 {
-			w.Errorf("got %d entries", known)
-		}
+		w.wantEntries(0)
 	})
 }
 
@@ -71,20 +65,12 @@ func TestTable_keepsSomeEntries(t *testing.T) {
 					w.Errorf("%s is held in a wrong entry", spec.Name)
 				}
 				w.a.table.mu.Unlock()
-				if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, spec.Name, nil)); !errors.Is(err, lock.ErrNotAcquired) {
-					w.Errorf("%s is held twice: %v", spec.Name, err)
-				}
+				w.wantFail(w.a.TryLock, w.Context(), w.a.NewSpec(plain, spec.Name, nil), lock.ErrNotAcquired)
 				holds = append(holds, h)
 			}
-			if known := w.entries(w.a); known != locks {
-				w.Errorf("got %d entries of %d held locks", known, locks)
-			}
-			for _, h := range holds {
-				w.unlock(h)
-			}
-			if known := w.entries(w.a); known != most {
-				w.Errorf("got %d kept entries, want %d", known, most)
-			}
+			w.wantEntries(locks)
+			w.unlockAll(holds...)
+			w.wantEntries(most)
 			slices.Reverse(specs) // so that others stay
 		}
 	})
@@ -97,19 +83,13 @@ func TestTable_keepsYieldedLocks(t *testing.T) {
 		for i := range 20 {
 			w.yield(fmt.Sprint("orders", i%10))
 		}
-		if known := w.entries(w.a); known != 10 {
-			w.Errorf("got %d entries, want all yielded ones", known)
-		}
+		w.wantEntries(10)
 		time.Sleep(asideTime)
 		synctest.Wait()
-		if known := w.entries(w.a); known != 0 {
-			w.Errorf("got %d entries that are no longer needed", known)
-		}
+		w.wantEntries(0)
 		w.yield("orders")
 		w.wantNoErr(w.a.Close(context.Background()))
-		if known := w.entries(w.a); known != 0 {
-			w.Errorf("got %d entries after Close", known)
-		}
+		w.wantEntries(0)
 	})
 }
 
@@ -146,9 +126,7 @@ func TestTable_isLimited(t *testing.T) {
 		for _, at := range all {
 			w.a.done(at)
 		}
-		if known := w.entries(w.a); known != idleEntries {
-			w.Errorf("got %d entries, want %d", known, idleEntries)
-		}
+		w.wantEntries(idleEntries)
 	})
 }
 
@@ -193,9 +171,7 @@ func TestTable_perClient(t *testing.T) {
 		for range 2 {
 			for _, pair := range [][2]*Session{{w.a, w.b}, {w.b, w.a}} {
 				h := w.must(pair[0].Lock(w.Context(), spec))
-				if _, err := pair[1].TryLock(w.Context(), spec); !errors.Is(err, lock.ErrNotAcquired) {
-					w.Error(err)
-				}
+				w.wantFail(pair[1].TryLock, w.Context(), spec, lock.ErrNotAcquired)
 				if h.(*hold).acquisition().at.s != pair[0] {
 					w.Error("the hold is in an entry of the other client")
 				}
@@ -205,25 +181,18 @@ func TestTable_perClient(t *testing.T) {
 	})
 }
 
-// The session is closed. A TryLock sends no command, and no other call begins.
+// The session is closed. No call begins, and none sends a command.
 func TestTable_emptyAfterClose(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unlock(w.lock(w.a, w.Context()))
-		if err := w.a.Close(w.Context()); err != nil {
-			w.Fatal(err)
-		}
-		n := w.scripts()
-		if _, err := w.a.TryLock(w.Context(), w.a.NewSpec(plain, "orders", nil)); !errors.Is(err, lock.ErrClosed) {
-			w.Error(err)
-		}
-		if err := w.a.Enter(); err == nil {
-			w.Error("another call begins")
-			w.a.Leave()
-		} else if !errors.Is(err, lock.ErrClosed) {
-			w.Error(err)
-		}
-		if n.Load() != 0 {
-			w.Errorf("%d commands", n.Load())
-		}
+		w.close(w.a)
+		w.sendsNothing(func() {
+			for _, k := range []*Kind{plain, reading} {
+				for _, call := range []lockCall{w.a.Lock, w.a.TryLock} {
+					w.wantFail(call, w.Context(), w.a.NewSpec(k, "orders", nil), lock.ErrClosed)
+				}
+			}
+			w.wantErr(w.a.Enter(), lock.ErrClosed)
+		})
 	})
 }

@@ -23,7 +23,7 @@ var alone = hookable()
 
 // shared returns a session, and its client, which others also use. Its only connection goes through the wire.
 func (w *world) shared() (*Session, rueidis.Client) {
-	rdb := w.mini.Client(w, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
+	rdb := w.mini.Client(w, redistest.Via(w.wire), oneConnection)
 	s := New(rdb, testConfig())
 	w.Cleanup(func() {
 		w.wantNoErr(s.Close(context.Background()))
@@ -46,9 +46,7 @@ func TestTimeout_ofTheApplicationsCommand(t *testing.T) {
 		if err := h.Unlock(context.Background()); err != nil {
 			w.Errorf("Unlock: %v after %v, want that it is sent again", err, time.Since(start))
 		}
-		if keys := w.mini.Keys(); len(keys) != 0 {
-			w.Errorf("left: %q", keys)
-		}
+		w.wantEmpty()
 	})
 }
 

@@ -25,7 +25,7 @@ import (
 // still has the lock.
 func TestUnlock_checksTheClock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.unlockLost(w.untilTheClock())
+		w.unlockLost(w.untilTheClock(lock.WithFixedLease(time.Second)))
 		time.Sleep(time.Second)
 	})
 }
@@ -168,9 +168,7 @@ func TestUnlock_lateReply(t *testing.T) {
 		w.wantErr(h.Unlock(w.within(pollTime/2)), context.DeadlineExceeded)
 		close(reply)
 		time.Sleep(leaseTime)
-		if n := sent.Load(); n != 2 {
-			w.Errorf("got %d commands, want the release and one repetition", n)
-		}
+		w.wantSent(sent, 2) // the release and one repetition
 	})
 }
 
@@ -412,9 +410,7 @@ func TestUnlock_onASlowServer(t *testing.T) {
 			w.wantErr(h.Err(), lock.ErrUnlocked)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if keys := w.mini.Keys(); len(keys) != 0 {
-				w.Errorf("left: %q", keys)
-			}
+			w.wantEmpty()
 		}
 	})
 }
@@ -442,9 +438,6 @@ func TestReduce_isReconciled(t *testing.T) {
 // asyncKinds are all kinds, with lock.WithAsyncUnlock.
 var asyncKinds = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "write": writing, "semaphore": permits}
 
-// acquireFuncs are the two ways to acquire a lock.
-var acquireFuncs = map[string]func(*Session, context.Context, *Spec) (lock.Hold, error){"TryLock": (*Session).TryLock, "Lock": (*Session).Lock}
-
 // asyncSpec returns a spec of "orders" with lock.WithAsyncUnlock. A semaphore has one permit.
 func (w *world) asyncSpec(k *Kind, opts ...lock.Option) *Spec {
 	w.Helper()
@@ -464,9 +457,7 @@ func (w *world) noHold() {
 	if n, _ := w.mini.Get("orders"); n == "1" {
 		w.mini.Del("orders")
 	}
-	if keys := w.mini.Keys(); len(keys) != 0 {
-		w.Errorf("left: %q", keys)
-	}
+	w.wantEmpty()
 }
 
 // unlockImmediately fails the test if Unlock of h takes any time, or if the hold does not end as after any Unlock.
@@ -474,9 +465,7 @@ func (w *world) unlockImmediately(h lock.Hold) {
 	w.Helper()
 	start := time.Now()
 	w.unlock(h)
-	if took := time.Since(start); took != 0 {
-		w.Errorf("Unlock took %v", took)
-	}
+	w.wantTook(start, 0)
 	if err := h.Err(); !errors.Is(err, lock.ErrUnlocked) || h.Context().Err() == nil || h.Until().After(time.Now()) {
 		w.Errorf("the hold: %v until %v", err, h.Until())
 	}
@@ -520,105 +509,93 @@ func held(k *Kind, goes <-chan struct{}) *Kind {
 // The next request overtakes the release. It is refused, and the call sends another one after the release. For the observer
 // it has not waited for another owner.
 func TestAsyncUnlock_overtaken(t *testing.T) {
-	for name, k := range asyncKinds {
-		if k == reading {
-			continue // readers do not refuse each other
-		}
-		for op, acquire := range acquireFuncs {
-			t.Run(name+"/"+op, func(t *testing.T) {
-				inBubble(t, func(w *world) {
-					goes := make(chan struct{})
-					spec := w.asyncSpec(held(k, goes))
-					w.unlockImmediately(w.mustLock(w.Context(), spec))
-					w.witness.take()
-					var h lock.Hold
-					ended := w.begin(func() (err error) {
-						h, err = acquire(w.a, w.Context(), spec)
-						return err
-					})
-					if len(ended) > 0 {
-						w.Fatalf("%s returned before the release: %v", op, <-ended)
-					}
-					close(goes)
-					synctest.Wait()
-					if len(ended) == 0 {
-						w.Fatalf("%s waits after the release", op)
-					}
-					if err := <-ended; err != nil {
-						w.Fatalf("%s after the release: %v", op, err)
-					}
-					if events, _ := w.witness.take(); name != "plain" && slices.Contains(events, "waiting") { // it hands off a plain lock
-						w.Errorf("observer events: %q", events)
-					}
-					w.unlockImmediately(h)
-					synctest.Wait()
-					w.noHold()
-				})
+	forEach(t, asyncKinds, func(w *world, k *Kind) {
+		for _, tries := range []bool{false, true} {
+			if k == reading {
+				return // readers do not refuse each other
+			}
+			goes := make(chan struct{})
+			spec := w.asyncSpec(held(k, goes))
+			w.unlockImmediately(w.mustLock(w.Context(), spec))
+			w.witness.take()
+			var h lock.Hold
+			ended := w.begin(func() (err error) {
+				h, err = w.lockOrTry(tries)(w.Context(), spec)
+				return err
 			})
+			if len(ended) > 0 {
+				w.Fatalf("tries: %t: it returned before the release: %v", tries, <-ended)
+			}
+			close(goes)
+			synctest.Wait()
+			if len(ended) == 0 {
+				w.Fatalf("tries: %t: it waits after the release", tries)
+			}
+			if err := <-ended; err != nil {
+				w.Fatalf("tries: %t: %v after the release", tries, err)
+			}
+			if events, _ := w.witness.take(); k != plain && slices.Contains(events, "waiting") { // it hands off a plain lock
+				w.Errorf("observer events: %q", events)
+			}
+			w.unlockImmediately(h)
+			synctest.Wait()
+			w.noHold()
 		}
-	}
+	})
 }
 
 // A pair of an acquisition and an Unlock takes one round trip, even if each acquisition follows the Unlock at once: its
 // request rarely overtakes the release.
 func TestAsyncUnlock_oneRoundTrip(t *testing.T) {
 	const trip, pairs = 50 * time.Millisecond, 20
-	for name, k := range asyncKinds {
-		for op, acquire := range acquireFuncs {
-			t.Run(name+"/"+op, func(t *testing.T) {
-				inBubble(t, func(w *world) {
-					w.observer() // of the session that is replaced
-					w.close(w.a)
-					w.a = New(w.mini.Client(t, redistest.Via(w.wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }), testConfig())
-					spec := w.asyncSpec(k)
-					pair := func() {
-						h := w.must(acquire(w.a, w.Context(), spec))
-						w.unlock(h)
-					}
-					pair()
-					time.Sleep(trip)
-					w.wire.OnRequest(func([][]byte) redistest.Action {
-						reply := make(chan struct{})
-						time.AfterFunc(trip, func() { close(reply) })
-						return redistest.Action{HoldReply: reply}
-					})
-					start := time.Now()
-					for range pairs {
-						pair()
-					}
-					w.wantWithin(start, pairs*trip*3/2)
-					time.Sleep(2 * trip)
-					w.noHold()
-				})
+	forEach(t, asyncKinds, func(w *world, k *Kind) {
+		w.observer() // of the session that is replaced
+		w.close(w.a)
+		w.a = New(w.mini.Client(w, redistest.Via(w.wire), oneConnection, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), testConfig())
+		spec := w.asyncSpec(k)
+		for _, tries := range []bool{false, true} {
+			acquire := w.lockOrTry(tries)
+			pair := func() { w.unlock(w.must(acquire(w.Context(), spec))) }
+			pair()
+			time.Sleep(trip)
+			w.wire.OnRequest(func([][]byte) redistest.Action {
+				reply := make(chan struct{})
+				time.AfterFunc(trip, func() { close(reply) })
+				return redistest.Action{HoldReply: reply}
 			})
+			start := time.Now()
+			for range pairs {
+				pair()
+			}
+			w.wantWithin(start, pairs*trip*3/2)
+			w.wire.OnRequest(nil)
+			time.Sleep(2 * trip)
+			w.noHold()
 		}
-	}
+	})
 }
 
 // A refused attempt waits for the release until its context is canceled, or until the client closes.
 func TestAsyncUnlock_waitIsLimited(t *testing.T) {
-	for name, want := range map[string]error{"context": context.Canceled, "Close": lock.ErrNotAcquired} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *world) {
-				goes := make(chan struct{})
-				spec := w.asyncSpec(held(plain, goes))
-				w.unlockImmediately(w.mustLock(w.Context(), spec))
-				ctx, cancel := context.WithCancel(w.Context())
-				defer cancel()
-				start := time.Now()
-				if name == "context" {
-					time.AfterFunc(time.Second, cancel)
-				} else {
-					time.AfterFunc(time.Second, func() { w.a.Close(w.Context()) })
-				}
-				_, err := w.a.TryLock(ctx, spec)
-				w.wantErr(err, lock.ErrNotAcquired, want)
-				w.wantTook(start, time.Second)
-				close(goes)
-				time.Sleep(2 * leaseTime)
-			})
+	forEach(t, map[string]error{"context": context.Canceled, "Close": lock.ErrNotAcquired}, func(w *world, want error) {
+		goes := make(chan struct{})
+		spec := w.asyncSpec(held(plain, goes))
+		w.unlockImmediately(w.mustLock(w.Context(), spec))
+		ctx, cancel := context.WithCancel(w.Context())
+		start := time.Now()
+		time.AfterFunc(time.Second, func() {
+			if want == context.Canceled {
+				cancel()
+			} else {
+				w.a.Close(w.Context())
+			}
 		})
-	}
+		w.wantFail(w.a.TryLock, ctx, spec, lock.ErrNotAcquired, want)
+		w.wantTook(start, time.Second)
+		close(goes)
+		time.Sleep(2 * leaseTime)
+		cancel()
+	})
 }
 
 // A TryLock is refused, waits for the release, and has no reply to its next request. The refusal was its latest reply.
@@ -653,7 +630,7 @@ func TestAsyncUnlock_reportsFailures(t *testing.T) {
 	}{
 		"unavailable": {
 			func(w *world) {
-				w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DelayRequest: 2 * opTime}))
+				w.onNext(redistest.Action{DelayRequest: 2 * opTime})
 			},
 			"released", lock.ErrUnavailable, `msg="release not confirmed, will retry" lock=orders mode=exclusive err="leasehold: unlock \"orders\": `,
 		},
