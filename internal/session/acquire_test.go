@@ -87,16 +87,6 @@ func TestLock_reusedContext(t *testing.T) {
 	})
 }
 
-// A call after Close returns immediately and leaves nothing behind.
-func TestClose_thenACall(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.close(w.a)
-		for _, k := range []*Kind{plain, reading} {
-			w.wantFail(w.a.Lock, w.Context(), w.a.NewSpec(k, "orders", nil), lock.ErrClosed)
-		}
-	})
-}
-
 // The acquisition of a reentry has ended: its command is not sent, alone or in a batch.
 func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -130,8 +120,7 @@ func TestReentry_extendsTheLease(t *testing.T) {
 			if more := h.Until().Sub(until); more != leaseTime/4 {
 				w.Errorf("a reentry after %v extends the lease by %v", leaseTime/4, more)
 			}
-			w.unlock(again)
-			w.unlock(h)
+			w.unlockAll(again, h)
 		})
 	}
 }
@@ -143,7 +132,7 @@ func TestReentry_lateReply(t *testing.T) {
 		inBubble(t, func(w *world) {
 			h := w.take(w.a, alone, w.Context())
 			reply := make(chan struct{})
-			w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply, DropReply: broke}))
+			w.onNext(redistest.Action{HoldReply: reply, DropReply: broke})
 			short, cancel := context.WithTimeout(h.Context(), time.Second)
 			defer cancel()
 			w.wantFail(w.a.Lock, short, w.a.NewSpec(alone, "orders", nil), context.DeadlineExceeded)
@@ -160,34 +149,15 @@ func TestReentry_lateReply(t *testing.T) {
 	}
 }
 
-// Owners that share an acquisition re-enter one at a time.
-func TestReaders_reenterInTurn(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		var ctxs [2]context.Context
-		var holds []lock.Hold
-		for i := range ctxs {
-			ctxs[i] = lock.ContextWithNewOwner(w.Context())
-			holds = append(holds, w.take(w.a, reading, ctxs[i]))
-		}
-		w.slowScripts(100 * time.Millisecond)
-		first, second := w.goRead(w.a, ctxs[0]), w.goRead(w.a, ctxs[1])
-		holds = append(holds, <-first, <-second)
-		w.wantCount(holds[0], 3) // one for both owners, and one for each reentry
-		for _, h := range holds {
-			w.unlock(h)
-		}
-	})
-}
-
-// The wait for that turn ends when the context of the call is canceled.
+// Owners that share an acquisition re-enter one at a time. The wait for the turn ends when the context of the call is
+// canceled.
 func TestReaders_reentryEndsInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.known()
 		one, other := lock.ContextWithNewOwner(w.Context()), lock.ContextWithNewOwner(w.Context())
 		holds := []lock.Hold{w.take(w.a, reading, one), w.take(w.a, reading, other)}
 		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
+		w.onNext(redistest.Action{HoldReply: reply})
 		first := w.goRead(w.a, one)
 		start := time.Now()
 		short, cancel := context.WithTimeout(other, time.Second)
@@ -249,27 +219,6 @@ func TestReentry_inFlight(t *testing.T) {
 	})
 }
 
-// An owner re-enters an acquisition that it shares, and releases its last hold before the reply. The other owner keeps
-// its hold.
-func TestReaders_reentryDuringTheLastUnlock(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.known()
-		one := lock.ContextWithNewOwner(w.Context())
-		leaves, stays := w.take(w.a, reading, one), w.take(w.a, reading, w.Context())
-		reply := make(chan struct{})
-		w.wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{HoldReply: reply}))
-		again := w.goRead(w.a, one)
-		w.unlock(leaves)
-		close(reply)
-		h := <-again
-		if h == nil || h.Err() != nil || stays.Err() != nil {
-			w.Fatalf("%v; the other: %v", h, stays.Err())
-		}
-		w.unlock(h)
-		w.unlock(stays)
-	})
-}
-
 // Close begins while a reentry waits for its reply. The error is ErrClosed.
 func TestReentry_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
@@ -284,9 +233,7 @@ func TestReentry_duringClose(t *testing.T) {
 		ctx := lock.ContextWithNewOwner(w.Context())
 		w.take(w.a, k, ctx)
 		ended := w.beginLock(w.a, k, ctx)
-		closed := make(chan error)
-		go func() { closed <- w.a.Close(context.Background()) }()
-		synctest.Wait()
+		closed := w.beginClose()
 		close(goes)
 		if err := <-ended; !errors.Is(err, lock.ErrClosed) || errors.Is(err, lock.ErrLost) {
 			w.Error(err)
