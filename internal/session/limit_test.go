@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,44 +13,6 @@ import (
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
-
-// losses records the events of the ends of holds that a session's observer gets.
-type losses struct {
-	w                                  *world
-	mu                                 sync.Mutex
-	lost, abandoned, draining, running []lock.Event
-	released                           int
-}
-
-// totals are numbers of events.
-type totals struct{ lost, abandoned, draining, running, released int }
-
-// listen makes the observer of session a record its events.
-func (w *world) listen() *losses {
-	n := losses{w: w}
-	add := func(to *[]lock.Event) func(context.Context, lock.Event) {
-		return func(_ context.Context, e lock.Event) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			*to = append(*to, e)
-		}
-	}
-	w.observer().Lost, w.observer().Abandoned = add(&n.lost), add(&n.abandoned)
-	w.observer().Draining, w.observer().StillRunning = add(&n.draining), add(&n.running)
-	w.observer().Released = func(context.Context, lock.Event) { n.mu.Lock(); n.released++; n.mu.Unlock() }
-	return &n
-}
-
-// want fails the test unless there were so many events by now.
-func (n *losses) want(want totals) {
-	n.w.Helper()
-	synctest.Wait()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if got := (totals{len(n.lost), len(n.abandoned), len(n.draining), len(n.running), n.released}); got != want {
-		n.w.Errorf("got the events %+v, want %+v", got, want)
-	}
-}
 
 // ended fails the test unless h was lost by cause.
 func (w *world) ended(h lock.Hold, cause error) {
@@ -70,7 +32,6 @@ var limited = map[string]*Kind{"plain": plain, "fair": fair, "read": reading, "w
 func TestMaxHold(t *testing.T) {
 	for _, fixed := range [][]lock.Option{nil, {lock.WithFixedLease(5 * time.Minute)}} {
 		forEach(t, limited, func(w *world, kind *Kind) {
-			n := w.listen()
 			const most = 3*leaseTime + leaseTime/2
 			start := time.Now()
 			h := w.take(w.a, kind, context.Background(), append(fixed, lock.WithMaxHold(most))...)
@@ -92,8 +53,7 @@ func TestMaxHold(t *testing.T) {
 				w.Errorf("the next was served %v after that", late)
 			}
 			w.ended(h, lock.ErrMaxHold)
-			n.want(totals{lost: 1})
-			w.wantErr(n.lost[0].Err, lock.ErrMaxHold)
+			w.wantErr(w.wantEnds("lost")[0].Err, lock.ErrMaxHold)
 		})
 	}
 }
@@ -142,7 +102,6 @@ func TestMaxHold_afterASleep(t *testing.T) {
 // Readers of a process share their hold in Redis, but each ends at its own limit, without a command.
 func TestMaxHold_ofReadersThatShare(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		a := w.take(w.a, reading, w.Context(), lock.WithMaxHold(5*time.Second))
 		b := w.take(w.a, reading, w.Context())
 		if a.Owner() != b.Owner() {
@@ -157,7 +116,7 @@ func TestMaxHold_ofReadersThatShare(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		w.wantHeld(b)
-		n.want(totals{lost: 1})
+		w.wantEnds("lost")
 		w.unlock(b)
 	})
 }
@@ -190,7 +149,6 @@ func TestAbandonedHold(t *testing.T) {
 		10 * leaseTime: {lock.WithGrace(10 * leaseTime)},
 	} {
 		forEach(t, limited, func(w *world, kind *Kind) {
-			n := w.listen()
 			ctx, cancel := context.WithCancelCause(w.Context())
 			h := w.take(w.a, kind, ctx, grace...)
 			time.Sleep(10*time.Minute + time.Second)
@@ -206,13 +164,13 @@ func TestAbandonedHold(t *testing.T) {
 			if cause := context.Cause(h.Context()); cause != gone {
 				w.Errorf("its context ended by %v, want the first cause", cause)
 			}
-			n.want(totals{draining: 1, abandoned: 1, lost: 1})
-			for _, e := range []lock.Event{n.draining[0], n.abandoned[0]} {
+			ends := w.wantEnds("abandoned", "draining", "lost")
+			for _, e := range ends[:2] {
 				if !errors.Is(e.Err, gone) || e.Name != "orders" {
 					w.Errorf("got %+v", e)
 				}
 			}
-			if e := n.lost[0]; !errors.Is(e.Err, lock.ErrAbandoned) || e.Draining != want {
+			if e := ends[2]; !errors.Is(e.Err, lock.ErrAbandoned) || e.Draining != want {
 				w.Errorf("notified of a loss: %+v", e)
 			}
 		})
@@ -222,7 +180,6 @@ func TestAbandonedHold(t *testing.T) {
 // A holder that unlocks in time has lost nothing, and nothing is reported.
 func TestAbandonedHold_unlockedInTime(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		ctx, cancel := context.WithCancel(w.Context())
 		h := w.lock(w.a, ctx)
 		time.Sleep(time.Second)
@@ -231,7 +188,7 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 		w.unlock(h)
 		w.wantEmpty()
 		time.Sleep(2 * leaseTime)
-		n.want(totals{draining: 1, released: 1})
+		w.wantEnds("draining", "released")
 	})
 }
 
@@ -239,7 +196,6 @@ func TestAbandonedHold_unlockedInTime(t *testing.T) {
 func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 	for _, kind := range []*Kind{plain, reading} {
 		inBubble(t, func(w *world) {
-			n := w.listen()
 			owner := lock.ContextWithNewOwner(w.Context())
 			ctx, cancel := context.WithCancel(owner)
 			h, other := w.take(w.a, kind, ctx), w.take(w.a, kind, owner)
@@ -247,7 +203,7 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 			time.Sleep(time.Hour)
 			w.ended(h, lock.ErrAbandoned)
 			w.wantHeld(other)
-			n.want(totals{draining: 1, abandoned: 1, lost: 1})
+			w.wantEnds("abandoned", "draining", "lost")
 			w.unlock(other)
 		})
 	}
@@ -256,13 +212,12 @@ func TestAbandonedHold_ofOneHoldOfSeveral(t *testing.T) {
 // A fixed lease is not renewed, so its hold is never abandoned.
 func TestAbandonedHold_fixedLease(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		owner := lock.ContextWithNewOwner(w.Context())
 		under, cancel := context.WithCancel(owner)
 		renewed, h := w.lock(w.a, owner), w.lock(w.a, under, lock.WithFixedLease(time.Hour)) // one of them is renewed
 		cancel()
 		time.Sleep(30 * time.Minute)
-		n.want(totals{})
+		w.wantEnds()
 		w.unlockAll(h, renewed)
 	})
 }
@@ -302,7 +257,6 @@ func TestMaxHold_ofAnAbandonedHold(t *testing.T) {
 // Three holds of an owner each end at their own limit, in whatever order they were acquired. The lock stays until the last ends.
 func TestMaxHold_inAnyOrder(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		ctx := lock.ContextWithNewOwner(w.Context())
 		start := time.Now()
 		outer := w.lock(w.a, ctx, lock.WithMaxHold(10*time.Second))
@@ -315,7 +269,7 @@ func TestMaxHold_inAnyOrder(t *testing.T) {
 				w.Errorf("a second before %v: %v, count %d", most, err, w.count(h))
 			}
 			time.Sleep(time.Second)
-			n.want(totals{lost: i + 1})
+			w.wantEnds("lost")
 			w.ended(h, lock.ErrMaxHold)
 		}
 	})
@@ -324,13 +278,12 @@ func TestMaxHold_inAnyOrder(t *testing.T) {
 // The owner loses all its holds when one of them reaches its limit. The loss is reported once.
 func TestMaxHold_lossAtTheSameTime(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour))
 		w.loseLock(h.(*hold).acquisition())
 		w.a.sender.Add()
 		w.a.expire(h.(*hold))
 		w.a.sender.Done()
-		n.want(totals{lost: 1})
+		w.wantEnds("lost")
 		w.ended(h, lock.ErrGone)
 	})
 }
@@ -433,12 +386,11 @@ func TestMaxHold_handsOff(t *testing.T) {
 // A limit passes while Close is about to release the lock. Close releases it.
 func TestMaxHold_duringClose(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Second))
 		at := h.(*hold).acquisition().at
 		locked(at, func() bool { at.state.Close(); return true })
 		time.Sleep(2 * time.Second)
-		n.want(totals{})
+		w.wantEnds()
 		if !w.mini.Exists("orders") {
 			w.Error("the lock is released")
 		}
@@ -449,14 +401,13 @@ func TestMaxHold_duringClose(t *testing.T) {
 // the check found.
 func TestMaxHold_checkedBeforeClose(t *testing.T) {
 	withDefaultLogger(t, func(w *world, log *logLines) {
-		n := w.listen()
 		h := w.lock(w.a, w.Context(), lock.WithMaxHold(time.Hour)).(*hold)
 		h.end(h.acquisition().lostBy(lock.ErrMaxHold)) // as check does at the limit
 		w.close(w.a)
-		n.want(totals{lost: 1})
+		e := w.wantEnds("lost")[0]
 		w.wantErr(h.Err(), lock.ErrMaxHold)
-		if n.lost[0].Err != h.Err() {
-			w.Errorf("the hold: %v; got the loss %v", h.Err(), n.lost[0].Err)
+		if e.Err != h.Err() {
+			w.Errorf("the hold: %v; got the loss %v", h.Err(), e.Err)
 		}
 		log.want(w, 1, "lock lost", `cause="`+lock.ErrMaxHold.Error()+`"`)
 	})
@@ -483,7 +434,6 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 		for want, grace := range map[time.Duration][]lock.Option{leaseTime: nil, time.Second: {lock.WithGrace(time.Second)}} {
 			t.Run(fmt.Sprint(name, want), func(t *testing.T) {
 				withDefaultLogger(t, func(w *world, log *logLines) {
-					n := w.listen()
 					others := w.locker(w.b, rival(kind))
 					ctx, cancel := context.WithCancelCause(w.Context())
 					stop := errors.New("SIGTERM")
@@ -495,13 +445,15 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 							w.Errorf("its context ended by %v", cause)
 						}
 						time.Sleep(leaseTime / 3) // a renewal happens in between
+						early := 0
 						if grace == nil {
-							n.want(totals{draining: 1})
+							w.wantErr(w.wantEnds("draining")[0].Err, stop)
+							early = 1
 						}
 						time.Sleep(want)
-						n.want(totals{draining: 1, running: 1})
-						w.wantErr(n.draining[0].Err, stop)
-						w.wantErr(n.running[0].Err, stop)
+						for _, e := range w.wantEnds([]string{"draining", "still running"}[early:]...) {
+							w.wantErr(e.Err, stop)
+						}
 						log.want(w, 1, "still running")
 						time.Sleep(10 * time.Minute)
 						w.wantFail(w.b.TryLock, w.Context(), others.spec, lock.ErrNotAcquired)
@@ -513,7 +465,7 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 					if !errors.Is(err, stop) || errors.Is(err, lock.ErrNotHeld) {
 						w.Errorf("Do: %v", err)
 					}
-					n.want(totals{draining: 1, running: 1, released: 1})
+					w.wantEnds("released")
 					h, err := others.TryLock(w.Context())
 					if err != nil {
 						w.Fatalf("after it returned: %v", err)
@@ -529,7 +481,6 @@ func TestDo_heldUntilTheFunctionReturns(t *testing.T) {
 // that it is still running.
 func TestDo_underUntilUnlock(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		ctx, cancel := context.WithCancel(w.Context())
 		err := lock.Do(ctx, lock.UntilUnlock(w.locker(w.a, plain)), func(context.Context) error {
 			cancel()
@@ -539,7 +490,7 @@ func TestDo_underUntilUnlock(t *testing.T) {
 		if err != nil {
 			w.Error(err)
 		}
-		n.want(totals{draining: 1, running: 1, released: 1})
+		w.wantEnds("draining", "released", "still running")
 	})
 }
 
@@ -547,7 +498,6 @@ func TestDo_underUntilUnlock(t *testing.T) {
 // as still running. It is reported once, and not before its grace has passed.
 func TestDo_reportedOnce(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		ctx, cancel := context.WithCancel(w.Context())
 		_ = lock.Do(ctx, w.locker(w.a, plain, lock.WithGrace(leaseTime)), func(ctx context.Context) error {
 			late := lock.WithGrace(time.Hour)
@@ -555,10 +505,10 @@ func TestDo_reportedOnce(t *testing.T) {
 			cancel()
 			time.Sleep(leaseTime/3 + leaseTime - time.Millisecond) // the next renewal detects the cancellation
 			w.ended(before, lock.ErrMaxHold)
-			n.want(totals{draining: 3, lost: 1})
-			for _, lost := range []int{1, 2} {
+			w.wantEnds("draining", "draining", "draining", "lost")
+			for _, event := range []string{"still running", "lost"} {
 				time.Sleep(leaseTime)
-				n.want(totals{draining: 3, lost: lost, running: 1})
+				w.wantEnds(event)
 			}
 			w.ended(after, lock.ErrMaxHold)
 			return nil
@@ -569,7 +519,6 @@ func TestDo_reportedOnce(t *testing.T) {
 // A function that stops soon after the cancellation is not reported.
 func TestDo_stopsSoon(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		for range 20 {
 			ctx, cancel := context.WithCancel(w.Context())
 			err := lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
@@ -580,7 +529,7 @@ func TestDo_stopsSoon(t *testing.T) {
 			})
 			w.wantErr(err, context.Canceled)
 		}
-		n.want(totals{draining: 20, released: 20})
+		w.wantEnds(append(slices.Repeat([]string{"draining"}, 20), slices.Repeat([]string{"released"}, 20)...)...)
 	})
 }
 
@@ -627,7 +576,6 @@ func TestDo_lostWhileDraining(t *testing.T) {
 // A lock that a function acquires itself is limited by cancellation, even under the hold of the function.
 func TestDo_locksUnderIt(t *testing.T) {
 	inBubble(t, func(w *world) {
-		n := w.listen()
 		ctx, cancel := context.WithCancel(w.Context())
 		var last lock.Hold
 		_ = lock.Do(ctx, w.locker(w.a, plain), func(ctx context.Context) error {
@@ -644,6 +592,6 @@ func TestDo_locksUnderIt(t *testing.T) {
 		})
 		time.Sleep(2 * leaseTime)
 		w.ended(last, lock.ErrAbandoned)
-		n.want(totals{draining: 4, running: 1, abandoned: 3, lost: 3, released: 1})
+		w.wantEnds("abandoned", "abandoned", "abandoned", "draining", "draining", "draining", "draining", "lost", "lost", "lost", "released", "still running")
 	})
 }

@@ -156,6 +156,28 @@ func (w *world) wantEvents(want ...string) []lock.Event {
 	return all
 }
 
+// wantEnds fails the test unless exactly these events about the ends of holds were reported since the last call, and
+// returns them. They are in the order of their names, whenever they were reported.
+func (w *world) wantEnds(want ...string) (ends []lock.Event) {
+	w.Helper()
+	events, all := w.witness.take()
+	var names []string
+	for _, name := range []string{"abandoned", "draining", "lost", "released", "still running"} {
+		for i, event := range events {
+			if event == name {
+				names, ends = append(names, name), append(ends, all[i])
+			}
+		}
+	}
+	if !slices.Equal(names, want) {
+		w.Errorf("observer events: got %q, want %q", names, want)
+	}
+	for len(ends) < len(want) {
+		ends = append(ends, lock.Event{})
+	}
+	return ends
+}
+
 func TestObserver_callsThatFail(t *testing.T) {
 	timesOut := func(after time.Duration) func(w *world) context.Context {
 		return func(w *world) context.Context { return w.within(after) }
