@@ -73,11 +73,19 @@ type history struct {
 	minutes [60]minute
 }
 
+// A read is a survey, or a read of one lock.
+type read struct {
+	at     time.Time // its start
+	took   time.Duration
+	before bool            // a hold that it is the first to find may have begun long ago
+	ended  map[holdID]bool // holds that ended after its start: surveys and reads of one lock overlap
+}
+
 // see records a survey.
 func (h *history) see(s *survey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := !h.knows(s.at)
+	now := read{at: s.at, took: s.took, before: !h.knows(s.at), ended: h.endedAfter(s.at)}
 	part := s.more || len(s.missing) > 0 // what is not in the survey may be held
 	h.whole = time.Time{}
 	if s.complete && !part {
@@ -89,7 +97,7 @@ func (h *history) see(s *survey) {
 	listed := make(map[lockID]bool, len(s.locks))
 	for _, r := range s.locks {
 		listed[idOf(r.Lock)] = true
-		h.take(r.Lock, s.at, s.took, before)
+		h.take(now, r.Lock)
 		waiting += r.Waiting
 		if r.Locked() {
 			held++
@@ -98,7 +106,7 @@ func (h *history) see(s *survey) {
 	m.held, m.waiting = max(m.held, held), max(m.waiting, waiting)
 	for id := range h.open {
 		if !listed[id] {
-			h.end(id, s.at, s.took, nil, part, nil)
+			h.end(now, id, nil, part, nil)
 		}
 	}
 }
@@ -108,7 +116,7 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begin(at)
-	h.take(l, at, 0, first && !h.knows(at))
+	h.take(read{at: at, before: first && !h.knows(at), ended: h.endedAfter(at)}, l)
 	if l.ForceUnlock != nil {
 		h.amend(idOf(l), l.ForceUnlock)
 	}
@@ -159,9 +167,8 @@ func (h *history) minute(at time.Time) *minute {
 	return m
 }
 
-// take updates the holds of a lock from a read. at and took are the start and the duration of the read. before means that a new hold may
-// have begun long ago.
-func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bool) {
+// take updates the holds of a lock from a read.
+func (h *history) take(r read, l admin.Lock) {
 	key := idOf(l)
 	open, now := h.open[key], make(map[holdID]bool, len(l.Holders))
 	part := len(l.Holders) < l.Holding // a list has only some of them
@@ -170,47 +177,47 @@ func (h *history) take(l admin.Lock, at time.Time, took time.Duration, before bo
 		now[id] = true
 		known := open[id]
 		if known == nil {
-			if h.ends(id, at) {
+			if r.ended[id] {
 				continue
 			}
 			if open == nil {
 				open = make(map[holdID]*hold)
 				h.open[key] = open
 			}
-			known = &hold{holdID: id, client: holder.Client, asked: holder.Since, from: at, before: before || part}
+			known = &hold{holdID: id, client: holder.Client, asked: holder.Since, from: r.at, before: r.before || part}
 			open[id] = known
 		}
-		if at.After(known.last) {
-			known.client, known.last, known.lease = holder.Client, at, l.HolderLease(holder)
+		if r.at.After(known.last) {
+			known.client, known.last, known.lease = holder.Client, r.at, l.HolderLease(holder)
 		}
 	}
-	h.end(key, at, took, now, part, l.ForceUnlock)
+	h.end(r, key, now, part, l.ForceUnlock)
 }
 
 // end ends the holds of a lock that are not in now. If part is true, now has only some of the holds, and a hold ends after no read has
 // found it for pastGap. Otherwise, holds would stay open indefinitely if no read returns all of them. A lease that expired during this
 // read counts as expired.
-func (h *history) end(key lockID, at time.Time, took time.Duration, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
+func (h *history) end(r read, key lockID, now map[holdID]bool, part bool, forced *admin.ForceUnlockRecord) {
 	open := h.open[key]
 	for id, known := range open {
-		gap := at.Sub(known.last)
+		gap := r.at.Sub(known.last)
 		if now[id] || gap <= 0 || part && gap <= pastGap { // gap <= 0: a later read has found it
 			continue
 		}
 		delete(open, id)
-		known.ended, known.how = at, released
+		known.ended, known.how = r.at, released
 		switch {
 		case part:
 			known.ended, known.how = known.last, "unknown: not checked since, may still be held"
 		case gap > pastGap:
-			known.ended, known.how = known.last, "unknown: not checked until "+at.UTC().Format("15:04:05 UTC")
+			known.ended, known.how = known.last, "unknown: not checked until "+r.at.UTC().Format("15:04:05 UTC")
 		case forced != nil && forced.At.After(known.from) && forced.Removed(known.client):
 			known.how = forcedBy(forced)
-		case known.lease >= 0 && gap+took >= known.lease:
+		case known.lease >= 0 && gap+r.took >= known.lease:
 			known.how = "lease expired"
 		}
 		m := h.minute(known.ended)
-		m.ended, m.lasted = m.ended+1, m.lasted+known.lasted(at)
+		m.ended, m.lasted = m.ended+1, m.lasted+known.lasted(r.at)
 		if len(h.past) < mostPast {
 			h.past = append(h.past, *known)
 		} else {
@@ -223,9 +230,15 @@ func (h *history) end(key lockID, at time.Time, took time.Duration, now map[hold
 	}
 }
 
-// ends reports whether the hold ended after at: surveys and reads of one lock overlap.
-func (h *history) ends(id holdID, at time.Time) bool {
-	return slices.ContainsFunc(h.past, func(p hold) bool { return p.holdID == id && p.ended.After(at) })
+// endedAfter returns the holds that ended after at.
+func (h *history) endedAfter(at time.Time) map[holdID]bool {
+	ended := make(map[holdID]bool)
+	for i := range h.past {
+		if p := &h.past[i]; p.ended.After(at) {
+			ended[p.holdID] = true
+		}
+	}
+	return ended
 }
 
 // of returns the holds of the locks with a name in the last hour, the latest first.
