@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +72,7 @@ type history struct {
 	past    []hold // ring buffer
 	next    int    // index of the next hold in past
 	minutes [60]minute
+	swept   time.Time // the last time of sweep
 }
 
 // A read is a survey, or a read of one lock.
@@ -117,8 +119,22 @@ func (h *history) seeLock(l admin.Lock, at time.Time, first bool) {
 	defer h.mu.Unlock()
 	h.begin(at)
 	h.take(read{at: at, before: first && !h.knows(at), ended: h.endedAfter(at)}, l)
+	if at.Sub(h.swept) > pastGap {
+		h.swept = at
+		h.sweep(at)
+	}
 	if l.ForceUnlock != nil {
 		h.amend(idOf(l), l.ForceUnlock)
+	}
+}
+
+// sweep forgets the holds that no read has found for pastTime. A survey ends them, but without surveys nothing else would.
+func (h *history) sweep(at time.Time) {
+	for key, open := range h.open {
+		maps.DeleteFunc(open, func(_ holdID, known *hold) bool { return at.Sub(known.last) > pastTime })
+		if len(open) == 0 {
+			delete(h.open, key)
+		}
 	}
 }
 

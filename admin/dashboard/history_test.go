@@ -264,6 +264,20 @@ func TestHistory_before(t *testing.T) {
 	}
 }
 
+// Without a survey, which finds the holds that are over, reads of single locks do not keep the holds of other locks indefinitely.
+func TestHistory_forgets(t *testing.T) {
+	var h history
+	for i := range 3 * 60 {
+		h.seeLock(lockOf(fmt.Sprint("job:", i), "x"), began.Add(time.Duration(i)*time.Minute), true)
+	}
+	if n := len(h.open); n > 62 {
+		t.Errorf("after 3 h, %d of 180 locks that were read once", n)
+	}
+	if got := h.says("job:179", began.Add(3*time.Hour)); got != "x 1m0s before" {
+		t.Errorf("the last one: %s", got)
+	}
+}
+
 // A hold that ended in a minute of the previous hour does not change the minute that has replaced it.
 func TestHistory_lateEnd(t *testing.T) {
 	var h history
