@@ -147,7 +147,9 @@ func New(rdb rueidis.Client, opts ...Option) (*Handler, error) {
 	}
 	served := http.StripPrefix("/static", http.FileServerFS(files))
 	h.mux.HandleFunc("GET /static/", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable") // the address changes with the content
+		if r.URL.RawQuery == build() { // otherwise the page that links the file is from another version
+			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+		}
 		served.ServeHTTP(w, r)
 	})
 	return h, nil
