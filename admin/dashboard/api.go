@@ -148,8 +148,9 @@ func (h *Handler) apiLocks(w http.ResponseWriter, r *http.Request) {
 		list.Error = s.err.Error()
 	}
 	q := r.URL.Query() // not FormValue, which would also read an upload, and write a large one to a file
+	matches := matching(q.Get("q"))
 	for _, l := range s.locks {
-		if matches(l.Lock, q.Get("q")) && ofKind(l.Lock, q.Get("kind")) {
+		if matches(l.Lock) && ofKind(l.Lock, q.Get("kind")) {
 			list.Locks = append(list.Locks, apiLockOf(l.Lock))
 		}
 	}

@@ -367,8 +367,9 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		v.Sort, by = "name", bySort["name"]
 	}
 	var found []*row
+	matches := matching(v.Text)
 	for _, r := range s.locks {
-		if matches(r.Lock, v.Text) && ofKind(r.Lock, v.Kind) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
+		if matches(r.Lock) && ofKind(r.Lock, v.Kind) && (v.Client == "" || heldBy(r.Lock, v.Client)) {
 			found = append(found, r)
 		}
 	}
@@ -412,13 +413,16 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 	return v, statusOf(s.err, len(s.locks)), nil
 }
 
-// matches reports whether text occurs in the name of a lock, or in the name, host, label or ID of the client of a holder.
-func matches(l admin.Lock, text string) bool {
+// matching returns a function that reports whether text occurs in the name of a lock, or in the name, host, label or ID of the client
+// of a holder.
+func matching(text string) func(admin.Lock) bool {
 	text = strings.ToLower(text)
 	has := func(part string) bool { return strings.Contains(strings.ToLower(part), text) }
-	return has(l.Name) || slices.ContainsFunc(l.Holders, func(h lock.Holder) bool {
-		return has(h.Client.Name) || has(h.Client.Host) || has(h.Client.Label) || has(h.Client.ID)
-	})
+	return func(l admin.Lock) bool {
+		return has(l.Name) || slices.ContainsFunc(l.Holders, func(h lock.Holder) bool {
+			return has(h.Client.Name) || has(h.Client.Host) || has(h.Client.Label) || has(h.Client.ID)
+		})
+	}
 }
 
 // ofKind reports whether a lock matches the type in the address of a page.
