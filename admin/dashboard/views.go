@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"html/template"
 	"maps"
 	"net/http"
 	"net/url"
@@ -302,13 +301,12 @@ type locksView struct {
 	Sort           string
 	Heads          []head
 	Rows           []lockRow
-	Found, All     int
+	All            int
 	Summary        string
 	Pages          pager
 	More           bool
 	Limit          int
 	Kinds          []choice
-	Sorts          []choice
 	ClearClientURL string
 }
 
@@ -374,15 +372,14 @@ func (h *Handler) locksPage(ctx context.Context, q url.Values, live bool) (any, 
 		}
 	}
 	slices.SortStableFunc(found, by)
-	v.Found = len(found)
 	pages, from, to := pagerOf(q, "./locks", len(found))
 	v.Pages = pages
 	for _, r := range found[from:to] {
 		v.Rows = append(v.Rows, rowOf(r, live))
 	}
 	v.Summary = v.Note.plural(v.All, "lock")
-	if v.Found != v.All {
-		v.Summary = fmt.Sprintf("%s of %s", group(v.Found), v.Summary)
+	if len(found) != v.All {
+		v.Summary = group(len(found)) + " of " + v.Summary
 	}
 	for _, c := range []struct{ title, sort, class string }{{"Name", "name", ""}, {"Kind", "", ""}, {"Holder", "", ""}, {"Requested", "since", "number"}, {"Remaining lease", "lease", ""}, {"Waiting", "waiting", "number"}} {
 		hd := head{Title: c.title, Class: c.class}
@@ -511,7 +508,6 @@ type lockView struct {
 	HighestToken uint64
 	ForceUnlock  *forcedView
 	Keys         []keyRow
-	Lines        template.HTML
 	Happened     []event
 	Unlocks      bool
 	CSRF         string
@@ -635,43 +631,26 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		return v, http.StatusServiceUnavailable, nil
 	}
 	v.Note.Replica = d.replica
+	h.fill(&v, d, live)
+	return v, http.StatusOK, nil
+}
+
+// fill adds what was read of a lock to its page.
+func (h *Handler) fill(v *lockView, d *detail, live bool) {
 	l := d.lock
-	v.Ambiguous = l.Ambiguous
-	v.Kind, v.Held, v.Token, v.HighestToken, v.Happened = l.Kind, l.Locked(), l.Token, l.HighestToken, eventsOf(d.happened)
+	v.Kind, v.Held, v.Ambiguous, v.Token, v.HighestToken = l.Kind, l.Locked(), l.Ambiguous, l.Token, l.HighestToken
 	if slices.Contains(unheld, l.Kind) {
 		v.State, v.Meter, v.Facts = phrasesOf(l, d.at, live), meterOf(l), factsOf(l, d.at, live)
 	} else {
 		v.Says = saysOf(l)
 	}
-	if s := l.Leader; s != nil {
-		v.Leader = &leaderView{Value: shown(s.Value), Role: "Leader for", Age: ageOf(s.Since, live), Token: s.Token}
-		switch {
-		case !v.Held:
-			v.Leader.Role = "Earlier leader (no leader now), since"
-		case s.Token > 0 && l.Token > s.Token:
-			v.Leader.Role = "Earlier leader (the holder published none), since"
-		}
-	}
 	if v.Held {
 		v.Lease = leaseOf(d.span, live)
 	}
-	v.MoreHolders = max(len(l.Holders)-mostRows, 0)
-	for _, o := range l.Holders[:len(l.Holders)-v.MoreHolders] {
-		r := personOf(o.Owner, o.Client)
-		r.Age, r.How = ageOf(o.Since, live), string(o.Mode)
-		switch {
-		case l.Kind == admin.Semaphore:
-			r.How = plural(o.Count, "permit")
-		case o.Count > 1:
-			r.How += fmt.Sprintf(", %d times", o.Count)
-		}
-		if o.Lingers {
-			r.How += "; in use, or kept idle"
-		}
-		if len(l.Holders) > 1 { // the lease of the lock is the longest of theirs
-			r.Lease = d.expiry(l.HolderLease(o), live)
-		}
-		v.Holders = append(v.Holders, r)
+	v.Leader = leaderOf(l, live)
+	v.Holders = holderRows(d, live)
+	v.MoreHolders = len(l.Holders) - len(v.Holders)
+	for _, o := range l.Holders[:len(v.Holders)] {
 		if s := h.digest(o.Owner); !slices.Contains(v.Seen, s) {
 			v.Seen = append(v.Seen, s)
 		}
@@ -681,25 +660,68 @@ func (h *Handler) lockPage(ctx context.Context, q url.Values, live bool) (any, i
 		r.Age = ageOf(o.Since, live)
 		v.Lost = append(v.Lost, r)
 	}
-	v.Past = pastRows(h.history.of(l.Name, d.at), live)
 	v.Waiters, v.More = waiterRows(&l, live)
-	v.Waiting = group(l.Waiting)
-	v.Full = l.IsFull()
+	v.Waiting, v.Full = group(l.Waiting), l.IsFull()
+	v.Past, v.Happened = pastRows(h.history.of(l.Name, d.at), live), eventsOf(d.happened)
 	if f := l.ForceUnlock; f != nil {
 		v.ForceUnlock = &forcedView{Age: ageOf(f.At, live), By: shown(f.By), Reason: f.Reason, From: f.From}
 	}
-	v.MoreKeys = max(len(d.keys)-mostRows, 0) // registry entries, which come last
-	for _, k := range d.keys[:len(d.keys)-v.MoreKeys] {
-		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Left: d.expiry(k.Left, live), Line: redisCLI(k)}
-		if l.Kind == admin.Bloom && k.Type == "string" { // too long for a terminal: up to 512 MB
-			r.Line = "redis-cli STRLEN " + quoted(k.Name)
-		}
-		v.Keys = append(v.Keys, r)
-	}
+	v.Keys = keyRows(d, live)
+	v.MoreKeys = len(d.keys) - len(v.Keys)
 	if l.Mode == lock.Read {
 		v.Readers = "redis-cli --scan --pattern " + quoted(admin.Prefix(tagged(l.Name)+":")+":rwlock_timeout:*")
 	}
-	return v, http.StatusOK, nil
+}
+
+// leaderOf describes the leader value of a lock, or returns nil if there is none.
+func leaderOf(l admin.Lock, live bool) *leaderView {
+	s := l.Leader
+	if s == nil {
+		return nil
+	}
+	v := &leaderView{Value: shown(s.Value), Role: "Leader for", Age: ageOf(s.Since, live), Token: s.Token}
+	switch {
+	case !l.Locked():
+		v.Role = "Earlier leader (no leader now), since"
+	case s.Token > 0 && l.Token > s.Token:
+		v.Role = "Earlier leader (the holder published none), since"
+	}
+	return v
+}
+
+// holderRows returns up to mostRows rows of holders.
+func holderRows(d *detail, live bool) (rows []ownerRow) {
+	all := d.lock.Holders
+	for _, o := range all[:min(len(all), mostRows)] {
+		r := personOf(o.Owner, o.Client)
+		r.Age, r.How = ageOf(o.Since, live), string(o.Mode)
+		switch {
+		case d.lock.Kind == admin.Semaphore:
+			r.How = plural(o.Count, "permit")
+		case o.Count > 1:
+			r.How += fmt.Sprintf(", %d times", o.Count)
+		}
+		if o.Lingers {
+			r.How += "; in use, or kept idle"
+		}
+		if len(all) > 1 { // the lease of the lock is the longest of theirs
+			r.Lease = d.expiry(d.lock.HolderLease(o), live)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// keyRows returns up to mostRows rows of keys. Registry entries come last.
+func keyRows(d *detail, live bool) (rows []keyRow) {
+	for _, k := range d.keys[:min(len(d.keys), mostRows)] {
+		r := keyRow{Name: shown(k.Name), Type: k.Type, Role: k.Role, Left: d.expiry(k.Left, live), Line: redisCLI(k)}
+		if d.lock.Kind == admin.Bloom && k.Type == "string" { // too long for a terminal: up to 512 MB
+			r.Line = "redis-cli STRLEN " + quoted(k.Name)
+		}
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 // expiry returns the time until an expiry that was this far away when d was read.
