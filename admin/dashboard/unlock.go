@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/subtle"
 	"errors"
@@ -54,21 +55,13 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the form", http.StatusBadRequest)
 		return
 	}
-	token := cookieOf(r)
-	if token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(r.PostForm.Get("csrf"))) != 1 || new(http.CrossOriginProtection).Check(r) != nil {
+	if !fromPage(r) {
 		http.Error(w, "request not from this page: reload the page, and allow its cookie", http.StatusForbidden)
 		return
 	}
-	name := r.PostForm.Get("name")
-	answer := func(q url.Values) {
-		q.Set("name", name)
-		h.detailOf(name).expire()
-		h.survey.expire()
-		w.Header().Set("Location", "./lock?"+q.Encode()) // http.Redirect would drop the path prefix of the pages
-		w.WriteHeader(http.StatusSeeOther)
-	}
+	name, reason := r.PostForm.Get("name"), r.PostForm.Get("reason")
 	if r.PostForm.Get("typed") != name {
-		answer(url.Values{"failed": {"typed"}})
+		h.answer(w, name, url.Values{"failed": {"typed"}})
 		return
 	}
 	log := h.log().With("lock", name, "address", r.RemoteAddr)
@@ -90,40 +83,67 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	l, err := a.Inspect(r.Context(), name)
-	var from []string // the owners that the page displayed
-	for _, holder := range l.Holders {
-		if slices.Contains(r.PostForm["seen"], h.digest(holder.Owner)) {
-			from = append(from, holder.Owner)
-		}
-	}
-	var u admin.ForceUnlockResult
-	reason := r.PostForm.Get("reason")
-	if err == nil {
-		u, err = a.ForceUnlockOwners(r.Context(), name, from, reason)
-	}
-	done, told := len(u.Holders), u.Notified
-	if done > 0 {
-		log.InfoContext(r.Context(), "lock force-unlocked", "holders", done, "notified", told, "reason", reason)
+	u, err := h.forceUnlock(r.Context(), a, name, r.PostForm["seen"], reason)
+	if len(u.Holders) > 0 {
+		log.InfoContext(r.Context(), "lock force-unlocked", "holders", len(u.Holders), "notified", u.Notified, "reason", reason)
 		if u.RecordErr != nil {
 			log.WarnContext(r.Context(), "audit record not written", "err", u.RecordErr)
 		}
 	}
+	q := outcomeOf(u, err)
+	if q.Get("failed") == "error" {
+		log.WarnContext(r.Context(), "force-unlock failed", "err", err)
+	}
+	h.answer(w, name, q)
+}
+
+// fromPage reports whether the form of a page sent r.
+func fromPage(r *http.Request) bool {
+	token := cookieOf(r)
+	same := subtle.ConstantTimeCompare([]byte(token), []byte(r.PostForm.Get("csrf"))) == 1
+	return token != "" && same && new(http.CrossOriginProtection).Check(r) == nil
+}
+
+// forceUnlock removes the holders with the digests in seen.
+func (h *Handler) forceUnlock(ctx context.Context, a *admin.Admin, name string, seen []string, reason string) (admin.ForceUnlockResult, error) {
+	l, err := a.Inspect(ctx, name)
+	if err != nil {
+		return admin.ForceUnlockResult{}, err
+	}
+	var from []string
+	for _, holder := range l.Holders {
+		if slices.Contains(seen, h.digest(holder.Owner)) {
+			from = append(from, holder.Owner)
+		}
+	}
+	return a.ForceUnlockOwners(ctx, name, from, reason)
+}
+
+// answer sends the browser back to the page of a lock, with the outcome for resultOf.
+func (h *Handler) answer(w http.ResponseWriter, name string, outcome url.Values) {
+	outcome.Set("name", name)
+	h.detailOf(name).expire()
+	h.survey.expire()
+	w.Header().Set("Location", "./lock?"+outcome.Encode()) // http.Redirect would drop the path prefix of the pages
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// outcomeOf returns the outcome of a force-unlock for resultOf.
+func outcomeOf(u admin.ForceUnlockResult, err error) url.Values {
+	done := strconv.Itoa(len(u.Holders))
 	switch {
 	case errors.Is(err, lock.ErrNotHeld):
-		answer(url.Values{"failed": {"gone"}})
+		return url.Values{"failed": {"gone"}}
 	case errors.Is(err, admin.ErrBadReason):
-		answer(url.Values{"failed": {"reason"}})
+		return url.Values{"failed": {"reason"}}
 	case err != nil:
-		log.WarnContext(r.Context(), "force-unlock failed", "err", err)
-		answer(url.Values{"failed": {"error"}, "unlocked": {strconv.Itoa(done)}})
-	default:
-		q := url.Values{"unlocked": {strconv.Itoa(done)}, "notified": {strconv.Itoa(told)}}
-		if u.RecordErr != nil {
-			q.Set("note", "none")
-		}
-		answer(q)
+		return url.Values{"failed": {"error"}, "unlocked": {done}}
 	}
+	q := url.Values{"unlocked": {done}, "notified": {strconv.Itoa(u.Notified)}}
+	if u.RecordErr != nil {
+		q.Set("note", "none")
+	}
+	return q
 }
 
 func (h *Handler) log() *slog.Logger {
