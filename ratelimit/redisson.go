@@ -328,22 +328,8 @@ func refusedBy(v luascripts.Verdict) error {
 // Then f runs after the permits of callers that left have been returned. If its own caller has left when a reply arrives, persist
 // passes the reply to late.
 func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(context.Context) (T, error), late func(T)) (value T, err error) {
-	var (
-		mu   sync.Mutex
-		got  *T                // guarded by mu
-		left bool              // guarded by mu: the caller got an error
-		sent []<-chan struct{} // guarded by mu: for each copy, closed when it can no longer take permits
-	)
-	defer func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil && got != nil {
-			value, err = *got, nil // the reply arrived at the last moment
-		}
-		if left = err != nil; left && late != nil {
-			w.leave(sent)
-		}
-	}()
+	r := &request[T]{w: w, f: f, late: late}
+	defer func() { value, err = r.end(value, err) }()
 	if err := w.send.Enter(); err != nil {
 		return value, err
 	}
@@ -358,30 +344,7 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 			return value, last
 		}
 		earlier := w.leaving(late != nil)
-		v, err := command.Ask(ctx, w.send, patience, func(ctx context.Context) (none T, err error) {
-			for _, done := range earlier {
-				<-done
-			}
-			mu.Lock()
-			if left && late != nil {
-				mu.Unlock()
-				return none, context.Canceled // the caller of this request has left
-			}
-			back := make(chan struct{})
-			defer close(back)
-			sent = append(sent, back)
-			mu.Unlock()
-			v, err := f(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil && left && late != nil {
-				late(v)
-			}
-			if err == nil {
-				got = &v
-			}
-			return v, err
-		})
+		v, err := command.Ask(ctx, w.send, patience, func(ctx context.Context) (T, error) { return r.send(ctx, earlier) })
 		if err == nil {
 			return v, nil
 		}
@@ -400,6 +363,58 @@ func persist[T any](ctx context.Context, w *RedissonLimiter, waits bool, f func(
 			return value, fmt.Errorf("%w: %w", e, err)
 		}
 	}
+}
+
+// request is the request of one caller. Several copies of it can be in flight, because persist repeats a request whose reply is
+// overdue.
+type request[T any] struct {
+	w    *RedissonLimiter                 // set once
+	f    func(context.Context) (T, error) // set once
+	late func(T)                          // set once; nil if f takes no permits
+
+	mu   sync.Mutex
+	got  *T                // guarded by mu: the latest reply
+	left bool              // guarded by mu: the caller got an error
+	sent []<-chan struct{} // guarded by mu: for each copy, closed when it can no longer take permits
+}
+
+// send sends a copy after each channel in earlier is closed.
+func (r *request[T]) send(ctx context.Context, earlier []<-chan struct{}) (value T, err error) {
+	for _, done := range earlier {
+		<-done
+	}
+	r.mu.Lock()
+	if r.left && r.late != nil {
+		r.mu.Unlock()
+		return value, context.Canceled // the caller of this request has left
+	}
+	back := make(chan struct{})
+	defer close(back)
+	r.sent = append(r.sent, back)
+	r.mu.Unlock()
+	value, err = r.f(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && r.left && r.late != nil {
+		r.late(value)
+	}
+	if err == nil {
+		r.got = &value
+	}
+	return value, err
+}
+
+// end returns what the caller gets, and records whether it left.
+func (r *request[T]) end(value T, err error) (T, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil && r.got != nil {
+		value, err = *r.got, nil // the reply arrived at the last moment
+	}
+	if r.left = err != nil; r.left && r.late != nil {
+		r.w.leave(r.sent)
+	}
+	return value, err
 }
 
 // leave records that a caller left before its reply, and the channels that are closed when its permits are returned.
