@@ -56,53 +56,14 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 	for i := range n {
 		for what, act := range map[string]redistest.Action{"request": {DropRequest: true}, "reply": {DropReply: true}} {
 			call, _, p := via(t, i)
-			p.OnRequest(redistest.Once("EVALSHA", act))
-			err := call.Do(t.Context())
-			p.OnRequest(nil)
-			switch {
-			case call.Once:
-				call.wants(t, "a lost "+what, err, lock.ErrUnavailable)
-			case err != nil:
-				t.Errorf("%s, a lost %s: %v", call.Op, what, err)
-			}
-			if call.After != nil && (what == "reply" || !call.Once) {
-				call.After(t)
-			}
+			call.lost(t, p, what, act)
 		}
 		for _, phase := range []string{"request", "reply"} {
 			call, _, p := via(t, i)
-			asked, release := hold(p, phase)
-			ctx, cancel := context.WithCancelCause(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- call.Do(ctx) }()
-			<-asked
-			cancel(Why)
-			err := <-done
-			if call.wantsCanceled(t, "left while its "+phase+" is on its way", err); !strings.Contains(fmt.Sprint(err), silence) {
-				t.Errorf("%s: %v does not say that there was no reply", call.Op, err)
-			}
-			call.wantsCanceled(t, "after its context was canceled", call.Do(ctx))
-			close(release)
+			call.left(t, p, phase)
 		}
 		call, c, p := via(t, i)
-		asked, release := hold(p, "reply")
-		done, closed := make(chan error, 1), make(chan error, 1)
-		go func() { done <- call.Do(t.Context()) }()
-		<-asked
-		go func() { closed <- c.Close(t.Context()) }()
-		over, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // a canceled context gives Close more time
-		if err := c.Close(over); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s: Close while it is under way: %v", call.Op, err)
-		}
-		cancel()
-		close(release)
-		if err := <-done; err != nil {
-			call.wants(t, "under way when the client closes", err, lock.ErrClosed)
-		}
-		if err := <-closed; err != nil {
-			t.Errorf("%s: Close: %v", call.Op, err)
-		}
-		call.wants(t, "after Close", call.Do(t.Context()), lock.ErrClosed)
+		call.closing(t, c, p)
 	}
 	Replies(t, of)
 	c := NewClient(t, s.Client(t), client.WithOpTimeout(OpTimeout))
@@ -121,6 +82,60 @@ func Calls(t *testing.T, of func(t *testing.T, c *client.Client, name string) []
 	}
 	wg.Wait()
 	s.Thaw(t)
+}
+
+// lost tests the call when the proxy drops its script, or the reply.
+func (c Call) lost(t *testing.T, p *redistest.Proxy, what string, act redistest.Action) {
+	p.OnRequest(redistest.Once("EVALSHA", act))
+	err := c.Do(t.Context())
+	p.OnRequest(nil)
+	switch {
+	case c.Once:
+		c.wants(t, "a lost "+what, err, lock.ErrUnavailable)
+	case err != nil:
+		t.Errorf("%s, a lost %s: %v", c.Op, what, err)
+	}
+	if c.After != nil && (what == "reply" || !c.Once) {
+		c.After(t)
+	}
+}
+
+// left tests the call when its caller leaves while the script or the reply is on its way, and when the caller had left before.
+func (c Call) left(t *testing.T, p *redistest.Proxy, phase string) {
+	asked, release := hold(p, phase)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Do(ctx) }()
+	<-asked
+	cancel(Why)
+	err := <-done
+	if c.wantsCanceled(t, "left while its "+phase+" is on its way", err); !strings.Contains(fmt.Sprint(err), silence) {
+		t.Errorf("%s: %v does not say that there was no reply", c.Op, err)
+	}
+	c.wantsCanceled(t, "after its context was canceled", c.Do(ctx))
+	close(release)
+}
+
+// closing tests the call when its client closes while the reply is on its way, and after the client has closed.
+func (c Call) closing(t *testing.T, from *client.Client, p *redistest.Proxy) {
+	asked, release := hold(p, "reply")
+	done, closed := make(chan error, 1), make(chan error, 1)
+	go func() { done <- c.Do(t.Context()) }()
+	<-asked
+	go func() { closed <- from.Close(t.Context()) }()
+	over, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // a canceled context gives Close more time
+	if err := from.Close(over); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%s: Close while it is under way: %v", c.Op, err)
+	}
+	cancel()
+	close(release)
+	if err := <-done; err != nil {
+		c.wants(t, "under way when the client closes", err, lock.ErrClosed)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("%s: Close: %v", c.Op, err)
+	}
+	c.wants(t, "after Close", c.Do(t.Context()), lock.ErrClosed)
 }
 
 // Why is a cause for the cancellation of a call. It is the error of a different call, as with errgroup.
