@@ -128,7 +128,7 @@ func filterShape(p part) (c luascripts.BloomConfig, ok bool) {
 	words[4] = cmp.Or(words[4], "0")
 	c, ok = luascripts.NewBloomConfig(words)
 	share, err := strconv.ParseFloat(c.Probability, 64)
-	return c, ok && p.whole && err == nil && share > 0 && share < 1 && c.Expected <= mostExpected && c.Shards <= mostShards
+	return c, ok && p.whole && err == nil && share > 0 && share < 1 && c.Expected > 0 && c.Expected <= mostExpected && c.Shards <= mostShards
 }
 
 // alone returns the parameters of o itself.

@@ -190,7 +190,7 @@ func TestBloom(t *testing.T) {
 		s.must(err)
 		java := []string{"HSET", "{java}:config", "size", "95850", "hashIterations", "7", "expectedInsertions", "10000", "falseProbability", "0.01"}
 		s.do(java...)
-		for name, change := range map[string][2]string{"size": {"95850", "0"}, "share": {"0.01", "2"}, "huge": {"95850", "99999999999"}} {
+		for name, change := range map[string][2]string{"size": {"95850", "0"}, "share": {"0.01", "2"}, "huge": {"95850", "99999999999"}, "none": {"10000", "0"}} {
 			words := strings.Split(strings.ReplaceAll(strings.Join(java, "\n"), change[0], change[1]), "\n")
 			words[1] = "{" + name + "}:config"
 			s.do(words...)
