@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/lock"
@@ -84,43 +83,30 @@ func (a *Admin) zsets(ctx context.Context, zsets []string, q Query, pattern stri
 	if q.Kind == Semaphore {
 		return found, nil
 	}
+	var names []string
 	for _, key := range zsets {
-		name, ok := keys.WaitGroupOf(key)
-		if !ok || !matches(pattern, name) || keys.Check("", name) != nil {
-			continue
-		}
-		l, ok, err := a.waitGroup(ctx, name)
-		if command.Refused(err) {
-			continue // SCAN lists all keys, even those that the user is not allowed to read
-		}
-		if err != nil {
-			return nil, err
-		}
-		if ok && (l.Locked() || q.lists(WaitGroup) && len(l.Lost) > 0) {
-			l.Holders, l.Lost = l.Holders[:min(len(l.Holders), someHolds)], l.Lost[:min(len(l.Lost), someHolds)]
-			found = append(found, l)
+		if name, ok := keys.WaitGroupOf(key); ok && matches(pattern, name) && keys.Check("", name) == nil {
+			names = append(names, name)
 		}
 	}
-	return found, nil
+	groups, err := each(names, func(name string) (Lock, bool, error) {
+		l, ok, err := a.waitGroup(ctx, name)
+		l.Holders, l.Lost = l.Holders[:min(len(l.Holders), someHolds)], l.Lost[:min(len(l.Lost), someHolds)]
+		return l, ok && (l.Locked() || q.lists(WaitGroup) && len(l.Lost) > 0), err
+	})
+	return append(found, groups...), err
 }
 
 // latches returns the latches with the hashes rounds that are not released, and whose names match pattern.
-func (a *Admin) latches(ctx context.Context, rounds []string, pattern string) (found []Lock, err error) {
+func (a *Admin) latches(ctx context.Context, rounds []string, pattern string) ([]Lock, error) {
+	var names []string
 	for _, key := range rounds {
-		name, ok := keys.LatchOf(key)
-		if !ok || !matches(pattern, name) {
-			continue
-		}
-		l, ok, err := a.latch(ctx, name)
-		if command.Refused(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if ok && l.Left > 0 {
-			found = append(found, l)
+		if name, ok := keys.LatchOf(key); ok && matches(pattern, name) {
+			names = append(names, name)
 		}
 	}
-	return found, nil
+	return each(names, func(name string) (Lock, bool, error) {
+		l, ok, err := a.latch(ctx, name)
+		return l, ok && l.Left > 0, err
+	})
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -60,6 +62,7 @@ const (
 	pageScans = 20  // maximum number of SCAN steps for a page
 	pageLocks = 200 // a page ends when it has this number of locks
 	atOnce    = 100 // keys in one pipeline
+	atATime   = 32  // concurrent reads of locks that a pipeline cannot read
 	someHolds = 16  // COUNT of HSCAN, which returns a small hash whole
 )
 
@@ -587,6 +590,41 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	l.Waiting += int(waiting)
 	l.Leader, err = said(replies[1])
 	return l, err == nil, err
+}
+
+// each calls read for each of names, atATime at a time, and returns the locks that it found, in the order of names. It skips those that
+// the user is not allowed to read, because SCAN lists all keys. It stops after any other error.
+func each(names []string, read func(name string) (l Lock, ok bool, err error)) (found []Lock, err error) {
+	var (
+		reads  sync.WaitGroup
+		failed atomic.Bool
+	)
+	locks, oks, errs := make([]Lock, len(names)), make([]bool, len(names)), make([]error, len(names))
+	free := make(chan struct{}, atATime)
+	for i, name := range names {
+		if free <- struct{}{}; failed.Load() {
+			break
+		}
+		reads.Go(func() {
+			defer func() { <-free }()
+			if locks[i], oks[i], errs[i] = read(name); command.Refused(errs[i]) {
+				oks[i], errs[i] = false, nil
+			}
+			if errs[i] != nil {
+				failed.Store(true)
+			}
+		})
+	}
+	reads.Wait()
+	for i, ok := range oks {
+		if errs[i] != nil {
+			return nil, errs[i]
+		}
+		if ok {
+			found = append(found, locks[i])
+		}
+	}
+	return found, nil
 }
 
 // wrongType reports whether err is a WRONGTYPE reply.

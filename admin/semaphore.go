@@ -5,7 +5,6 @@ import (
 	"path"
 	"strings"
 
-	"github.com/leasehold-go/leasehold/internal/command"
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/session"
 	"github.com/leasehold-go/leasehold/luascripts"
@@ -42,26 +41,20 @@ func (a *Admin) idleSemaphore(ctx context.Context, name string) (l Lock, ok bool
 }
 
 // semaphores returns the held semaphores whose permits are in zsets, and whose names match pattern.
-func (a *Admin) semaphores(ctx context.Context, zsets []string, pattern string) (found []Lock, err error) {
+func (a *Admin) semaphores(ctx context.Context, zsets []string, pattern string) ([]Lock, error) {
+	var names []string
 	for _, zset := range zsets {
 		for _, name := range namesOf(zset, held) {
-			if keys.Check("", name) != nil || !matches(pattern, name) {
-				continue
-			}
-			l, ok, err := a.semaphore(ctx, name)
-			if command.Refused(err) {
-				continue // SCAN lists all keys, even those that the user is not allowed to read
-			}
-			if err != nil {
-				return nil, err
-			}
-			if ok && l.Locked() { // a list has only held semaphores
-				l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), someHolds)], nil
-				found = append(found, l)
+			if keys.Check("", name) == nil && matches(pattern, name) {
+				names = append(names, name)
 			}
 		}
 	}
-	return found, nil
+	return each(names, func(name string) (Lock, bool, error) {
+		l, ok, err := a.semaphore(ctx, name)
+		l.Holders, l.Waiters = l.Holders[:min(len(l.Holders), someHolds)], nil
+		return l, ok && l.Locked(), err // a list has only held semaphores
+	})
 }
 
 // namesOf returns the names to which a key with this suffix can belong. In Redisson's scheme, x and {x} share it.

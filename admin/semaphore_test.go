@@ -2,10 +2,14 @@ package admin_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -103,4 +107,52 @@ func TestSemaphore_idle(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A list reads several semaphores at a time, and several wait groups. Otherwise each of them would take a round trip.
+func TestLocks_severalAtATime(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, err := client.New(s.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if _, err := c.NewSemaphore(fmt.Sprint("gpus:", i), 1).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.NewWaitGroup(fmt.Sprint("jobs:", i)).Add(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wire := redistest.NewProxy(t, s.Addr())
+	a, err := admin.New(s.Client(t, redistest.Via(wire)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []admin.Kind{admin.Semaphore, admin.WaitGroup} {
+		another := make(chan struct{})
+		first, second := redistest.Once("EVALSHA", redistest.Action{HoldReply: another}), sync.OnceFunc(func() { close(another) })
+		wire.OnRequest(func(req [][]byte) redistest.Action {
+			act := first(req)
+			if act == (redistest.Action{}) && string(req[0]) == "EVALSHA" {
+				second()
+			}
+			return act
+		})
+		var names []string
+		for l, err := range a.Locks(t.Context(), admin.Query{Kind: kind}) {
+			if err != nil {
+				t.Fatalf("%s: %v", kind, err)
+			}
+			names = append(names, l.Name)
+		}
+		if len(names) != 3 {
+			t.Errorf("%s: %q", kind, names)
+		}
+		second()
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
