@@ -240,44 +240,36 @@ func windowShape(p part) (s *RedissonLimitState, ok bool) {
 	return s, seen == 3 && s.Rate > 0 && s.Per > 0
 }
 
-// windows returns the Redisson-compatible rate limiters among these hashes. If skipDenied is true, it skips hashes that the user is not
-// allowed to read.
-func (a *Admin) windows(ctx context.Context, names []string, skipDenied bool) (found []Lock, err error) {
+// windows returns the Redisson-compatible rate limiters among these hashes.
+func (a *Admin) windows(ctx context.Context, names []string) (found []Lock, err error) {
 	names = slices.DeleteFunc(names, func(name string) bool { return keys.Check("", name) != nil })
 	for some := range slices.Chunk(names, atOnce) {
-		parts, err := a.parts(ctx, some, skipDenied)
+		parts, err := a.parts(ctx, some, true)
 		if err != nil {
 			return nil, err
 		}
-		for _, p := range parts {
-			s, ok := windowShape(p)
-			if !ok {
-				continue
-			}
-			l, ok, err := a.windowAt(ctx, p.name, s)
-			if skipDenied && command.Refused(err) {
-				continue // SCAN lists all keys, even those that the user is not allowed to read
-			}
-			if err != nil {
-				return nil, err
-			}
-			if ok {
-				found = append(found, l)
-			}
+		more, err := each(parts, func(p part) (Lock, bool, error) { return a.windowOf(ctx, p) })
+		if err != nil {
+			return nil, err
 		}
+		found = append(found, more...)
 	}
 	return found, nil
 }
 
-// windowAt reads the state of a Redisson-compatible rate limiter.
-func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState) (l Lock, ok bool, err error) {
-	l = Lock{State: lock.State{Name: name}, Kind: RedissonRateLimit, RedissonLimit: s}
+// windowOf reads a hash as a Redisson-compatible rate limiter.
+func (a *Admin) windowOf(ctx context.Context, p part) (l Lock, ok bool, err error) {
+	s, ok := windowShape(p)
+	if !ok {
+		return Lock{}, false, nil
+	}
+	l = Lock{State: lock.State{Name: p.name}, Kind: RedissonRateLimit, RedissonLimit: s}
 	if s.PerClient {
 		return l, true, nil
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	is, err := luascripts.InspectWindow(ctx, a.rdb, keys.Window(name))
+	is, err := luascripts.InspectWindow(ctx, a.rdb, keys.Window(p.name))
 	if err != nil || is.Verdict != luascripts.Done {
 		return Lock{}, false, err
 	}
@@ -290,9 +282,9 @@ func (a *Admin) windowAt(ctx context.Context, name string, s *RedissonLimitState
 
 // window reads name as a Redisson-compatible rate limiter.
 func (a *Admin) window(ctx context.Context, name string) (l Lock, ok bool, err error) {
-	found, err := a.windows(ctx, []string{name}, false)
-	if err != nil || len(found) == 0 {
+	parts, err := a.parts(ctx, []string{name}, false)
+	if err != nil || len(parts) == 0 {
 		return Lock{}, false, err
 	}
-	return found[0], true, nil
+	return a.windowOf(ctx, parts[0])
 }

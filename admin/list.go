@@ -199,7 +199,7 @@ func (a *Admin) scans(q Query) ([]scan, error) {
 	case RateLimit:
 		return []scan{{pattern, "string", a.limits}}, nil
 	case RedissonRateLimit:
-		return []scan{{pattern, "hash", func(ctx context.Context, names []string) ([]Lock, error) { return a.windows(ctx, names, true) }}}, nil
+		return []scan{{pattern, "hash", a.windows}}, nil
 	case Bloom:
 		return []scan{{keys.Filters, "hash", func(ctx context.Context, configs []string) ([]Lock, error) { return a.filters(ctx, configs, pattern) }}}, nil
 	}
@@ -592,22 +592,22 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	return l, err == nil, err
 }
 
-// each calls read for each of names, atATime at a time, and returns the locks that it found, in the order of names. It skips those that
+// each calls read for each of items, atATime at a time, and returns the locks that it found, in the order of items. It skips those that
 // the user is not allowed to read, because SCAN lists all keys. It stops after any other error.
-func each(names []string, read func(name string) (l Lock, ok bool, err error)) (found []Lock, err error) {
+func each[T any](items []T, read func(item T) (l Lock, ok bool, err error)) (found []Lock, err error) {
 	var (
 		reads  sync.WaitGroup
 		failed atomic.Bool
 	)
-	locks, oks, errs := make([]Lock, len(names)), make([]bool, len(names)), make([]error, len(names))
+	locks, oks, errs := make([]Lock, len(items)), make([]bool, len(items)), make([]error, len(items))
 	free := make(chan struct{}, atATime)
-	for i, name := range names {
+	for i, item := range items {
 		if free <- struct{}{}; failed.Load() {
 			break
 		}
 		reads.Go(func() {
 			defer func() { <-free }()
-			if locks[i], oks[i], errs[i] = read(name); command.Refused(errs[i]) {
+			if locks[i], oks[i], errs[i] = read(item); command.Refused(errs[i]) {
 				oks[i], errs[i] = false, nil
 			}
 			if errs[i] != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
@@ -109,7 +110,7 @@ func TestSemaphore_idle(t *testing.T) {
 	})
 }
 
-// A list reads several semaphores at a time, and several wait groups. Otherwise each of them would take a round trip.
+// A list reads several locks at a time if a pipeline cannot read them. Otherwise each of them would take a round trip.
 func TestLocks_severalAtATime(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -124,13 +125,16 @@ func TestLocks_severalAtATime(t *testing.T) {
 		if _, err := c.NewWaitGroup(fmt.Sprint("jobs:", i)).Add(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := c.NewRedissonRateLimiter(fmt.Sprint("sms:", i)).Init(t.Context(), 10, time.Hour); err != nil {
+			t.Fatal(err)
+		}
 	}
 	wire := redistest.NewProxy(t, s.Addr())
 	a, err := admin.New(s.Client(t, redistest.Via(wire)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []admin.Kind{admin.Semaphore, admin.WaitGroup} {
+	for _, kind := range []admin.Kind{admin.Semaphore, admin.WaitGroup, admin.RedissonRateLimit} {
 		another := make(chan struct{})
 		first, second := redistest.Once("EVALSHA", redistest.Action{HoldReply: another}), sync.OnceFunc(func() { close(another) })
 		wire.OnRequest(func(req [][]byte) redistest.Action {

@@ -180,7 +180,7 @@ func (s *Survey) refresh(ctx context.Context, fresh map[string]bool) error {
 			return err
 		}
 	}
-	if err := read(s.admin.windows(ctx, windows, true)); err != nil {
+	if err := read(s.admin.windows(ctx, windows)); err != nil {
 		return err
 	}
 	return cmp.Or(read(s.admin.zsets(ctx, zsets, s.query, "*")), read(s.admin.latches(ctx, rounds, "*")), read(s.admin.elections(ctx, boards, "*")))
