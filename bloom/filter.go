@@ -142,10 +142,10 @@ func (f *Filter) Init(ctx context.Context, n uint64, p float64) (created bool, e
 	const op = "init"
 	c, err := f.parameters(n, p)
 	if err != nil {
-		return false, f.wrap(op, err)
+		return false, f.wrap(ctx, op, err)
 	}
 	r, err := f.init(ctx, c, p, 1, false)
-	return err == nil && r.Verdict == luascripts.Done, f.wrap(op, err)
+	return err == nil && r.Verdict == luascripts.Done, f.wrap(ctx, op, err)
 }
 
 // init creates the filter. With check it only checks whether it can, and whether there is enough memory for room filters.
@@ -234,13 +234,13 @@ func news(there []bool, err error) (n int, _ error) {
 // all sets or reads the bits of elements. It reports for each element whether all its bits were set.
 func (f *Filter) all(ctx context.Context, op string, elements [][]byte, set bool) (there []bool, err error) {
 	if f.bad != nil {
-		return nil, f.wrap(op, f.bad)
+		return nil, f.wrap(ctx, op, f.bad)
 	}
 	hashes, err := f.hashes(elements)
 	if err == nil && len(hashes) > 0 {
 		there, err = f.do(ctx, hashes, set)
 	}
-	return there, f.wrap(op, err)
+	return there, f.wrap(ctx, op, err)
 }
 
 // hashes returns the two hashes of each element.
@@ -530,11 +530,11 @@ func (f *Filter) read(ctx context.Context) (*luascripts.BloomConfig, error) {
 func (f *Filter) Config(ctx context.Context) (Config, error) {
 	const op = "config"
 	if f.bad != nil {
-		return Config{}, f.wrap(op, f.bad)
+		return Config{}, f.wrap(ctx, op, f.bad)
 	}
 	c, err := command.Ask(ctx, f.send, f.send.Timeout, f.read)
 	if err != nil {
-		return Config{}, f.wrap(op, err)
+		return Config{}, f.wrap(ctx, op, err)
 	}
 	return configOf(*c), nil
 }
@@ -548,17 +548,17 @@ func configOf(c luascripts.BloomConfig) Config {
 func (f *Filter) Count(ctx context.Context) (int64, error) {
 	const op = "count"
 	if f.bad != nil {
-		return 0, f.wrap(op, f.bad)
+		return 0, f.wrap(ctx, op, f.bad)
 	}
 	c, err := command.Ask(ctx, f.send, f.send.Timeout, f.read)
 	if err != nil {
-		return 0, f.wrap(op, err)
+		return 0, f.wrap(ctx, op, err)
 	}
 	set, err := command.Ask(ctx, f.send, f.send.Timeout, func(ctx context.Context) (int64, error) {
 		return f.send.Redis.Do(ctx, f.send.Redis.B().Arbitrary("BITCOUNT").Keys(f.bits).Build()).ToInt64()
 	})
 	if err != nil {
-		return 0, f.wrap(op, err)
+		return 0, f.wrap(ctx, op, err)
 	}
 	return estimate(c.Size, c.Hashes, set), nil
 }
@@ -588,7 +588,7 @@ func estimate(size, hashes uint64, set int64) int64 {
 func (f *Filter) Delete(ctx context.Context) error {
 	const op = "delete"
 	if f.bad != nil {
-		return f.wrap(op, f.bad)
+		return f.wrap(ctx, op, f.bad)
 	}
 	copies := f.send.Dated()
 	_, err := command.Ask(ctx, f.send, f.send.Timeout, func(sent context.Context) (struct{}, error) {
@@ -602,7 +602,7 @@ func (f *Filter) Delete(ctx context.Context) error {
 	})
 	copies.Over(ctx)
 	f.known.Store(nil)
-	return f.wrap(op, err)
+	return f.wrap(ctx, op, err)
 }
 
 // other returns the error for a filter whose parameters differ from those that the caller expects.
@@ -614,10 +614,11 @@ func (f *Filter) other(is luascripts.BloomConfig) error {
 	return err
 }
 
-// wrap adds the operation and the name to err. It returns nil for nil.
-func (f *Filter) wrap(op string, err error) error {
+// wrap adds the operation and the name to err, and which key has the wrong type. It returns nil for nil.
+func (f *Filter) wrap(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
 	}
+	err = f.send.Foreign(ctx, err, command.Key{Name: f.config, Type: "hash"}, command.Key{Name: f.bits, Type: "string"})
 	return &lock.Error{Op: op, Name: f.name, Err: err}
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -222,9 +223,9 @@ func TestInit(t *testing.T) {
 		made(t, open(rdb, "beside"), 77, 0.001)
 		do("DEL", "beside")
 		do("RPUSH", "beside", "x")
-		for _, key := range []string{"text", "hash", "partly", "beside"} {
-			if err := open(rdb, key).Delete(t.Context()); !answered(err, lock.ErrWrongType) {
-				t.Errorf("delete of %s: %v", key, err)
+		for key, says := range map[string]string{"text": `"{text}:config" is a string`, "hash": `"hash" is a hash`, "partly": `"{partly}:config" is a hash`, "beside": `"beside" is a list`} {
+			if err := open(rdb, key).Delete(t.Context()); !answered(err, lock.ErrWrongType) || !strings.Contains(err.Error(), says) {
+				t.Errorf("delete of %s: %v, want %q", key, err, says)
 			}
 		}
 		do("DEL", "beside", "{beside}:config")

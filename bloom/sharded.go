@@ -93,11 +93,11 @@ func (s *Sharded) missing(ctx context.Context, n uint64, p float64) (missing []b
 	check := func(i int, f *Filter, room int) error {
 		c, err := f.parameters(n, p)
 		if err != nil {
-			return f.wrap("init", err)
+			return f.wrap(ctx, "init", err)
 		}
 		r, err := f.init(ctx, c, p, room, true)
 		missing[i], servers[i] = err == nil && r.Verdict == luascripts.Free, r.Server
-		return f.wrap("init", err)
+		return f.wrap(ctx, "init", err)
 	}
 	if err := s.each(func(i int, f *Filter) error { return check(i, f, 1) }); err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (s *Sharded) all(ctx context.Context, op string, elements [][]byte, set boo
 		for j, is := range there {
 			all[places[i][j]] = is
 		}
-		return f.wrap(op, err)
+		return f.wrap(ctx, op, err)
 	})
 	if err != nil {
 		return nil, err

@@ -175,6 +175,9 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		a.patience.Stop()
 		a.r, a.err = answer{}, nil
 		d.asks.Put(a)
+		if err != nil {
+			err = d.send.Foreign(ctx, err, command.Key{Name: id.key})
+		}
 		return r, err
 	case <-ctx.Done():
 		err = d.send.Failed(ctx, began, command.ErrOf(ctx))

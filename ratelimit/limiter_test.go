@@ -101,9 +101,9 @@ func TestTake_foreignKey(t *testing.T) {
 	s.Do(t, "SET", "api:counter", "17")
 	for _, policy := range []ratelimit.Policy{closed, ratelimit.FailOpen().After(time.Minute), ratelimit.FailLocal(1).After(time.Minute)} {
 		l := ratelimit.New(s.Client(t), "api", policy, ratelimit.PerSecond(1))
-		for _, key := range []string{"hash", "counter"} {
-			if d, err := l.Take(t.Context(), key, 1); !errors.Is(err, lock.ErrWrongType) || d.OK {
-				t.Errorf("%s: %+v, %v", key, d, err)
+		for key, says := range map[string]string{"hash": "key has the wrong type: a hash that is not a lock", "counter": "key has the wrong type: a number"} {
+			if d, err := l.Take(t.Context(), key, 1); !errors.Is(err, lock.ErrWrongType) || d.OK || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %+v, %v, want %q", key, d, err, says)
 			}
 		}
 	}

@@ -150,7 +150,7 @@ func (w *RedissonLimiter) init(ctx context.Context, op string, rate int64, per t
 	case r.Verdict == luascripts.Other:
 		return false, w.wrap(op, &RateError{r.Rate, r.Per})
 	}
-	return r.Verdict == luascripts.Done, w.wrap(op, refusedBy(r.Verdict))
+	return r.Verdict == luascripts.Done, w.wrap(op, w.refusedBy(ctx, r.Verdict))
 }
 
 // Take takes n permits, or none. A rejection is a Decision that is not OK, and not an error. A call
@@ -203,7 +203,7 @@ func (w *RedissonLimiter) take(ctx context.Context, op string, n, least int64, w
 			}
 		})
 		if err == nil {
-			err = refusedBy(r.Verdict)
+			err = w.refusedBy(ctx, r.Verdict)
 		}
 		if err != nil {
 			return Decision{Err: err}, w.wrap(op, err)
@@ -237,7 +237,7 @@ func (w *RedissonLimiter) Delete(ctx context.Context) error {
 	}, nil)
 	copies.Over(ctx)
 	if err == nil {
-		err = refusedBy(v)
+		err = w.refusedBy(ctx, v)
 	}
 	return w.wrap(op, err)
 }
@@ -253,7 +253,7 @@ func (w *RedissonLimiter) Refund(ctx context.Context, d Decision) error {
 		return luascripts.RefundWindow(ctx, w.send.Redis, w.keys, d.Taken, d.id)
 	}, nil)
 	if err == nil && v != luascripts.Free {
-		err = refusedBy(v)
+		err = w.refusedBy(ctx, v)
 	}
 	return w.wrap(op, err)
 }
@@ -311,14 +311,15 @@ func (w *RedissonLimiter) wrap(op string, err error) error {
 }
 
 // refusedBy returns the error for a verdict of the script.
-func refusedBy(v luascripts.Verdict) error {
+func (w *RedissonLimiter) refusedBy(ctx context.Context, v luascripts.Verdict) error {
 	switch v {
 	case luascripts.Uninitialized:
 		return ErrNotInitialized
 	case luascripts.PerClient:
 		return ErrPerClient
 	case luascripts.Foreign:
-		return lock.ErrWrongType
+		k := w.keys
+		return w.send.Foreign(ctx, lock.ErrWrongType, command.Key{Name: k.Config, Type: "hash"}, command.Key{Name: k.Value, Type: "string"}, command.Key{Name: k.Permits, Type: "zset"})
 	}
 	return nil
 }

@@ -629,15 +629,15 @@ func TestRedissonLimiter_Delete(t *testing.T) {
 		return n
 	}
 	for what, words := range map[string][]string{
-		"a string":           {"SET", "w", "17"},
-		"another hash":       {"HSET", "w", "rate", "x"},
-		"a list of permits":  {"RPUSH", "{w}:permits", "1"},
-		"a zset of yours":    {"ZADD", "{w}:permits", "1", "x"},
-		"a text for a value": {"SET", "{w}:value", "x"},
+		`"w" is a number`:               {"SET", "w", "17"},
+		`"w" is a hash`:                 {"HSET", "w", "rate", "x"},
+		`"{w}:permits" is a list`:       {"RPUSH", "{w}:permits", "1"},
+		`"{w}:permits" is a sorted set`: {"ZADD", "{w}:permits", "1", "x"},
+		`"{w}:value" is a string`:       {"SET", "{w}:value", "x"},
 	} {
 		s.Do(t, "FLUSHALL")
 		s.Do(t, words...)
-		if err := w.Delete(t.Context()); !errors.Is(err, lock.ErrWrongType) || exists(words[1]) != 1 {
+		if err := w.Delete(t.Context()); !errors.Is(err, lock.ErrWrongType) || exists(words[1]) != 1 || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -266,7 +266,7 @@ func TestBadInput(t *testing.T) {
 		"unknown number":             {c.NewSemaphore("new", 0), semaphore.ErrNotInitialized, "no semaphore of that name", true},
 		"a hash":                     {c.NewSemaphore("hash", 3), lock.ErrWrongType, "hash", true},
 		"a text":                     {c.NewSemaphore("text", 3), lock.ErrWrongType, "", true},
-		"a text for a zset":          {c.NewSemaphore("odd", 3), lock.ErrWrongType, "", true},
+		"a text for a zset":          {c.NewSemaphore("odd", 3), lock.ErrWrongType, `"{odd}:timeout" is a string`, true},
 	} {
 		before := s.CommandCalls(t, "evalsha")
 		for op, call := range map[string]func(context.Context) (lock.Hold, error){"lock": bad.l.Lock, "trylock": bad.l.TryLock} {

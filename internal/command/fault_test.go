@@ -386,9 +386,7 @@ func TestForeign_namesTheContent(t *testing.T) {
 		m.SetError(c.refuses)
 		counting := &countingClient{Client: rdb}
 		s := New(counting, Config{Timeout: time.Minute})
-		s.Add()
-		err := s.Foreign(c.ctx, c.key, c.err)
-		s.Done()
+		err := s.Foreign(c.ctx, c.err, Key{Name: c.key})
 		s.Shut()
 		s.Wait()
 		if c.want == "" && err != c.err || c.want != "" && (!errors.Is(err, lock.ErrWrongType) || retry.FaultOf(err).Temporary || !strings.Contains(err.Error(), c.want)) {
@@ -396,6 +394,30 @@ func TestForeign_namesTheContent(t *testing.T) {
 		}
 		if queried := c.err == foreign && c.ctx != ended; counting.times.Load() > 0 != queried {
 			t.Errorf("%q, %v: got %d queries", c.key, c.err, counting.times.Load())
+		}
+	}
+}
+
+// Of several keys, the error names the first one with an unexpected type. If the types are as expected,
+// it names the first key that exists.
+func TestForeign_namesTheKey(t *testing.T) {
+	m := redistest.NewMini(t)
+	_, _ = m.Lpush("list", "x")
+	_ = m.Set("string", "x")
+	s := New(m.Client(t), Config{Timeout: time.Minute})
+	defer s.Wait()
+	defer s.Shut()
+	for _, c := range []struct {
+		keys []Key
+		want string
+	}{
+		{[]Key{{"gone", "hash"}, {"string", "string"}, {"list", "zset"}}, `: "list" is a list`},
+		{[]Key{{"list", "hash"}, {"string", "list"}}, `: "list" is a list`},
+		{[]Key{{"gone", "hash"}, {"string", "string"}, {"list", "list"}}, `: "string" is a string, as the locks of redsync and redislock are`},
+		{[]Key{{"gone", "hash"}, {"nor this", "string"}}, ""},
+	} {
+		if err := s.Foreign(t.Context(), Final{lock.ErrWrongType}, c.keys...); err.Error() != lock.ErrWrongType.Error()+c.want {
+			t.Errorf("%q: %v, want %q", c.keys, err, c.want)
 		}
 	}
 }

@@ -150,13 +150,12 @@ func AskedSince(owner string) time.Time {
 	return time.UnixMicro(int64(n >> 10))
 }
 
-// foreign returns err. If the key of spec has the wrong type, it adds the type.
+// foreign returns err. If a key of spec has the wrong type, it adds the type.
 func (s *Session) foreign(ctx context.Context, spec *Spec, err error) error {
-	if s.sender.Enter() != nil {
-		return err
+	if spec.Keys.Leases != "" { // a semaphore
+		return s.sender.Foreign(ctx, err, command.Key{Name: spec.Keys.Lock, Type: "string"}, command.Key{Name: spec.Keys.Leases, Type: "zset"})
 	}
-	defer s.sender.Done()
-	return s.sender.Foreign(ctx, spec.Keys.Lock, err)
+	return s.sender.Foreign(ctx, err, command.Key{Name: spec.Keys.Lock})
 }
 
 // once runs a call that needs no owner. It checks spec and ctx, registers the call, and adds the name of the lock to the

@@ -176,7 +176,7 @@ func (a *attempt) isSubscribed() bool {
 
 // failed records that the request failed with err, and returns the error for the caller.
 func (a *attempt) failed(mayHaveRun bool, err error) error {
-	err = a.s.sender.Foreign(a.waiting, a.spec.Keys.Lock, err)
+	err = a.s.foreign(a.waiting, a.spec, err)
 	a.at.lock()
 	a.at.state.Failed(a.w, a.t, mayHaveRun, err)
 	a.at.unlock()
