@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -125,11 +126,16 @@ func (c *WaitGroup) Add(ctx context.Context) (*Worker, error) {
 		c.all.forgetLost(h) // it has ended, perhaps with the mark of a worker that never started
 		err = h.Err()
 	}
+	return nil, renamed(err, "add", "lock", "hold")
+}
+
+// renamed returns err with the operation op instead of one of the others. It returns nil for nil.
+func renamed(err error, op string, others ...string) error {
 	var e *lock.Error
-	if errors.As(err, &e) && (e.Op == "lock" || e.Op == "hold") {
-		err = &lock.Error{Op: "add", Name: e.Name, Err: e.Err}
+	if errors.As(err, &e) && slices.Contains(others, e.Op) {
+		return &lock.Error{Op: op, Name: e.Name, Err: e.Err}
 	}
-	return nil, err
+	return err
 }
 
 // Do adds a worker, calls fn, and reports the worker as done if fn returns nil. If fn returns an
@@ -183,21 +189,23 @@ func (h workerHold) Unlock(ctx context.Context) error {
 	case h.w.began:
 		return h.Fail(ctx)
 	}
-	return h.end(ctx, luascripts.NoWorker)
+	return h.end(ctx, "unlock", luascripts.NoWorker)
 }
 
 // Done reports that the worker is done. It works even after the context given to Add is canceled.
 // If the worker was lost before, it stays lost, and the error matches lock.ErrLost. Other errors
 // are those of lock.Hold.Unlock.
-func (m *Worker) Done(ctx context.Context) error { return m.end(ctx, luascripts.WorkerDone) }
+func (m *Worker) Done(ctx context.Context) error { return m.end(ctx, "done", luascripts.WorkerDone) }
 
 // Unlock is the same as Done, so that a Worker is a [lock.Hold].
-func (m *Worker) Unlock(ctx context.Context) error { return m.Done(ctx) }
+func (m *Worker) Unlock(ctx context.Context) error {
+	return m.end(ctx, "unlock", luascripts.WorkerDone)
+}
 
 // Fail reports that the worker failed. From then on it counts as lost.
-func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, luascripts.WorkerLost) }
+func (m *Worker) Fail(ctx context.Context) error { return m.end(ctx, "fail", luascripts.WorkerLost) }
 
-func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
+func (m *Worker) end(ctx context.Context, op string, as luascripts.Mark) error {
 	if ctx == nil {
 		return m.Hold.Unlock(ctx) // it panics, and the worker can still report its end
 	}
@@ -205,7 +213,7 @@ func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
 	m.stop()
 	if time.Now().Before(m.Until()) { // Err is not sufficient: a worker remains alive after its caller's context is canceled
 		if m.reports.Swap(true) { // another goroutine has set its mark, and is about to end the hold
-			return m.c.wrap("unlock", lock.ErrNotHeld)
+			return m.c.wrap(op, lock.ErrNotHeld)
 		}
 		all.setMark(m.Owner(), as)
 	}
@@ -215,7 +223,7 @@ func (m *Worker) end(ctx context.Context, as luascripts.Mark) error {
 	} else { // a release that sets the mark may still be in flight
 		all.forgetLost(m.Hold)
 	}
-	return err
+	return renamed(err, op, "unlock")
 }
 
 // ErrWorkerLost is returned when a worker was lost. The error is also a [*LostError].

@@ -379,10 +379,25 @@ func TestWaitGroup_reportsTwiceAtOnce(t *testing.T) {
 		if err := m.Fail(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := <-done; !errors.Is(err, lock.ErrNotHeld) {
+		if err := <-done; !errors.Is(err, lock.ErrNotHeld) || !strings.HasPrefix(err.Error(), "leasehold: done ") {
 			t.Errorf("it reports a different result: %v", err)
 		}
 		wantWorkers(t, waitGroup, 0, 0, 1)
+	})
+}
+
+// The error of a report names the call.
+func TestWorker_errorNamesTheCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		waitGroup := locktest.NewServer(t).Client(t).NewWaitGroup("import")
+		for op, report := range map[string]func(*latch.Worker, context.Context) error{"done": (*latch.Worker).Done, "fail": (*latch.Worker).Fail, "unlock": (*latch.Worker).Unlock} {
+			m := join(t, waitGroup)
+			kindtest.MustUnlock(t, m)
+			var e *lock.Error
+			if err := report(m, t.Context()); !errors.Is(err, lock.ErrNotHeld) || !errors.As(err, &e) || e.Op != op || e.Name != "import" {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
 	})
 }
 
