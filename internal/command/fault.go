@@ -1,11 +1,11 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -82,8 +82,14 @@ func Settle(ctx context.Context) {
 }
 
 // ErrOf returns the error of ctx, whose Done channel is closed. It is never nil, which would count as
-// a reply: a context that its framework reuses for another request may have no error any more.
-func ErrOf(ctx context.Context) error { return cmp.Or(ctx.Err(), context.Canceled) }
+// a reply: a context that its framework reuses for another request may have no error any more. It can be
+// compared, whatever the type of ctx.
+func ErrOf(ctx context.Context) error {
+	if err := ctx.Err(); err != nil && reflect.ValueOf(err).Comparable() {
+		return err
+	}
+	return context.Canceled
+}
 
 // Refused reports whether err means that the server does not accept the user, or that the user lacks
 // a permission.
@@ -171,7 +177,7 @@ func Interrupted(ctx context.Context, last error) error {
 		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
 	case errors.Is(last, lock.ErrUnavailable) && !errors.As(last, new(Canceled)):
 		return fmt.Errorf("%w: %w", ended, last)
-	case last == ctx.Err():
+	case last == ErrOf(ctx):
 		return ended
 	}
 	if earlier, ok := last.(Canceled); ok { // of a context that ended earlier, or of this one

@@ -544,7 +544,8 @@ func TestClose_justInTime(t *testing.T) {
 	})
 }
 
-// A canceled context without an error ends a call, and does not count as its reply.
+// A canceled context without an error, or with one that cannot be compared, ends a call, and does not count as its
+// reply.
 func TestCanceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSender(t)
@@ -563,6 +564,11 @@ func TestCanceled(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if err := call(redistest.Reused{Context: ctx}); !errors.Is(err, context.Canceled) {
 				t.Errorf("%s: %v", what, err)
+			}
+			cancel()
+			ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			if err := call(redistest.Incomparable{Context: ctx}); what != "Send" && !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrUnavailable) {
+				t.Errorf("%s, with an error that cannot be compared: %v", what, err)
 			}
 			cancel()
 		}

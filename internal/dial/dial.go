@@ -200,7 +200,7 @@ func (w *Way) Explain(ctx context.Context, err error) error {
 	silent := over || errors.Is(err, context.DeadlineExceeded) // the context of rueidis timed out
 	transport := errors.Is(err, io.EOF) || errors.As(err, new(net.Error))
 	garbled := strings.Contains(err.Error(), "unknown message type") // rueidis has no error value for this
-	if err == ctx.Err() {
+	if over && err == command.ErrOf(ctx) {
 		err = command.Ended(ctx, 0)
 	}
 	var words string

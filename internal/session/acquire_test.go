@@ -87,6 +87,28 @@ func TestLock_reusedContext(t *testing.T) {
 	})
 }
 
+// A context whose error cannot be compared ends the wait for another owner, and the wait for a reply.
+func TestLock_incomparableError(t *testing.T) {
+	forEach(t, allKinds, func(w *world, k *Kind) {
+		h := w.take(w.b, rival(k), w.Context())
+		for _, call := range []lockCall{w.a.Lock, w.a.TryLock} {
+			ctx, cancel := context.WithCancel(w.Context())
+			err := w.beginFail(call, redistest.Incomparable{Context: ctx}, w.a.NewSpec(k, "orders", nil))
+			cancel()
+			w.wantErr(<-err, lock.ErrNotAcquired)
+		}
+		w.unlock(h)
+		w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
+		for _, call := range []lockCall{w.a.Lock, w.a.TryLock} {
+			ctx, cancel := context.WithCancel(w.Context())
+			err := w.beginFail(call, redistest.Incomparable{Context: ctx}, w.a.NewSpec(k, "orders", nil))
+			cancel()
+			w.wantErr(<-err, context.Canceled)
+		}
+		w.wire.OnRequest(nil)
+	})
+}
+
 // The acquisition of a reentry has ended: its command is not sent, alone or in a batch.
 func TestReentry_ofAnEndedAcquisition(t *testing.T) {
 	inBubble(t, func(w *world) {

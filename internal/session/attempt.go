@@ -133,8 +133,10 @@ func (a *attempt) refused(kept time.Duration) error {
 func (a *attempt) next() (lockstate.Step, error) {
 	var over error // why the wait ended
 	for {
-		over = cmp.Or(over, a.waiting.Err()) // without the mutex: the context is the caller's
-		if a.spec.Sibling != nil {           // mutant: always: speed
+		if over == nil && a.waiting.Err() != nil { // without the mutex: the context is the caller's
+			over = command.ErrOf(a.waiting)
+		}
+		if a.spec.Sibling != nil { // mutant: always: speed
 			a.at.valid(a.owner.Sibling) // checks the lease, which may end the acquisition
 		}
 		a.at.lock()
@@ -268,8 +270,7 @@ func (a *attempt) overtook() bool {
 // endedBeforeReply reports whether err says only that the wait ended before a reply. A dial that timed out matches
 // context.DeadlineExceeded, too, but it says why there was no reply.
 func (a *attempt) endedBeforeReply(err error) bool {
-	over := a.waiting.Err()
-	return over != nil && (err == over || errors.As(err, new(command.Canceled)))
+	return a.waiting.Err() != nil && (err == command.ErrOf(a.waiting) || errors.As(err, new(command.Canceled)))
 }
 
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.

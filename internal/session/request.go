@@ -187,11 +187,11 @@ func (a *attempt) failed(mayHaveRun bool, err error) error {
 // the grant, if the reply came too late for the lease, or if the session is closed.
 func (a *attempt) granted(reply luascripts.Acquired) error {
 	q, t, lease := &a.request, a.request.t, a.spec.terms.Lease
-	if err := a.waiting.Err(); err != nil {
+	if a.waiting.Err() != nil {
 		a.at.lock()
 		a.at.state.Failed(a.w, a.t, true, nil) // the grant is released when the acquisition ends
 		a.at.unlock()
-		return err
+		return command.ErrOf(a.waiting)
 	}
 	if reply.Confirmed < q.Replicas {
 		return a.rollBack(reply.Confirmed)
