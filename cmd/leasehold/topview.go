@@ -34,8 +34,9 @@ type topView struct {
 	filter        string
 	typing        bool // the user is typing the filter
 	paused        bool
-	chosen        string // the name of the lock that the cursor is on
-	first         int    // the row at the top
+	chosen        string     // the name of the lock that the cursor is on
+	chosenKind    admin.Kind // and its type: a wait group can have the same name as a lock
+	first         int        // the row at the top
 
 	seen     looked       // the latest look
 	found    []admin.Lock // the rows of the list
@@ -405,8 +406,20 @@ func (t *topView) move(by int) {
 	if len(found) == 0 {
 		return
 	}
-	at := slices.IndexFunc(found, func(l admin.Lock) bool { return l.Name == t.chosen })
-	t.chosen = found[min(max(at+by, 0), len(found)-1)].Name
+	t.choose(found[min(max(t.cursor()+by, 0), len(found)-1)])
+}
+
+// choose moves the cursor to a lock.
+func (t *topView) choose(l admin.Lock) { t.chosen, t.chosenKind = l.Name, l.Kind }
+
+// cursor returns the row that the cursor is on, or -1 if there is none. A look can find that a lock is of another type.
+func (t *topView) cursor() int {
+	found := t.rows()
+	at := slices.IndexFunc(found, func(l admin.Lock) bool { return l.Name == t.chosen && l.Kind == t.chosenKind })
+	if at < 0 {
+		at = slices.IndexFunc(found, func(l admin.Lock) bool { return l.Name == t.chosen })
+	}
+	return at
 }
 
 // room returns the number of rows of the list, or lines of the details, that fit on the screen.
@@ -548,11 +561,11 @@ func (t *topView) head() string {
 // list returns a line for each lock that fits on the screen.
 func (t *topView) list() []string {
 	found := t.rows()
-	at := slices.IndexFunc(found, func(l admin.Lock) bool { return l.Name == t.chosen })
+	at := t.cursor()
 	if at < 0 {
 		at, t.chosen = 0, ""
 		if len(found) > 0 {
-			t.chosen = found[0].Name
+			t.choose(found[0])
 		}
 	}
 	t.first = min(max(t.first, at-t.room()+1, 0), max(at, 0))

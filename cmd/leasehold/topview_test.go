@@ -69,6 +69,27 @@ func TestTopView_unlockRemovesWhatIsDisplayed(t *testing.T) {
 	}
 }
 
+// Rows that share a name, as a lock and a wait group can, do not stop the cursor.
+func TestTopView_rowsWithOneName(t *testing.T) {
+	locks := make([]admin.Lock, 3)
+	for i, kind := range []admin.Kind{admin.Plain, admin.WaitGroup, admin.Plain} {
+		locks[i].Name, locks[i].Kind = "job", kind
+	}
+	locks[2].Name = "next"
+	v := &topView{width: 80, height: 24, sort: "name", seen: looked{Surveyed: admin.Surveyed{Locks: locks, Complete: true}, at: time.Now()}, full: map[string]time.Duration{}}
+	v.View()
+	for range 2 {
+		v.Update(tea.KeyPressMsg{Code: tea.KeyDown})
+	}
+	if v.chosen != "next" {
+		t.Errorf("after two keys, the cursor is on %q", v.chosen)
+	}
+	v.Update(tea.KeyPressMsg{Code: tea.KeyUp})
+	if rows := strings.Split(v.View().Content, "\n")[3:5]; strings.Contains(rows[0], topChosen) || !strings.Contains(rows[1], topChosen) {
+		t.Errorf("the cursor is not on the wait group: %q", rows)
+	}
+}
+
 // In any width, the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
 func TestTopView_fits(t *testing.T) {
 	const uuid = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
