@@ -66,7 +66,8 @@ Keys:
   p, q, Ctrl-Z           pause; quit; suspend
 
 On a server with many keys, the table fills while top scans them. After that, top reads
-the known locks at each refresh, and scans for new ones for a twentieth of the time.
+the known locks at each refresh, and scans for new ones for a twentieth of the time. It
+shows up to 20,000 locks, and says so if there may be more: pass a PATTERN to see others.
 
 Long names and holders are shortened in the middle to fit the width; the details show
 them in full. On a terminal that cannot move its cursor (TERM=dumb), each table is
@@ -209,6 +210,9 @@ func sum(k admin.Kind, seen admin.Surveyed) string {
 	text := fmt.Sprintf("%d held, %d waiting, oldest request %s ago", held, waiting, short(oldest))
 	if unheld(k) {
 		text = fmt.Sprintf("%s of type %s", number(len(seen.Locks)), k)
+	}
+	if seen.More {
+		text += "; shows at most " + number(admin.MaxSurveyed) + ": pass a PATTERN"
 	}
 	if !seen.Complete {
 		text += "; " + scannedText(seen.Scanned)

@@ -90,6 +90,20 @@ func TestTopView_rowsWithOneName(t *testing.T) {
 	}
 }
 
+// The head says if there may be more locks than top shows, because those that it omits may be the oldest ones.
+func TestTopView_more(t *testing.T) {
+	seen := looked{Surveyed: admin.Surveyed{Locks: make([]admin.Lock, 3), Complete: true}, at: time.Now()}
+	const note = "; shows at most 20,000: pass a PATTERN"
+	v := &topView{seen: seen}
+	if head := v.head(); strings.Contains(head, note) {
+		t.Errorf("with all locks: %s", head)
+	}
+	v.seen.More = true
+	if head := v.head(); !strings.Contains(head, note) {
+		t.Errorf("with some of the locks: %s", head)
+	}
+}
+
 // In any width, the list has LEASE and WAITING of each lock, and no line is wider than the terminal.
 func TestTopView_fits(t *testing.T) {
 	const uuid = "0b7e2f1a-3c4d-4e5f-8a9b-0c1d2e3f4a5b"
