@@ -8,6 +8,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 )
 
@@ -16,6 +17,10 @@ func explain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "leasehold: ")
 	text = strings.Replace(text, " ("+dial.ErrSentinelUser.Error()+")", "", 1) // only for programs
 	text = strings.Replace(text, "new admin: WithOperator(", "--operator (", 1)
+	if errors.Is(err, semaphore.ErrPermitCount) { // its advice is for programs
+		text = strings.Replace(text, "handle wants", "--permits wants", 1)
+		text = strings.Replace(text, "call Resize to change the count, or use a handle with 0 permits for any count", "use the same number, or change the count with leasehold resize", 1)
+	}
 	if do := advice(err); do != "" && !strings.Contains(text, do) {
 		text += "; " + do
 	}

@@ -19,7 +19,8 @@ func TestResize(t *testing.T) {
 	says(t, on(t, s, "unlock", "gpus", "--yes"), 1, "gpus is not held; nothing was changed")
 	says(t, on(t, s, "resize", "gpus", "8"), 2, "not a terminal, nothing was changed; use --yes")
 	says(t, on(t, s, "resize", "gpus", "8", "--yes"), 0, idle, "gpus has 8 permits, 8 free")
-	on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0").ends(exitBroken)
+	says(t, on(t, s, "run", "--permits", "4", "gpus", "--", "sh", "-c", "exit 0"), exitBroken,
+		"semaphore has 8, --permits wants 4; use the same number, or change the count with leasehold resize\n")
 
 	h, err := c.NewSemaphore("gpus", 8).N(5).Lock(t.Context())
 	if err != nil {

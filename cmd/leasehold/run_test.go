@@ -259,7 +259,7 @@ func TestRun_permits(t *testing.T) {
 	third.ends(75)
 	other := run("3", "true")
 	other.ends(125)
-	if said := other.stderr.String(); !strings.Contains(said, "semaphore has 2, handle wants 3") {
+	if said := other.stderr.String(); !strings.Contains(said, "semaphore has 2, --permits wants 3") {
 		t.Errorf("run says %q", said)
 	}
 	for _, h := range holders {
