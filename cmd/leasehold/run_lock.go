@@ -60,7 +60,7 @@ func (l *locking) check(servers int) error {
 	case servers > 1 && !l.quorum:
 		return usagef("%d URLs: a lock on several servers requires --quorum", servers)
 	case l.quorum && (servers < 3 || servers%2 == 0):
-		return usagef("--quorum with %d URLs: want an odd number, at least 3", servers)
+		return usagef("--quorum with %s: want an odd number, at least 3", plural(int64(servers), "URL"))
 	case !l.quorum && l.durable:
 		return usagef("--durable-servers requires --quorum")
 	case l.maxHold != 0 && l.maxHold < lock.MinLease:

@@ -50,6 +50,7 @@ func TestRun_exitCodes(t *testing.T) {
 		"a lease too short":        {"run %s --lease 1ms -- exit 0", 2, "must be at least 100ms"},
 		"an unknown signal":        {"run %s --on-lost stop -- exit 0", 2, "term"},
 		"shared and exclusive":     {"run %s -s -x -- exit 0", 2, "exclude each other"},
+		"one of three servers":     {"run %s --quorum -- exit 0", 2, "--quorum with 1 URL: want an odd number, at least 3"},
 		"no permits":               {"run %s --permits 0 -- exit 0", 2, "must be at least 1 and"},
 		"a fair semaphore":         {"run %s --permits 2 --fair -- exit 0", 2, "--permits cannot be combined with"},
 		"max less than min":        {"run %s --max-hold 1s --min-hold 2s -- exit 0", 2, "--min-hold 2s"},
