@@ -123,11 +123,15 @@ func agreed(ctx context.Context, in io.Reader, out io.Writer, question string, n
 	}()
 	select {
 	case line := <-answer:
+		if !strings.HasSuffix(line, "\n") { // Ctrl-D
+			fmt.Fprintln(out)
+		}
 		if s := strings.ToLower(strings.TrimSpace(line)); s == "y" || s == "yes" {
 			return nil
 		}
 		return no
 	case <-ctx.Done():
+		fmt.Fprintln(out)
 		return context.Cause(ctx)
 	}
 }
