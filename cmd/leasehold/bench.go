@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/leasehold-go/leasehold/reentrant"
 	"github.com/redis/rueidis"
@@ -182,10 +183,10 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		{"hot", benchHot, cycle(clients[0].NewLock(name + ":hot"))},
 		{"hand-off", 1, handOver(clients[0].NewLock(name+":pass"), clients[1].NewLock(name+":pass"))},
 	}
-	shows := newProgress(stderr)
+	shows := terminal.NewProgress(stderr)
 	for i, cell := range cells {
 		end := time.Now().Add(time.Duration(len(cells)-i) * b.each)
-		done := shows.follow(func() string {
+		done := shows.Follow(func() string {
 			return fmt.Sprintf("measuring %s, %d of %d: %s left", cell.name, i+1, len(cells), max(0, time.Until(end)).Round(time.Second))
 		})
 		c, err := measure(ctx, b.each, cell.workers, cell.call)
@@ -322,7 +323,9 @@ func (s *sample) add(d time.Duration, most int) {
 func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader, stderr io.Writer) error {
 	ops, err := opsPerSecond(ctx, rdb)
 	if ops > busyOps && !b.yes { // the server counts the last 1.6 s, which may be those of another bench
-		if err := sleep(ctx, 2*time.Second); err != nil {
+		select {
+		case <-time.After(2 * time.Second):
+		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 		ops, err = opsPerSecond(ctx, rdb)
@@ -337,7 +340,7 @@ func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader,
 		return nil
 	case ops <= busyOps:
 		return nil
-	case !isTerminal(in):
+	case !terminal.Is(in):
 		return usagef("the server executes %d commands per second for other clients, which bench would slow down: use --yes", ops)
 	}
 	question := fmt.Sprintf("The server executes %d commands per second for other clients, which bench slows down. Continue", ops)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ Exit codes:
 				done := func() {}
 				if out.format.value != "jsonl" && out.format.value != "name" { // which print each line as it arrives
 					began := time.Now()
-					done = newProgress(cmd.ErrOrStderr()).follow(func() string {
+					done = terminal.NewProgress(cmd.ErrOrStderr()).Follow(func() string {
 						return fmt.Sprintf("listing clients for %s", time.Since(began).Round(time.Second))
 					})
 				}

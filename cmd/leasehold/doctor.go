@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/doctor"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/spf13/cobra"
 )
 
@@ -127,7 +128,7 @@ func (c *checkup) run(ctx context.Context, w, stderr io.Writer) error {
 	limited, cancel := context.WithTimeoutCause(ctx, c.limit, fmt.Errorf("timed out after %v", c.limit))
 	defer cancel()
 	began := time.Now()
-	done := newProgress(stderr).follow(func() string {
+	done := terminal.NewProgress(stderr).Follow(func() string {
 		return fmt.Sprintf("checking the server for %s, at most %s", time.Since(began).Round(time.Second), c.limit)
 	})
 	report, err := examine(limited, &c.via, c.options)
@@ -171,16 +172,15 @@ func examine(ctx context.Context, via *connection, o doctor.Options) (doctor.Rep
 type chart doctor.Report
 
 // marks are the signs before a check.
-var marks = map[doctor.Status]struct{ mark, colour string }{
-	doctor.OK:      {"✓", green},
-	doctor.Unknown: {"?", dim},
-	doctor.Warning: {"!", bold},
-	doctor.Failure: {"✗", red},
+var marks = map[doctor.Status]struct{ mark, color string }{
+	doctor.OK:      {"✓", terminal.Green},
+	doctor.Unknown: {"?", terminal.Dim},
+	doctor.Warning: {"!", terminal.Bold},
+	doctor.Failure: {"✗", terminal.Red},
 }
 
 // table writes a line for each check, and its advice on the line below.
 func (c chart) table(w io.Writer) error {
-	s := newScreen(w)
 	var text strings.Builder
 	rows := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, check := range c.Checks {
@@ -196,15 +196,17 @@ func (c chart) table(w io.Writer) error {
 	if err := rows.Flush(); err != nil {
 		return err
 	}
-	s.print("%s: %s\n", c.Server, c.Status)
+	paint := terminal.PaintFor(w)
+	colored := fmt.Sprintf("%s: %s\n", c.Server, c.Status)
 	for line := range strings.Lines(text.String()) {
 		mark, _, _ := strings.Cut(line, " ")
 		for _, m := range marks {
 			if m.mark == mark { // colored here: a tabwriter would count the codes as text
-				line = s.in(m.colour, mark) + line[len(mark):]
+				line = paint.In(m.color, mark) + line[len(mark):]
 			}
 		}
-		s.print("%s", line)
+		colored += line
 	}
-	return s.failed()
+	_, err := io.WriteString(w, colored)
+	return err
 }

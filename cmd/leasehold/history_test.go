@@ -150,31 +150,6 @@ func lsJSON(t *testing.T, s *redistest.Server) string {
 	return c.stdout.String()
 }
 
-// Progress is shown only on a terminal, and only for long operations.
-func TestProgress(t *testing.T) {
-	var text strings.Builder
-	p := &progress{w: &text, began: time.Now()}
-	p.show("at once")
-	p.erase()
-	if text.Len() > 0 {
-		t.Errorf("at once: %q", &text)
-	}
-	p.began = p.began.Add(-quietFor)
-	p.show(scannedText(.34))
-	p.show(scannedText(.35))
-	p.erase()
-	p.erase()
-	if want := "\r34 % of the keys scanned\x1b[K\r\x1b[K"; text.String() != want {
-		t.Errorf("%q, want %q", &text, want)
-	}
-	p = newProgress(&text)
-	p.began = p.began.Add(-quietFor)
-	p.show("off a terminal")
-	if p.erase(); p.w != nil {
-		t.Error("off a terminal")
-	}
-}
-
 // On a server with a million keys, the page appears immediately, fills, and says so. At the end, the tool and the page agree.
 func TestPage_scans(t *testing.T) {
 	s := redistest.Start(t)

@@ -165,18 +165,16 @@ func (d detail) table(w io.Writer) error {
 	if unheld(d.Kind) {
 		return stateTable(w, admin.Lock(d), nil)
 	}
-	s := newScreen(w)
+	what := "free"
 	switch {
 	case d.Locked(), d.Kind == admin.Semaphore:
-		s.print("%s: %s\n", s.in(bold, shown(d.Name)), heldAs(admin.Lock(d)))
+		what = heldAs(admin.Lock(d))
 	case d.Kind == admin.Latch && d.Left > 0:
-		s.print("%s: a latch, count %d\n", s.in(bold, shown(d.Name)), d.Left)
+		what = fmt.Sprintf("a latch, count %d", d.Left)
 	case d.Kind == admin.Latch:
-		s.print("%s: a latch, released\n", s.in(bold, shown(d.Name)))
+		what = "a latch, released"
 	case d.Kind == admin.WaitGroup:
-		s.print("%s: %s\n", s.in(bold, shown(d.Name)), waitGroupOf(admin.Lock(d)))
-	default:
-		s.print("%s: free\n", s.in(bold, shown(d.Name)))
+		what = waitGroupOf(admin.Lock(d))
 	}
 	var text strings.Builder
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -238,8 +236,7 @@ func (d detail) table(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	s.print("%s", text.String())
-	return s.failed()
+	return titled(w, d.Name, what, text.String())
 }
 
 // waitersOf returns a line for each waiter, in their order. Consecutive waiters that count as dead share a line.

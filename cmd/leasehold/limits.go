@@ -130,7 +130,6 @@ func size(n int64) string {
 
 // stateTable writes the state of a limiter or a filter. limits are the limits of the limiter, or nil if they are unknown.
 func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
-	s := newScreen(w)
 	var text strings.Builder
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	line := func(head, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", head, fmt.Sprintf(format, args...)) }
@@ -156,8 +155,7 @@ func stateTable(w io.Writer, l admin.Lock, limits []ratelimit.Limit) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	s.print("%s: %s\n%s", s.in(bold, shown(l.Name)), what, text.String())
-	return s.failed()
+	return titled(w, l.Name, what, text.String())
 }
 
 // when formats the time until an event.

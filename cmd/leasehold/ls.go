@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 )
@@ -105,7 +106,7 @@ func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) 
 		if each != nil { // which prints each line as it arrives
 			return forEach(locks, each)
 		}
-		done := newProgress(stderr).follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
+		done := terminal.NewProgress(stderr).Follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
 		all, lacks := sorted(locks)
 		done()
 		if lacks != nil && !incomplete(lacks) {
@@ -196,4 +197,9 @@ func (c *choice) kind() admin.Kind {
 		return ""
 	}
 	return admin.Kind(c.value)
+}
+
+// scannedText describes how much of a list has been read.
+func scannedText(scanned float64) string {
+	return fmt.Sprintf("%.0f %% of the keys scanned", 100*scanned)
 }

@@ -11,7 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slowDemo()
 	redistest.VerifyTestMain(mainTests{m})
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 )
 
@@ -52,7 +53,7 @@ func TestTerminal_progress(t *testing.T) {
 			}
 			erased := func() bool {
 				_, last, _ := strings.Cut(p.stdout.String(), shows)
-				return strings.Contains(last, "\r"+eraseRight)
+				return strings.Contains(last, "\r"+terminal.EraseRight)
 			}
 			for end := time.Now().Add(promptly); !erased(); time.Sleep(5 * time.Millisecond) { // the test reads the output later than the tool writes it
 				if time.Now().After(end) {

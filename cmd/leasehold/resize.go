@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -86,7 +87,7 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 		return err
 	}
 	if !r.yes {
-		if !isTerminal(in) {
+		if !terminal.Is(in) {
 			return usagef("%s: not a terminal, nothing was changed; use --yes", shown(r.name))
 		}
 		question := fmt.Sprintf("Change %s from %s to %d", shown(r.name), plural(l.Permits, "permit"), r.permits)

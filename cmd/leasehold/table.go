@@ -1,12 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"golang.org/x/term"
 )
 
@@ -132,4 +134,10 @@ func middle(text string, columns int) string {
 	}
 	end := (columns - 1) / 2
 	return ansi.Truncate(text, columns-1-end, "") + "…" + ansi.TruncateLeft(text, whole-end, "")
+}
+
+// titled writes the name of a lock, what it is, and its details.
+func titled(w io.Writer, name, what, details string) error {
+	_, err := fmt.Fprintf(w, "%s: %s\n%s", terminal.PaintFor(w).In(terminal.Bold, shown(name)), what, details)
+	return err
 }

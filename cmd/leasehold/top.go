@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -124,7 +125,7 @@ Exit codes:
 func (t *tops) show(ctx context.Context, a *admin.Admin, q admin.Query, stdin io.Reader, f *os.File) error {
 	again, moves := newSurvey(a, q, t.every), os.Getenv("TERM") != "dumb"
 	width, height, err := term.GetSize(int(f.Fd())) // a serial line has none
-	if in, ok := stdin.(*os.File); ok && err == nil && width > 0 && height > 0 && moves && isTerminal(in) {
+	if in, ok := stdin.(*os.File); ok && err == nil && width > 0 && height > 0 && moves && terminal.Is(in) {
 		view := &topView{ctx: ctx, admin: a, query: q, survey: again, wide: t.wide, sort: t.by.value}
 		return view.follow(in, f)
 	}
@@ -245,7 +246,6 @@ const (
 	shellScreen = "\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
 	eraseBelow  = "\x1b[J"
-	eraseRight  = "\x1b[K"
 )
 
 func (t *topScreen) begin() {
@@ -286,7 +286,7 @@ func (t *topScreen) show(seen admin.Surveyed, wide bool, err error) {
 		if letters := []rune(line); len(letters) > width {
 			line = string(letters[:width])
 		}
-		lines[i] = line + eraseRight
+		lines[i] = line + terminal.EraseRight
 	}
 	io.WriteString(t.f, home+strings.Join(lines, "\r\n")+eraseBelow)
 }

@@ -17,6 +17,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -505,7 +506,7 @@ func (t *topView) details() []string {
 // foot returns the lines at the bottom: the result of a force-unlock, the open confirmation, and the keys.
 func (t *topView) foot() (lines []string) {
 	for _, line := range t.wrapped(t.says) {
-		lines = append(lines, topHead+line+plain)
+		lines = append(lines, topHead+line+terminal.Plain)
 	}
 	if u := t.unlock; u != nil {
 		question := takeOf(u.name, len(u.owners), len(u.owners), cmp.Or(u.noun, "holder"))
@@ -514,11 +515,11 @@ func (t *topView) foot() (lines []string) {
 			text = question + "? [y/N]"
 		}
 		for _, line := range t.wrapped(text) {
-			lines = append(lines, topLate+line+plain)
+			lines = append(lines, topLate+line+terminal.Plain)
 		}
 	}
 	for _, line := range t.wrapped(t.keys()) {
-		lines = append(lines, topQuiet+line+plain)
+		lines = append(lines, topQuiet+line+terminal.Plain)
 	}
 	return lines
 }
@@ -542,12 +543,12 @@ func (t *topView) keys() string {
 // head describes the number of locks, or the error.
 func (t *topView) head() string {
 	if t.seen.err != nil {
-		return topLow + time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(t.seen.err)) + plain
+		return topLow + time.Now().Format(time.TimeOnly) + "  " + oneLine(explain(t.seen.err)) + terminal.Plain
 	}
 	if t.seen.at.IsZero() {
-		return topQuiet + "connecting" + plain
+		return topQuiet + "connecting" + terminal.Plain
 	}
-	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.Surveyed) + plain
+	text := topHead + time.Now().Format(time.TimeOnly) + "  " + sum(t.query.Kind, t.seen.Surveyed) + terminal.Plain
 	text += topQuiet + "  by " + t.sort
 	if t.filter != "" || t.typing {
 		text += ", filter " + shown(t.filter)
@@ -555,7 +556,7 @@ func (t *topView) head() string {
 	if t.paused {
 		text += ", paused as of " + short(time.Since(t.seen.at)) + " ago"
 	}
-	return text + plain
+	return text + terminal.Plain
 }
 
 // list returns a line for each lock that fits on the screen.
@@ -588,21 +589,21 @@ func (t *topView) list() []string {
 	for i, row := range list {
 		switch {
 		case i == 0:
-			lines = append(lines, topQuiet+line(row, widths)+plain)
+			lines = append(lines, topQuiet+line(row, widths)+terminal.Plain)
 		case t.first+i-1 == at:
-			lines = append(lines, topChosen+line(row, widths)+plain)
+			lines = append(lines, topChosen+line(row, widths)+terminal.Plain)
 		case lease < 0:
 			lines = append(lines, line(row, widths))
 		default:
 			n := lease + 1
-			lines = append(lines, line(row[:lease], widths)+levels[i]+line(row[lease:n], widths[lease:])+plain+line(row[n:], widths[n:]))
+			lines = append(lines, line(row[:lease], widths)+levels[i]+line(row[lease:n], widths[lease:])+terminal.Plain+line(row[n:], widths[n:]))
 		}
 	}
 	return lines
 }
 
 // bar returns the remaining lease as a bar, and its color.
-func (t *topView) bar(l admin.Lock) (text, colour string) {
+func (t *topView) bar(l admin.Lock) (text, color string) {
 	switch {
 	case !l.Locked():
 		return leaseOf(l), topQuiet
@@ -621,13 +622,13 @@ func (t *topView) bar(l admin.Lock) (text, colour string) {
 	if full := t.full[l.Name]; full > 0 {
 		part = float64(now) / float64(full)
 	}
-	colour = topGood
+	color = topGood
 	switch {
 	case part < .25:
-		colour = topLow
+		color = topLow
 	case part < .55:
-		colour = topLate
+		color = topLate
 	}
 	n := min(int(part*float64(cells)+.999), cells)
-	return strings.Repeat("━", n) + strings.Repeat("·", cells-n) + " " + short(now), colour
+	return strings.Repeat("━", n) + strings.Repeat("·", cells-n) + " " + short(now), color
 }

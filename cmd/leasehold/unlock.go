@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/leasehold-go/leasehold/admin"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 // unlocker is one call of unlock.
@@ -211,13 +210,8 @@ func takeOf(name string, some, all int, noun string) string {
 
 // confirm asks the user for confirmation.
 func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, question string) error {
-	if !isTerminal(in) {
+	if !terminal.Is(in) {
 		return usagef("%s: not a terminal, nothing was changed; use --yes", shown(u.name))
 	}
 	return agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(u.name)))
-}
-
-func isTerminal(r io.Reader) bool {
-	f, ok := r.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

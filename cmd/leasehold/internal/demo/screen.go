@@ -1,48 +1,36 @@
-package main
+package demo
 
 import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 
-	"golang.org/x/term"
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 )
 
-const (
-	bold  = "\x1b[1m"
-	dim   = "\x1b[2m"
-	red   = "\x1b[31m"
-	green = "\x1b[32m"
-	plain = "\x1b[0m"
-
-	eraseLine = "\r\x1b[K"
-)
+const eraseLine = "\r" + terminal.EraseRight
 
 // screen is the output of the demo: lines, and on a terminal also colors and a
 // line at the bottom that changes in place. It is safe for concurrent use.
 type screen struct {
 	terminal bool
-	colours  bool      // a terminal, and NO_COLOR is not set
-	away     *progress // shows the bottom line elsewhere if w is not a terminal; nil if it is not shown
+	paint    terminal.Paint
+	away     *terminal.Progress // shows the bottom line elsewhere if w is not a terminal; nil if it is not shown
 
 	mu     sync.Mutex
 	w      io.Writer
 	held   *bytes.Buffer // what is written before reveal; nil if everything is shown immediately
 	status string        // the bottom line
-	err    error         // the first error of writing lines
 }
 
 func newScreen(w io.Writer) *screen {
-	f, ok := w.(*os.File)
-	terminal := ok && term.IsTerminal(int(f.Fd()))
-	return &screen{w: w, terminal: terminal, colours: terminal && os.Getenv("NO_COLOR") == ""}
+	return &screen{w: w, terminal: terminal.Is(w), paint: terminal.PaintFor(w)}
 }
 
 // behind returns a screen on the same writer that shows nothing before reveal.
 func (s *screen) behind() *screen {
-	return &screen{w: s.w, terminal: s.terminal, colours: s.colours, away: s.away, held: &bytes.Buffer{}}
+	return &screen{w: s.w, terminal: s.terminal, paint: s.paint, away: s.away, held: &bytes.Buffer{}}
 }
 
 // reveal shows what was written so far. From then on, everything is shown immediately.
@@ -50,22 +38,22 @@ func (s *screen) reveal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held != nil {
-		_, s.err = s.held.WriteTo(s.w)
+		_, _ = s.held.WriteTo(s.w)
 		s.held = nil
 	}
 }
 
-func (s *screen) title(text string) { s.print("\n%s\n", s.in(bold, text)) }
+func (s *screen) title(text string) { s.print("\n%s\n", s.paint.In(terminal.Bold, text)) }
 
 func (s *screen) line(format string, args ...any) {
-	s.print("  %s\n", s.in(dim, fmt.Sprintf(format, args...)))
+	s.print("  %s\n", s.paint.In(terminal.Dim, fmt.Sprintf(format, args...)))
 }
 
 func (s *screen) claim(c claim) {
 	if c.ok {
-		s.print("  %s %s\n", s.in(green, "✓"), c.text)
+		s.print("  %s %s\n", s.paint.In(terminal.Green, "✓"), c.text)
 	} else {
-		s.print("  %s %s\n", s.in(red, "✗"), c.text)
+		s.print("  %s %s\n", s.paint.In(terminal.Red, "✗"), c.text)
 	}
 }
 
@@ -80,7 +68,7 @@ func (s *screen) progress(format string, args ...any) {
 		io.WriteString(s.w, eraseLine+status)
 		s.status = status
 	case s.away != nil:
-		s.away.show(status)
+		s.away.Show(status)
 	}
 }
 
@@ -96,23 +84,7 @@ func (s *screen) print(format string, args ...any) {
 		s.status = ""
 	}
 	if s.away != nil {
-		s.away.erase()
+		s.away.Erase()
 	}
-	if _, err := fmt.Fprintf(s.w, format, args...); s.err == nil {
-		s.err = err
-	}
-}
-
-// failed returns the first error of writing lines.
-func (s *screen) failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-func (s *screen) in(colour, text string) string {
-	if !s.colours {
-		return text
-	}
-	return colour + text + plain
+	fmt.Fprintf(s.w, format, args...)
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -23,7 +23,7 @@ type data struct {
 func openData(address, prefix string) (*data, error) {
 	option, err := client.ParseURL(address)
 	if err != nil {
-		return nil, usage(err)
+		return nil, err
 	}
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {

@@ -1,8 +1,10 @@
-package main
+package demo
 
 import (
 	"bytes"
 	"testing"
+
+	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 )
 
 func TestScreen(t *testing.T) {
@@ -30,13 +32,13 @@ func TestScreen(t *testing.T) {
 			"  \x1b[31m✗\x1b[0m no\n"},
 	} {
 		var b bytes.Buffer
-		show(&screen{w: &b, terminal: test.terminal, colours: test.terminal})
+		show(&screen{w: &b, terminal: test.terminal, paint: terminal.Paint(test.terminal)})
 		if b.String() != test.want {
 			t.Errorf("%s: %q, want %q", test.name, &b, test.want)
 		}
 	}
 	var b bytes.Buffer
-	held := (&screen{w: &b, terminal: true, colours: true}).behind()
+	held := (&screen{w: &b, terminal: true, paint: true}).behind()
 	show(held)
 	if b.Len() > 0 {
 		t.Errorf("before reveal: %q", &b)
