@@ -13,8 +13,9 @@ import (
 const (
 	perWindow = 100 // calls allowed per window
 	window    = time.Second
-	attack    = 2500 * time.Millisecond
 )
+
+var attack = 2500 * time.Millisecond // how long the limiters are called
 
 // algorithm reports whether a call is admitted at a time. The time is that of a simulated clock, so that every call
 // comes exactly when it does most harm.

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // slowDemo makes the times of the demo longer, because on a busy machine a command can take as long as one of its leases.
 func slowDemo() {
 	for _, d := range []*time.Duration{
-		&shortLease, &jobTime, &toldWithin, &deadWithin, &serviceTime, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &pageTime, &joinTime, &tieTime, &librarianWaits, &sceneLimit, &tidyLimit,
+		&shortLease, &jobTime, &toldWithin, &deadWithin, &serviceTime, &patience, &stuckLease, &quorumLease, &voteTimeout, &ballotLimit, &pageTime, &joinTime, &tieTime, &librarianWaits, &sceneLimit, &tidyLimit, &attack,
 	} {
 		*d *= 4
 	}
