@@ -17,6 +17,9 @@
 //	leasehold completion SHELL       prints a completion script
 //	leasehold version                prints the version
 //
+// The file of a command has its name, and files that begin with the name have its parts, such as
+// run_wait.go. The other files have what the commands share.
+//
 // The exit code is 0 on success, 1 on failure, 2 for wrong arguments, and 130 if
 // it was interrupted. exit.go has the codes of run.
 package main
