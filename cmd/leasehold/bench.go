@@ -167,22 +167,8 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
 		clients = append(clients, c)
 	}
-	name := "leasehold-bench:" + strings.ToLower(crand.Text()[:12])
 	report := benchReport{Server: redacted(address), Mode: string(rdb.Mode())}
-	cells := []struct {
-		name    string
-		workers int
-		call    func(ctx context.Context) (time.Duration, error)
-	}{
-		{"round trip", 1, func(ctx context.Context) (time.Duration, error) {
-			began := time.Now()
-			err := rdb.Do(ctx, rdb.B().Ping().Build()).Error()
-			return time.Since(began), err
-		}},
-		{"free", 1, cycle(clients[0].NewLock(name + ":free"))},
-		{"hot", benchHot, cycle(clients[0].NewLock(name + ":hot"))},
-		{"hand-off", 1, handOver(clients[0].NewLock(name+":pass"), clients[1].NewLock(name+":pass"))},
-	}
+	cells := benchCalls(rdb, clients[0], clients[1])
 	shows := terminal.NewProgress(stderr)
 	for i, cell := range cells {
 		end := time.Now().Add(time.Duration(len(cells)-i) * b.each)
@@ -201,6 +187,28 @@ func (b *bencher) run(ctx context.Context, in io.Reader, stderr io.Writer) (benc
 		report.Cells = append(report.Cells, c)
 	}
 	return report, nil
+}
+
+// benchCall is the call that a cell measures.
+type benchCall struct {
+	name    string // of the cell
+	workers int
+	call    func(ctx context.Context) (time.Duration, error)
+}
+
+// benchCalls returns the calls of all cells. The client b waits for what a holds, and rdb is a connection of one of them.
+func benchCalls(rdb rueidis.Client, a, b *client.Client) []benchCall {
+	name := "leasehold-bench:" + strings.ToLower(crand.Text()[:12])
+	return []benchCall{
+		{"round trip", 1, func(ctx context.Context) (time.Duration, error) {
+			began := time.Now()
+			err := rdb.Do(ctx, rdb.B().Ping().Build()).Error()
+			return time.Since(began), err
+		}},
+		{"free", 1, cycle(a.NewLock(name + ":free"))},
+		{"hot", benchHot, cycle(a.NewLock(name + ":hot"))},
+		{"hand-off", 1, handOver(a.NewLock(name+":pass"), b.NewLock(name+":pass"))},
+	}
 }
 
 // cycle returns a function that acquires and releases l, and returns the time of both.
@@ -336,7 +344,7 @@ func (b *bencher) mayLoad(ctx context.Context, rdb rueidis.Client, in io.Reader,
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		fmt.Fprintln(stderr, "leasehold: server load unknown: the user lacks permission for INFO")
+		warn(stderr, "server load unknown: the user lacks permission for INFO")
 		return nil
 	case ops <= busyOps:
 		return nil

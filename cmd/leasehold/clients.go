@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -13,11 +15,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// clientListing is one call of clients.
+type clientListing struct {
+	via connection
+	out output
+}
+
 func clientsCommand() *cobra.Command {
-	var (
-		via connection
-		out output
-	)
+	l := &clientListing{}
 	cmd := &cobra.Command{
 		Use:   "clients",
 		Short: "List the clients that use locks",
@@ -41,57 +46,65 @@ Exit codes:
 ` + connectionHelp,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w := cmd.OutOrStdout()
-			return via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				var clients []lock.Client
-				var lacks error
-				done := func() {}
-				if out.format.value != "jsonl" && out.format.value != "name" { // which print each line as it arrives
-					began := time.Now()
-					done = terminal.NewProgress(cmd.ErrOrStderr()).Follow(func() string {
-						return fmt.Sprintf("listing clients for %s", time.Since(began).Round(time.Second))
-					})
-				}
-				for c, err := range a.Clients(cmd.Context()) {
-					if incomplete(err) {
-						lacks = err
-						break
-					}
-					if err == nil {
-						switch out.format.value {
-						case "jsonl":
-							err = jsonLine(w, clientToJSON(c))
-						case "name":
-							_, err = fmt.Fprintln(w, shown(c.Name))
-						default:
-							clients = append(clients, c)
-						}
-					}
-					if err != nil {
-						done()
-						return err
-					}
-				}
-				done()
-				slices.SortFunc(clients, func(a, b lock.Client) int {
-					return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host), a.PID-b.PID, cmp.Compare(a.ID, b.ID))
-				})
-				switch out.format.value {
-				case "jsonl", "name":
-					return lacks
-				case "json":
-					list := []clientJSON{}
-					for _, c := range clients {
-						list = append(list, clientToJSON(c))
-					}
-					return cmp.Or(writeJSON(w, list), lacks)
-				}
-				wide := out.format.value == "wide"
-				return cmp.Or(listClients(w, columnsOf(w, wide), clients, wide), lacks)
-			})
+			return l.list(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	out.addFlag(cmd, "wide", "jsonl", "name")
-	via.addFlags(cmd)
+	l.out.addFlag(cmd, "wide", "jsonl", "name")
+	l.via.addFlags(cmd)
 	return cmd
+}
+
+// list writes the clients to w, line by line or as a whole.
+func (l *clientListing) list(ctx context.Context, w, stderr io.Writer) error {
+	return l.via.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error {
+		if write := lineWriter(&l.out, w, clientToJSON, func(c lock.Client) string { return c.Name }); write != nil {
+			return forEach(a.Clients(ctx), write)
+		}
+		began := time.Now()
+		done := terminal.NewProgress(stderr).Follow(func() string {
+			return fmt.Sprintf("listing clients for %s", time.Since(began).Round(time.Second))
+		})
+		var clients []lock.Client
+		lacks := forEach(a.Clients(ctx), func(c lock.Client) error {
+			clients = append(clients, c)
+			return nil
+		})
+		done()
+		if lacks != nil && !incomplete(lacks) {
+			return lacks
+		}
+		slices.SortFunc(clients, func(a, b lock.Client) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Host, b.Host), a.PID-b.PID, cmp.Compare(a.ID, b.ID))
+		})
+		return cmp.Or(l.write(w, clients), lacks)
+	})
+}
+
+// write writes the clients as a table, or as JSON.
+func (l *clientListing) write(w io.Writer, clients []lock.Client) error {
+	if l.out.format.value == "json" {
+		list := make([]clientJSON, len(clients))
+		for i, c := range clients {
+			list[i] = clientToJSON(c)
+		}
+		return writeJSON(w, list)
+	}
+	wide := l.out.format.value == "wide"
+	return listClients(w, columnsOf(w, wide), clients, wide)
+}
+
+// listClients writes a line for each client.
+func listClients(w io.Writer, columns int, clients []lock.Client, wide bool) error {
+	t := table{{"NAME", "HOST", "PID", "LABEL", "UP"}}
+	if wide {
+		t[0] = append(t[0], "VERSION", "ID")
+	}
+	for _, c := range clients {
+		cells := []string{shown(c.Name), shown(c.Host), pid(c), label(c), ago(c.Started)}
+		if wide {
+			cells = append(cells, shown(c.Version), shown(c.ID))
+		}
+		t = append(t, cells)
+	}
+	return t.write(w, columns)
 }

@@ -7,12 +7,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
 
+	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/dial"
 	"github.com/redis/rueidis"
@@ -178,4 +180,45 @@ func redacted(address string) string {
 	})
 	u.RawQuery = q.Encode()
 	return u.String()
+}
+
+// operate connects, and calls f with an admin.
+func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.Client) error, opts ...admin.Option) error {
+	address, err := c.address()
+	if err != nil {
+		return err
+	}
+	rdb, err := c.dial(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	a, err := admin.New(rdb, opts...)
+	if err != nil {
+		return usage(err)
+	}
+	return f(a, rdb)
+}
+
+// replica returns a warning if the server is a replica, or "". A replica that has lost its primary shows a lock as free as soon as the
+// last lease that it received has expired.
+func (c *connection) replica(ctx context.Context, rdb rueidis.Client) string {
+	if rdb.Mode() == rueidis.ClientModeCluster { // then commands go to the primaries
+		return ""
+	}
+	role, err := rdb.Do(ctx, rdb.B().Role().Build()).ToArray()
+	if err != nil || len(role) == 0 { // the commands that follow report what is wrong
+		return ""
+	}
+	if name, _ := role[0].ToString(); name != "slave" {
+		return ""
+	}
+	return fmt.Sprintf("%s is a replica, which can show a held lock as free: connect to the primary, or via Sentinel (?master_set=NAME)", c.server())
+}
+
+// warnOfReplica writes that warning to stderr.
+func (c *connection) warnOfReplica(ctx context.Context, rdb rueidis.Client, stderr io.Writer) {
+	if text := c.replica(ctx, rdb); text != "" {
+		warn(stderr, "%s", text)
+	}
 }

@@ -74,6 +74,11 @@ func report(ctx context.Context, stderr io.Writer, cmd *cobra.Command, err error
 	return e.code
 }
 
+// warn writes a message to stderr that is not the error of the command.
+func warn(stderr io.Writer, format string, args ...any) {
+	fmt.Fprintf(stderr, "leasehold: "+format+"\n", args...)
+}
+
 // codeOf returns the exit code of a command whose context was canceled with this cause.
 func codeOf(cause error) int {
 	if i := (interrupted{}); errors.As(cause, &i) {

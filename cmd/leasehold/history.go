@@ -81,9 +81,9 @@ Exit codes:
 			case len(h.Holds) > 0:
 				return h.table(cmd.OutOrStdout())
 			case h.Recorded == nil:
-				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing recorded: no browser has opened %s; serve --record records continuously\n", redacted(page))
+				warn(cmd.ErrOrStderr(), "nothing recorded: no browser has opened %s; serve --record records continuously", redacted(page))
 			default:
-				fmt.Fprintf(cmd.ErrOrStderr(), "leasehold: nothing recorded for %s in the last hour; serve has recorded since %s\n", shown(args[0]), h.Recorded.Local().Format(time.DateTime))
+				warn(cmd.ErrOrStderr(), "nothing recorded for %s in the last hour; serve has recorded since %s", shown(args[0]), h.Recorded.Local().Format(time.DateTime))
 			}
 			return nil
 		},

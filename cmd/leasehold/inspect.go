@@ -78,7 +78,7 @@ Exit codes:
 					return noLock(args[0], err)
 				}
 				if twin := besides(cmd.Context(), a, rdb, args[0]); twin != "" {
-					fmt.Fprintln(cmd.ErrOrStderr(), "leasehold:", twin)
+					warn(cmd.ErrOrStderr(), "%s", twin)
 				}
 				return i.show(l, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
@@ -111,7 +111,7 @@ func (i *inspection) show(l admin.Lock, w, stderr io.Writer) error {
 		return err
 	}
 	if l.Kind == "" && l.ForceUnlock == nil && l.HighestToken == 0 {
-		fmt.Fprintln(stderr, "leasehold:", i.via.nothing(l.Name))
+		warn(stderr, "%s", i.via.nothing(l.Name))
 	}
 	return nil
 }
@@ -165,19 +165,33 @@ func (d detail) table(w io.Writer) error {
 	if unheld(d.Kind) {
 		return stateTable(w, admin.Lock(d), nil)
 	}
-	what := "free"
-	switch {
-	case d.Locked(), d.Kind == admin.Semaphore:
-		what = heldAs(admin.Lock(d))
-	case d.Kind == admin.Latch && d.Left > 0:
-		what = fmt.Sprintf("a latch, count %d", d.Left)
-	case d.Kind == admin.Latch:
-		what = "a latch, released"
-	case d.Kind == admin.WaitGroup:
-		what = waitGroupOf(admin.Lock(d))
-	}
 	var text strings.Builder
 	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	d.holderRows(t)
+	d.stateRows(t)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return titled(w, d.Name, d.what(), text.String())
+}
+
+// what returns what the lock is, and whether it is held.
+func (d detail) what() string {
+	switch {
+	case d.Locked(), d.Kind == admin.Semaphore:
+		return heldAs(admin.Lock(d))
+	case d.Kind == admin.Latch && d.Left > 0:
+		return fmt.Sprintf("a latch, count %d", d.Left)
+	case d.Kind == admin.Latch:
+		return "a latch, released"
+	case d.Kind == admin.WaitGroup:
+		return waitGroupOf(admin.Lock(d))
+	}
+	return "free"
+}
+
+// holderRows writes the holders, and the lost workers of a wait group.
+func (d detail) holderRows(t io.Writer) {
 	for _, h := range d.Holders {
 		count := ""
 		switch {
@@ -197,6 +211,10 @@ func (d detail) table(w io.Writer) error {
 		fmt.Fprintf(t, "lost\t%s\n", who(h.Owner, h.Client))
 		fmt.Fprintf(t, "\t%s\n", since(h))
 	}
+}
+
+// stateRows writes what is not about one holder.
+func (d detail) stateRows(t io.Writer) {
 	if d.Leader != nil {
 		fmt.Fprintf(t, "value\t%s\n", shown(d.Leader.Value))
 		fmt.Fprintf(t, "\t%s\n", saidBy(admin.Lock(d)))
@@ -233,10 +251,6 @@ func (d detail) table(w io.Writer) error {
 	if d.Ambiguous != "" {
 		fmt.Fprintf(t, "ambiguous\t%s\n", d.Ambiguous)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	return titled(w, d.Name, what, text.String())
 }
 
 // waitersOf returns a line for each waiter, in their order. Consecutive waiters that count as dead share a line.
@@ -330,48 +344,4 @@ func heldAs(l admin.Lock) string {
 		return fmt.Sprintf("a semaphore of %s, %d free", plural(l.Permits, "permit"), l.Free)
 	}
 	return fmt.Sprintf("a %s lock, held", l.Kind)
-}
-
-// leaseLeft describes the lease of one of several holders.
-func leaseLeft(lease time.Duration) string {
-	if lease < 0 {
-		return "no expiry"
-	}
-	return "lease " + left(lease) + " left"
-}
-
-// plural formats n with its noun.
-func plural(n int64, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
-}
-
-// role returns the noun for a holder.
-func role(h lock.Holder) string {
-	switch h.Mode {
-	case lock.Read:
-		return "reader"
-	case lock.Write:
-		return "writer"
-	case lock.Worker:
-		return "worker"
-	}
-	return "holder"
-}
-
-// since describes when h requested the lock.
-func since(h lock.Holder) string {
-	if h.Since.IsZero() {
-		return "request time unknown"
-	}
-	text := fmt.Sprintf("requested %s ago, at %s", ago(h.Since), h.Since.Local().Format("2006-01-02 15:04:05 MST"))
-	if h.Lingers {
-		text = "in use, or kept idle (lingers); " + text
-	}
-	if h.Mode == lock.Worker { // a worker of a wait group does not wait
-		return text
-	}
-	return text + " (includes the wait)"
 }

@@ -105,22 +105,6 @@ func leaseOf(l admin.Lock) string {
 	return left(l.Lease)
 }
 
-// listClients writes a line for each client.
-func listClients(w io.Writer, columns int, clients []lock.Client, wide bool) error {
-	t := table{{"NAME", "HOST", "PID", "LABEL", "UP"}}
-	if wide {
-		t[0] = append(t[0], "VERSION", "ID")
-	}
-	for _, c := range clients {
-		cells := []string{shown(c.Name), shown(c.Host), pid(c), label(c), ago(c.Started)}
-		if wide {
-			cells = append(cells, shown(c.Version), shown(c.ID))
-		}
-		t = append(t, cells)
-	}
-	return t.write(w, columns)
-}
-
 func pid(c lock.Client) string {
 	if c.PID == 0 {
 		return "-"

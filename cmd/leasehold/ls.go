@@ -76,11 +76,7 @@ Exit codes:
 			return l.via.completeNames(cmd, args, begin, l.kind.kind())
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			q := admin.Query{Idle: true, Kind: l.kind.kind()}
-			if len(args) > 0 {
-				q.Match = args[0]
-			}
-			return l.list(cmd.Context(), q, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return l.list(cmd.Context(), queryOf(l.kind.kind(), args), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	l.kind.initKinds()
@@ -93,18 +89,11 @@ Exit codes:
 // list writes what matches q to w, line by line or as a whole.
 func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) error {
 	var scanned atomic.Uint64 // the bits of the share of the keys, a float64
-	each := map[string]func(admin.Lock) error{
-		"jsonl": func(one admin.Lock) error { return jsonLine(w, toJSON(one)) },
-		"name": func(one admin.Lock) error {
-			_, err := fmt.Fprintln(w, shown(one.Name))
-			return err
-		},
-	}[l.out.format.value]
 	return l.via.operate(ctx, func(a *admin.Admin, rdb rueidis.Client) error {
 		l.via.warnOfReplica(ctx, rdb, stderr)
 		locks := a.Locks(ctx, q)
-		if each != nil { // which prints each line as it arrives
-			return forEach(locks, each)
+		if write := lineWriter(&l.out, w, toJSON, func(l admin.Lock) string { return l.Name }); write != nil {
+			return forEach(locks, write)
 		}
 		done := terminal.NewProgress(stderr).Follow(func() string { return scannedText(math.Float64frombits(scanned.Load())) })
 		all, lacks := sorted(locks)
@@ -113,7 +102,7 @@ func (l *listing) list(ctx context.Context, q admin.Query, w, stderr io.Writer) 
 			return lacks
 		}
 		if len(all) == 0 && lacks == nil && l.out.format.value != "json" {
-			fmt.Fprintln(stderr, "leasehold:", l.via.noMatch(q))
+			warn(stderr, "%s", l.via.noMatch(q))
 		}
 		return cmp.Or(l.write(w, q.Kind, all), lacks)
 	}, admin.WithProgress(func(share float64) { scanned.Store(math.Float64bits(share)) }))
@@ -138,11 +127,25 @@ func (l *listing) write(w io.Writer, kind admin.Kind, all []admin.Lock) error {
 // incomplete reports whether err only means that some servers of a cluster do not respond. The list then has what the others store.
 func incomplete(err error) bool { return errors.As(err, new(*admin.IncompleteError)) }
 
-// forEach calls f for each lock, until there is an error.
-func forEach(locks iter.Seq2[admin.Lock, error], f func(admin.Lock) error) error {
-	for l, err := range locks {
+// lineWriter returns a function that writes one line for each item as it arrives, or nil if the format is not one of lines.
+func lineWriter[T, J any](o *output, w io.Writer, toJSON func(T) J, name func(T) string) func(T) error {
+	switch o.format.value {
+	case "jsonl":
+		return func(item T) error { return jsonLine(w, toJSON(item)) }
+	case "name":
+		return func(item T) error {
+			_, err := fmt.Fprintln(w, shown(name(item)))
+			return err
+		}
+	}
+	return nil
+}
+
+// forEach calls f for each item, until there is an error.
+func forEach[T any](items iter.Seq2[T, error], f func(T) error) error {
+	for item, err := range items {
 		if err == nil {
-			err = f(l)
+			err = f(item)
 		}
 		if err != nil {
 			return err
@@ -177,6 +180,11 @@ func (c *connection) noMatch(q admin.Query) string {
 	default:
 		return fmt.Sprintf("lock %s is not held on %s; for all names with this prefix: leasehold ls '%s*'", shown(pattern), c.server(), pattern)
 	}
+}
+
+// queryOf returns the query for a kind. args has PATTERN, or is empty.
+func queryOf(kind admin.Kind, args []string) admin.Query {
+	return admin.Query{Idle: true, Kind: kind, Match: strings.Join(args, "")}
 }
 
 // anyKind is the value of --kind for all locks.

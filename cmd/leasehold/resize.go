@@ -1,17 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/client"
-	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/semaphore"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -87,11 +84,8 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 		return err
 	}
 	if !r.yes {
-		if !terminal.Is(in) {
-			return usagef("%s: not a terminal, nothing was changed; use --yes", shown(r.name))
-		}
 		question := fmt.Sprintf("Change %s from %s to %d", shown(r.name), plural(l.Permits, "permit"), r.permits)
-		if err := agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(r.name))); err != nil {
+		if err := confirm(ctx, in, out, r.name, question); err != nil {
 			return err
 		}
 	}
@@ -112,27 +106,4 @@ func (r *resizer) resize(ctx context.Context, a *admin.Admin, rdb rueidis.Client
 	}
 	fmt.Fprintf(out, "%s has %s, %d free\n", shown(r.name), plural(l.Permits, "permit"), l.Free)
 	return nil
-}
-
-// agreed asks the user a question, and returns no unless the answer is yes.
-func agreed(ctx context.Context, in io.Reader, out io.Writer, question string, no error) error {
-	fmt.Fprintf(out, "%s? [y/N] ", question)
-	answer := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(in).ReadString('\n') // without a line the answer is empty
-		answer <- line
-	}()
-	select {
-	case line := <-answer:
-		if !strings.HasSuffix(line, "\n") { // Ctrl-D
-			fmt.Fprintln(out)
-		}
-		if s := strings.ToLower(strings.TrimSpace(line)); s == "y" || s == "yes" {
-			return nil
-		}
-		return no
-	case <-ctx.Done():
-		fmt.Fprintln(out)
-		return context.Cause(ctx)
-	}
 }

@@ -122,19 +122,9 @@ func (s *server) logger(stderr io.Writer) *slog.Logger {
 }
 
 func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stderr io.Writer) error {
-	opts := []dashboard.Option{dashboard.WithLogger(s.logger(stderr))}
-	if s.unlocks {
-		var who func(*http.Request) string
-		if gate != nil {
-			who = userOf
-		}
-		if s.as != "" {
-			if _, err := admin.New(rdb, admin.WithOperator(s.as)); err != nil {
-				return usage(err)
-			}
-			who = func(*http.Request) string { return s.as }
-		}
-		opts = append(opts, dashboard.WithForceUnlock(who))
+	opts, err := s.pageOptions(rdb, gate, stderr)
+	if err != nil {
+		return err
 	}
 	page, err := dashboard.New(rdb, opts...)
 	if err != nil {
@@ -158,15 +148,7 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stder
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return open },
 	}
-	addr := l.Addr().(*net.TCPAddr)
-	fmt.Fprintf(stderr, "leasehold: serving http://%s/\n", reachable(addr))
-	switch {
-	case addr.IP.IsLoopback():
-	case s.passwords != "":
-		fmt.Fprintln(stderr, "leasehold: other machines can reach the page, and passwords are sent unencrypted: put a TLS proxy in front of it")
-	case gate == nil:
-		fmt.Fprintln(stderr, "leasehold: other machines can reach the page without a password: use --auth, or put an authenticating proxy in front of it")
-	}
+	s.announce(l.Addr().(*net.TCPAddr), gate, stderr)
 	ended := make(chan error, 1)
 	go func() { ended <- web.Serve(l) }()
 	var recording sync.WaitGroup
@@ -192,6 +174,37 @@ func (s *server) serve(ctx context.Context, rdb rueidis.Client, gate gate, stder
 		return err
 	}
 	return context.Cause(ctx)
+}
+
+// pageOptions returns the options of the page.
+func (s *server) pageOptions(rdb rueidis.Client, gate gate, stderr io.Writer) ([]dashboard.Option, error) {
+	opts := []dashboard.Option{dashboard.WithLogger(s.logger(stderr))}
+	if s.unlocks {
+		var who func(*http.Request) string
+		if gate != nil {
+			who = userOf
+		}
+		if s.as != "" {
+			if _, err := admin.New(rdb, admin.WithOperator(s.as)); err != nil {
+				return nil, usage(err)
+			}
+			who = func(*http.Request) string { return s.as }
+		}
+		opts = append(opts, dashboard.WithForceUnlock(who))
+	}
+	return opts, nil
+}
+
+// announce writes the address of the page, and warns if other machines can reach it without protection.
+func (s *server) announce(addr *net.TCPAddr, gate gate, stderr io.Writer) {
+	warn(stderr, "serving http://%s/", reachable(addr))
+	switch {
+	case addr.IP.IsLoopback():
+	case s.passwords != "":
+		warn(stderr, "other machines can reach the page, and passwords are sent unencrypted: put a TLS proxy in front of it")
+	case gate == nil:
+		warn(stderr, "other machines can reach the page without a password: use --auth, or put an authenticating proxy in front of it")
+	}
 }
 
 // reachable returns the address for a browser on this machine.

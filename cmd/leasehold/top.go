@@ -97,17 +97,9 @@ Exit codes:
 			case !ok || !term.IsTerminal(int(f.Fd())):
 				return usagef("top requires a terminal: use leasehold ls for a list, or leasehold watch for events")
 			}
-			q := admin.Query{Idle: true, Kind: t.kind.kind()}
-			if len(args) > 0 {
-				q.Match = args[0]
-			}
-			var opts []admin.Option
-			if t.as != "" {
-				opts = append(opts, admin.WithOperator(t.as))
-			}
 			return t.via.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
-				return t.show(cmd.Context(), a, q, cmd.InOrStdin(), f)
-			}, opts...)
+				return t.show(cmd.Context(), a, queryOf(t.kind.kind(), args), cmd.InOrStdin(), f)
+			}, operator(t.as)...)
 		},
 	}
 	t.by.init("since", "since", "waiting", "lease", "name")

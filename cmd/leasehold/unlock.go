@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/leasehold-go/leasehold/admin"
-	"github.com/leasehold-go/leasehold/cmd/leasehold/internal/terminal"
 	"github.com/leasehold-go/leasehold/lock"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -62,13 +61,9 @@ Exit codes:
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u.name = args[0]
-			var opts []admin.Option
-			if u.as != "" {
-				opts = append(opts, admin.WithOperator(u.as))
-			}
 			return u.operate(cmd.Context(), func(a *admin.Admin, _ rueidis.Client) error {
 				return u.unlock(cmd.Context(), a, cmd.InOrStdin(), cmd.OutOrStdout())
-			}, opts...)
+			}, operator(u.as)...)
 		},
 	}
 	f := cmd.Flags()
@@ -94,7 +89,7 @@ func (u *unlocker) unlock(ctx context.Context, a *admin.Admin, in io.Reader, out
 	}
 	if !u.yes {
 		all, _ := ownersOf(l, "") // fails only without holders
-		if err := u.confirm(ctx, in, out, takeOf(u.name, len(owners), len(all), nounOf(l.Holders))); err != nil {
+		if err := confirm(ctx, in, out, u.name, takeOf(u.name, len(owners), len(all), nounOf(l.Holders))); err != nil {
 			return err
 		}
 	}
@@ -208,10 +203,10 @@ func takeOf(name string, some, all int, noun string) string {
 	return fmt.Sprintf("Force-unlock %s and remove %s", shown(name), from)
 }
 
-// confirm asks the user for confirmation.
-func (u *unlocker) confirm(ctx context.Context, in io.Reader, out io.Writer, question string) error {
-	if !terminal.Is(in) {
-		return usagef("%s: not a terminal, nothing was changed; use --yes", shown(u.name))
+// operator returns the options for the value of --operator.
+func operator(name string) []admin.Option {
+	if name == "" {
+		return nil
 	}
-	return agreed(ctx, in, out, question, fmt.Errorf("%s: nothing was changed", shown(u.name)))
+	return []admin.Option{admin.WithOperator(name)}
 }

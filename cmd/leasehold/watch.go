@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"time"
@@ -86,7 +85,7 @@ func printEvents(ctx context.Context, events iter.Seq2[admin.Event, error], w, s
 			return usage(err)
 		case err != nil:
 			if text := oneLine(err.Error()); text != said {
-				fmt.Fprintln(stderr, "leasehold:", text)
+				warn(stderr, "%s", text)
 				said = text
 			}
 			continue

@@ -1,97 +1,15 @@
 package main
 
 import (
-	"cmp"
-	"context"
-	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
-	"github.com/redis/rueidis"
-	"github.com/spf13/cobra"
 )
 
-// The code that the commands for operators share: ls, inspect, clients, unlock, watch.
-
-// operate connects, and calls f with an admin.
-func (c *connection) operate(ctx context.Context, f func(*admin.Admin, rueidis.Client) error, opts ...admin.Option) error {
-	address, err := c.address()
-	if err != nil {
-		return err
-	}
-	rdb, err := c.dial(ctx, address)
-	if err != nil {
-		return err
-	}
-	defer rdb.Close()
-	a, err := admin.New(rdb, opts...)
-	if err != nil {
-		return usage(err)
-	}
-	return f(a, rdb)
-}
-
-// replica returns a warning if the server is a replica, or "". A replica that has lost its primary shows a lock as free as soon as the
-// last lease that it received has expired.
-func (c *connection) replica(ctx context.Context, rdb rueidis.Client) string {
-	if rdb.Mode() == rueidis.ClientModeCluster { // then commands go to the primaries
-		return ""
-	}
-	role, err := rdb.Do(ctx, rdb.B().Role().Build()).ToArray()
-	if err != nil || len(role) == 0 { // the commands that follow report what is wrong
-		return ""
-	}
-	if name, _ := role[0].ToString(); name != "slave" {
-		return ""
-	}
-	return fmt.Sprintf("%s is a replica, which can show a held lock as free: connect to the primary, or via Sentinel (?master_set=NAME)", c.server())
-}
-
-// warnOfReplica writes that warning to stderr.
-func (c *connection) warnOfReplica(ctx context.Context, rdb rueidis.Client, stderr io.Writer) {
-	if text := c.replica(ctx, rdb); text != "" {
-		fmt.Fprintln(stderr, "leasehold:", text)
-	}
-}
-
-// completeNames completes a name with the names in Redis: of all locks, or of these kinds, in which "" stands for all locks.
-func (c *connection) completeNames(cmd *cobra.Command, args []string, begin string, kinds ...admin.Kind) (names []string, _ cobra.ShellCompDirective) {
-	if len(args) > 0 && cmd.Name() != "watch" {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second) // the user is waiting
-	defer cancel()
-	if kinds == nil {
-		kinds = []admin.Kind{""}
-	}
-	_ = c.operate(ctx, func(a *admin.Admin, _ rueidis.Client) error { // a shell shows no errors
-		for _, kind := range kinds {
-			for l, err := range a.Locks(ctx, admin.Query{Match: admin.Prefix(begin), Idle: true, Kind: kind}) {
-				if err != nil || len(names) == 1000 {
-					return err
-				}
-				if shown(l.Name) != l.Name { // a shell would change the name, or its cursor would move
-					continue
-				}
-				stands := stateOf(l)
-				if !unheld(l.Kind) {
-					_, stands = holderOf(l)
-				}
-				names = append(names, l.Name+"\t"+kindOf(l)+", "+stands)
-			}
-		}
-		return nil
-	})
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// The JSON of these commands. docs/operate/tool.md describes it.
+// The JSON of locks, limiters, filters and clients. docs/operate/tool.md describes it.
 type (
 	lockJSON struct {
 		Name          string                   `json:"name"`
@@ -260,84 +178,3 @@ func milliseconds(d time.Duration) *int64 {
 
 // jsonLine writes v as one line of JSON.
 func jsonLine(w io.Writer, v any) error { return encode(w, v, "") }
-
-// shown returns text from Redis in a form that is safe for a terminal. It quotes text with
-// characters that could move the cursor or mislead a reader.
-func shown(text string) string {
-	odd := func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar }
-	if text == "" || strings.ContainsFunc(text, odd) || strings.TrimSpace(text) != text || strings.HasPrefix(text, `"`) {
-		return strconv.Quote(text)
-	}
-	return text
-}
-
-// brief describes a client in a cell of a table.
-func brief(c lock.Client) string {
-	if !c.Known() {
-		return cmp.Or(maker(c.ID), "?") + " " + shown(c.ID)
-	}
-	return shown(c.Name) + " on " + shown(c.Host)
-}
-
-// maker returns "Redisson" for the UUID of a Redisson client, and otherwise "client". The UUIDs of
-// leasehold have version 7.
-func maker(id string) string {
-	if len(id) > 14 && id[14] != '7' {
-		return "Redisson"
-	}
-	return "client"
-}
-
-// whole describes a client in a sentence.
-func whole(c lock.Client) string {
-	if !c.Known() {
-		return brief(c)
-	}
-	text := fmt.Sprintf("%s, pid %d", brief(c), c.PID)
-	if c.Label != "" {
-		text += ", " + shown(c.Label)
-	}
-	return text
-}
-
-// who describes an owner in a sentence, with the thread of a Redisson owner.
-func who(owner string, c lock.Client) string {
-	if _, thread, ok := strings.Cut(owner, ":"); ok && maker(c.ID) == "Redisson" {
-		return whole(c) + ", thread " + shown(thread)
-	}
-	return whole(c)
-}
-
-// ago returns how long ago t was, or "-" if t is zero.
-func ago(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return short(max(time.Since(t), 0))
-}
-
-// left formats the remaining time of a lease.
-func left(d time.Duration) string {
-	if d < 0 {
-		return "no expiry"
-	}
-	return short(d)
-}
-
-// short returns d in its two largest units.
-func short(d time.Duration) string {
-	switch {
-	case d.Round(time.Millisecond) < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d.Round(100*time.Millisecond) < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	case d.Round(time.Second) < time.Hour:
-		d = d.Round(time.Second)
-		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
-	case d.Round(time.Minute) < 48*time.Hour:
-		d = d.Round(time.Minute)
-		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
-	}
-	d = d.Round(time.Hour)
-	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
-}
