@@ -1,9 +1,11 @@
 package multilock_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -85,6 +87,41 @@ func TestMultiLock_extend(t *testing.T) {
 		want(t, err, lock.ErrNotHeld, lock.ErrLost)
 		want(t, h.Err(), lock.ErrLost)
 		_ = h.Unlock(w.Context())
+	})
+}
+
+// After the loss of a member, after Unlock, or if its context is canceled, Extend of a multi-lock sends no command.
+func TestMultiLock_extendSendsNothing(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		s := w.sites[0]
+		h := must(w.T)(multilock.New(s.lock("one", "a", lease), s.lock("one", "b", lease)).Lock(w.Context()))
+		extend := func(ctx context.Context) error {
+			s.set(func() { s.commands = nil })
+			err := h.Extend(ctx, lease)
+			synctest.Wait()
+			if sent := s.received(); len(sent) > 0 {
+				w.Errorf("it sent %q and returned: %v", sent, err)
+			}
+			return err
+		}
+		canceled, cancel := context.WithCancel(w.Context())
+		cancel()
+		want(t, extend(canceled), context.Canceled)
+		s.set(func() { delete(s.keys, "b") })
+		<-h.Context().Done()
+		err := extend(w.Context())
+		want(t, err, lock.ErrNotHeld, lock.ErrLost)
+		if text := err.Error(); !strings.HasPrefix(text, `leasehold: extend "a+b": not held: leasehold: hold "b": lock lost`) {
+			w.Error(text)
+		}
+		_ = h.Unlock(w.Context())
+		want(t, extend(w.Context()), lock.ErrNotHeld, lock.ErrLost)
+
+		h = must(w.T)(multilock.New(s.lock("one", "a", lease)).Lock(w.Context()))
+		w.unlock(h)
+		err = extend(w.Context())
+		want(t, err, lock.ErrNotHeld)
+		wantNot(t, err, lock.ErrLost)
 	})
 }
 

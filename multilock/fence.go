@@ -92,7 +92,7 @@ func (h *quorumHold) useOuterToken(servers []serverState) bool {
 			return slices.ContainsFunc(other.snapshot(), func(s serverState) bool { return s.hold != nil && s.hold.Owner() == one.Owner() })
 		}
 		raised := slices.DeleteFunc(holdsOf(servers), func(one lock.Hold) bool { return one == nil || !knows(one) })
-		if len(raised) > 0 && other.token != 0 && other.notHeld() == nil {
+		if len(raised) > 0 && other.token != 0 && other.term.notHeld() == nil {
 			// fence counts the votes after this check, so at this moment both have a majority.
 			h.mu.Lock()
 			h.token, h.raised = other.token, raised // win raises the counters of the other servers

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
@@ -28,6 +29,7 @@ func Holds(h lock.Hold) []lock.Hold {
 // context calls check before it replies, so it is correct immediately in a process that was paused
 // and whose timers have not fired yet.
 type term struct {
+	name   string                  // set once: of the lock
 	inner  context.Context         // set once: derived from the caller's; canceled by end
 	cancel context.CancelCauseFunc // set once
 	check  func()                  // set once: ends the term if its lease has expired
@@ -37,8 +39,8 @@ type term struct {
 	ended time.Time // when it ended
 }
 
-func newTerm(ctx context.Context, check func()) *term {
-	t := &term{check: check}
+func newTerm(ctx context.Context, name string, check func()) *term {
+	t := &term{name: name, check: check}
 	t.inner, t.cancel = context.WithCancelCause(ctx)
 	return t
 }
@@ -63,6 +65,23 @@ func (t *term) endCause() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause
+}
+
+// notHeld returns the error of a call that needs the hold, or nil if the term has not ended.
+func (t *term) notHeld() error {
+	t.check()
+	cause := t.endCause()
+	if e, ok := cause.(*lock.Error); ok && e.Name == t.name {
+		cause = e.Err // the caller adds the name
+	}
+	switch {
+	case cause == nil:
+		return nil
+	case errors.Is(cause, lock.ErrUnlocked):
+		return fmt.Errorf("%w: already unlocked", lock.ErrNotHeld)
+	default:
+		return fmt.Errorf("%w: %w", lock.ErrNotHeld, cause)
+	}
 }
 
 // err returns why the term has ended. It reports a loss even if the context was canceled before,
@@ -116,8 +135,7 @@ type hold struct {
 	members []lock.Hold     // set once: one for each lock
 	caller  context.Context // set once: the parent context of the term and of the members' holds
 
-	mu       sync.Mutex
-	unlocked bool
+	unlocked atomic.Bool
 }
 
 var _ lock.Hold = (*hold)(nil)
@@ -125,7 +143,7 @@ var _ lock.Hold = (*hold)(nil)
 // newHold returns a hold under ctx, which carries the owner.
 func newHold(ctx context.Context, m *Lock, members []lock.Hold) *hold {
 	h := &hold{m: m, members: members, caller: ctx}
-	h.term = newTerm(ctx, h.check)
+	h.term = newTerm(ctx, m.Name(), h.check)
 	for _, one := range members {
 		context.AfterFunc(one.Context(), h.check)
 	}
@@ -164,10 +182,17 @@ func (h *hold) Err() error               { return h.term.err() }
 func (h *hold) Token() uint64            { return 0 }
 func (h *hold) Owner() string            { return "" }
 func (h *hold) holds() []lock.Hold       { return slices.Clone(h.members) }
-func (h *hold) String() string           { return fmt.Sprintf("hold of %q", h.m.Name()) }
+func (h *hold) String() string           { return fmt.Sprintf("hold of %q", h.term.name) }
 
 // Extend extends the leases of all members, at the same time.
 func (h *hold) Extend(ctx context.Context, d time.Duration) error {
+	err := h.term.notHeld()
+	if err == nil && ctx.Err() != nil {
+		err = canceledHold(ctx)
+	}
+	if err != nil {
+		return &lock.Error{Op: "extend", Name: h.term.name, Err: err}
+	}
 	errs := make([]error, len(h.members))
 	var wg sync.WaitGroup
 	for i, one := range h.members {
@@ -188,17 +213,9 @@ func (h *hold) Unlock(ctx context.Context) error {
 		panic("leasehold: nil context") // now, while the hold can still be unlocked
 	}
 	h.check()
-	before := h.term.end(&lock.Error{Op: "hold", Name: h.m.Name(), Err: lock.ErrUnlocked})
-	h.mu.Lock()
-	again := h.unlocked
-	h.unlocked = true
-	h.mu.Unlock()
-	if again {
-		err := fmt.Errorf("%w: already unlocked", lock.ErrNotHeld)
-		if errors.Is(before, lock.ErrLost) {
-			err = fmt.Errorf("%w: %w", lock.ErrNotHeld, before)
-		}
-		return &lock.Error{Op: "unlock", Name: h.m.Name(), Err: err}
+	h.term.end(&lock.Error{Op: "hold", Name: h.term.name, Err: lock.ErrUnlocked})
+	if h.unlocked.Swap(true) {
+		return &lock.Error{Op: "unlock", Name: h.term.name, Err: h.term.notHeld()}
 	}
 	return errors.Join(h.release(ctx)...)
 }

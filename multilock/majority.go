@@ -64,7 +64,7 @@ type serverState struct {
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
 	h := &quorumHold{q: q, caller: ctx, won: make(chan struct{}), idle: make(chan struct{}), servers: make([]serverState, len(q.locks))}
-	h.term = newTerm(ctx, h.check)
+	h.term = newTerm(ctx, q.name, h.check)
 	// The cancellation of the caller's context cancels the context of the hold, but is not an Unlock:
 	// the members are kept until the limit that abandon sets.
 	h.base, h.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -680,7 +680,7 @@ func (h *quorumHold) Extend(ctx context.Context, d time.Duration) error {
 }
 
 func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
-	if err := h.notHeld(); err != nil {
+	if err := h.term.notHeld(); err != nil {
 		return err
 	}
 	if d > h.q.maxLease && !h.q.durable {
@@ -723,7 +723,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	h.mu.Unlock()
 	for ; e.votes < h.q.majority; pending-- {
 		if e.votes+pending < h.q.majority {
-			if err := h.notHeld(); err != nil {
+			if err := h.term.notHeld(); err != nil {
 				return err
 			}
 			e.setVerdict()
@@ -744,25 +744,7 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		h.setTimerLocked()
 	}
 	h.mu.Unlock()
-	return h.notHeld()
-}
-
-// notHeld returns the error of a call that needs the hold, or nil if the hold has not ended.
-func (h *quorumHold) notHeld() error {
-	h.check()
-	return notHeld(h.term.endCause())
-}
-
-// notHeld returns the error of a call on a hold that has ended with cause, or nil if cause is nil.
-func notHeld(cause error) error {
-	switch {
-	case cause == nil:
-		return nil
-	case errors.Is(cause, lock.ErrUnlocked):
-		return fmt.Errorf("%w: already unlocked", lock.ErrNotHeld)
-	default:
-		return fmt.Errorf("%w: %w", lock.ErrNotHeld, errors.Unwrap(cause)) // without the name a second time
-	}
+	return h.term.notHeld()
 }
 
 // Unlock releases the lock on all servers, and stops attempts in flight. It succeeds when the lock
@@ -773,7 +755,7 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	servers, before := h.end(lock.ErrUnlocked, nil)
-	err := notHeld(before)
+	err := h.term.notHeld()
 	if before == nil {
 		err = h.release(ctx, servers)
 	}

@@ -95,20 +95,26 @@ func TestNew_badLocks(t *testing.T) {
 	})
 }
 
-// A nil context is a bug of the caller. Unlock panics before it changes anything, so the hold can still be unlocked.
-func TestMultiLock_unlockNilContext(t *testing.T) {
+// A nil context is a bug of the caller. Unlock and Extend panic in the caller's goroutine before they change anything, so the hold
+// can still be unlocked.
+func TestMultiLock_nilContext(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s, a, b, _ := three(t)
 		h := must(t)(multilock.New(a, b).Lock(t.Context()))
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("it did not panic")
-				}
+		for name, f := range map[string]func(context.Context) error{
+			"Unlock": h.Unlock,
+			"Extend": func(ctx context.Context) error { return h.Extend(ctx, lease) },
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s did not panic", name)
+					}
+				}()
+				var none context.Context
+				_ = f(none)
 			}()
-			var none context.Context
-			_ = h.Unlock(none)
-		}()
+		}
 		if err := h.Unlock(t.Context()); err != nil {
 			t.Error(err)
 		}
