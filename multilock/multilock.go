@@ -39,12 +39,13 @@ var _ lock.Locker = (*Lock)(nil)
 func New(locks ...lock.Locker) *Lock {
 	m := &Lock{}
 	for i, l := range locks {
-		if inner, ok := l.(*Lock); ok && inner != nil {
+		switch inner, ok := l.(*Lock); {
+		case inner != nil:
 			m.locks = append(m.locks, inner.locks...)
 			m.err = errors.Join(m.err, inner.err)
-		} else if ok || l == nil {
+		case ok || l == nil:
 			m.err = errors.Join(m.err, fmt.Errorf("lock %d of %d is nil", i+1, len(locks)))
-		} else {
+		default:
 			m.locks = append(m.locks, l)
 		}
 	}
@@ -80,7 +81,7 @@ func oneBatch(locks []lock.Locker) bool {
 		}
 		seen[l.Name()], batch = true, b.Batch()
 	}
-	return len(locks) > 1 // mutant: border: speed
+	return len(locks) > 1 // mutant: always, border: speed
 }
 
 // checkOptions returns an error if l has an option that delays its release. A call that cannot
@@ -241,7 +242,7 @@ func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 			continue
 		}
 		// An owner that holds the lock re-enters. For any other owner, TryLock sends no command.
-		if t.holds[i], err = t.m.locks[i].TryLock(ctx); err != nil {
+		if t.holds[i], err = t.m.locks[i].TryLock(ctx); err != nil { // mutant: always: speed
 			return i, err
 		}
 	}
@@ -276,14 +277,15 @@ func (t *acquisition) tryOthers(ctx context.Context) (failed int, err error) {
 	}
 	priority := func(err error) int {
 		switch {
+		case err == nil:
+			return 0
 		case errors.Is(err, lock.ErrNotAcquired):
 			return 2
-		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		case errors.Is(err, ctx.Err()):
 			return 1
-		case err != nil:
+		default:
 			return 3
 		}
-		return 0
 	}
 	for _, i := range t.m.order {
 		if priority(errs[i]) > priority(err) {

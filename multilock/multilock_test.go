@@ -881,6 +881,34 @@ func TestMultiLock_togetherWaitEnds(t *testing.T) {
 	})
 }
 
+// The context is canceled while attempts of a batch are in flight. The error reports what the others returned: a fault rather
+// than a rejection, and a rejection rather than the cancellation.
+func TestMultiLock_togetherCanceled(t *testing.T) {
+	fault := errors.New("a fault")
+	for name, test := range map[string]struct{ a, b, want, not error }{
+		"rejected":           {lock.ErrNotAcquired, lock.ErrNotAcquired, lock.ErrNotAcquired, fault},
+		"rejected and fault": {lock.ErrNotAcquired, fault, fault, lock.ErrNotAcquired},
+	} {
+		bubble(t, func(t *testing.T) {
+			_, a, b, c := three(t)
+			ctx, cancel := context.WithTimeout(t.Context(), rtt)
+			defer cancel()
+			returns := func(l lock.Locker, err error) lock.Locker {
+				return hookedLock{Locker: l, before: func(context.Context, string) error { return err }}
+			}
+			late := hookedLock{Locker: c, before: func(ctx context.Context, _ string) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}}
+			_, err := oneBatch(returns(a, test.a), returns(b, test.b), late).Lock(ctx)
+			want(t, err, context.DeadlineExceeded, test.want)
+			if errors.Is(err, test.not) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+}
+
 // A caller of a batch waits for the first lock that another owner has. The first lock is therefore released last, and a
 // caller that is woken finds the others free. A context that is canceled in the meantime still ends the call.
 func TestMultiLock_togetherReleasesTheFirstLast(t *testing.T) {
@@ -1135,8 +1163,9 @@ func TestMultiLock_observerPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s, a, b, c := three(t)
-				ends := hookedLock{Locker: c, before: func(context.Context, string) error { end(); return nil }}
-				for _, m := range []*multilock.Lock{multilock.New(a, b, ends), oneBatch(a, b, ends)} {
+				for _, of := range []func(...lock.Locker) *multilock.Lock{multilock.New, oneBatch} {
+					var once sync.Once
+					m := of(a, b, hookedLock{Locker: c, before: func(context.Context, string) error { once.Do(end); return nil }})
 					done := make(chan any)
 					go func() {
 						defer func() { done <- recover() }()
