@@ -54,12 +54,11 @@ var _ lock.Hold = (*quorumHold)(nil)
 
 // serverState is the state of one server in a quorumHold.
 type serverState struct {
-	hold      lock.Hold          // nil if the lock is not held there
-	cancel    context.CancelFunc // frees the context of hold
-	id        string             // the server's run ID; "" if it is not known
-	holder    string             // the owner that has the lock there, if the attempt was rejected and the run ID is not known; "" otherwise
-	votesFrom time.Time          // the hold counts as a vote from then on
-	err       error              // why there is no hold
+	hold      lock.Hold // nil if the lock is not held there
+	id        string    // the server's run ID; "" if it is not known
+	holder    string    // the owner that has the lock there, if the attempt was rejected and the run ID is not known; "" otherwise
+	votesFrom time.Time // the hold counts as a vote from then on
+	err       error     // why there is no hold
 }
 
 func newQuorumHold(ctx context.Context, q *Quorum) *quorumHold {
@@ -263,7 +262,6 @@ func (h *quorumHold) removeEnded(i int, gone lock.Hold) {
 	}
 	h.mu.Lock()
 	if !h.ended {
-		defer h.servers[i].cancel()
 		h.servers = slices.Clone(h.servers) // mutant: removed: the race detector notices it
 		h.servers[i] = serverState{err: err}
 		if !h.began.IsZero() { // mutant: always: no test can end a hold between its grant and the poll
@@ -282,7 +280,6 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 	q, l := h.q, h.q.locks[i]
 	// The member's hold has this context, so it must not have a deadline.
 	ctx, cancel := context.WithCancel(h.base)
-	s.cancel = cancel
 	end := time.Now().Add(within)
 	timer := time.AfterFunc(within, cancel)
 	s.hold, s.err = acquire(ctx)
@@ -312,6 +309,7 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 		cancel()
 		return serverState{id: s.id, holder: s.holder, err: s.err}
 	}
+	context.AfterFunc(s.hold.Context(), cancel) // a quorum can outlive many of its members' holds
 	return s
 }
 

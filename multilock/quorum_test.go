@@ -2497,3 +2497,28 @@ func TestQuorum_repairFreesTheContext(t *testing.T) {
 		w.unlock(h)
 	})
 }
+
+// A lock that is given twice is tried again for as long as the hold lasts. The hold keeps nothing of these attempts.
+func TestQuorum_duplicateFreesTheContext(t *testing.T) {
+	inWorld(t, 2, func(w *world) {
+		var used []context.Context
+		locks := w.locks("one")
+		twice := witness{hookedLock{Locker: locks[0], before: func(ctx context.Context, _ string) error {
+			used = append(used, ctx)
+			time.Sleep(2 * rtt) // after the grant to the first one
+			return nil
+		}}, locks[0].(lockimpl.Witness)}
+		h := w.lock(multilock.NewQuorum([]lock.Locker{locks[0], twice, locks[1]}, with(nil)...))
+		time.Sleep(lease)
+		alive := 0
+		for _, ctx := range used {
+			if ctx.Err() == nil {
+				alive++
+			}
+		}
+		if len(used) < 10 || alive > 1 { // of an attempt in progress
+			w.Errorf("%d of %d contexts are not canceled", alive, len(used))
+		}
+		w.unlock(h)
+	})
+}
