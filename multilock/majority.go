@@ -204,31 +204,16 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 	h.check()
 
 	h.mu.Lock()
-	ended, won := h.ended, h.hasWon() // win raises the tokens of the servers that are stored before it
-	if !ended {                       // mutant: always: nothing looks at them any more
-		for j, other := range h.servers {
-			if j != i && s.onSameServer(other) {
-				s.id, s.holder = "", ""
-				s.err = sameServer{min(i, j), max(i, j)} // mutant: operand 1, operand 4: text
-			}
-		}
-		h.servers = slices.Clone(h.servers) // mutant: removed: the race detector notices it
-		h.servers[i] = s
-		if s.hold != nil && s.err != nil { // mutant: operand 1: speed
-			h.servers[i].hold = nil
-			h.startLocked(func() { h.releaseDuplicate(i, s.hold) })
-		}
-		if !slices.ContainsFunc(h.servers, func(s serverState) bool { return s.id == "" }) {
-			h.q.distinct.Store(true)
-		}
-	}
-	h.mu.Unlock()
-
-	switch {
-	case ended:
+	if h.ended {
+		h.mu.Unlock()
 		h.q.release(i, s.hold)
 		return true
-	case s.err != nil:
+	}
+	won := h.hasWon() // win raises the tokens of the servers that are stored before it
+	s = h.storeLocked(i, s)
+	h.mu.Unlock()
+
+	if s.err != nil {
 		return false
 	}
 	context.AfterFunc(s.hold.Context(), func() { h.removeEnded(i, s.hold) })
@@ -236,6 +221,27 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 		_ = h.raise(s.hold, h.token)
 	}
 	return true
+}
+
+// storeLocked stores s as the state of server i, and returns it. If another lock is on the same server,
+// s becomes an error.
+func (h *quorumHold) storeLocked(i int, s serverState) serverState {
+	for j, other := range h.servers {
+		if j != i && s.onSameServer(other) {
+			s.id, s.holder = "", ""
+			s.err = sameServer{min(i, j), max(i, j)} // mutant: operand 1, operand 2, operand 3, operand 4: text
+		}
+	}
+	if duplicate := s.hold; duplicate != nil && s.err != nil { // mutant: operand 1: speed
+		s.hold = nil
+		h.startLocked(func() { h.releaseDuplicate(i, duplicate) })
+	}
+	h.servers = slices.Clone(h.servers) // mutant: removed: the race detector notices it
+	h.servers[i] = s
+	if !slices.ContainsFunc(h.servers, func(s serverState) bool { return s.id == "" }) {
+		h.q.distinct.Store(true)
+	}
+	return s
 }
 
 // releaseDuplicate releases one of two holds on the same server when the poll has ended. Until then
@@ -566,10 +572,7 @@ func (h *quorumHold) hasWon() bool {
 
 // fail ends an attempt and releases what it acquired, in the background if ctx is canceled.
 func (h *quorumHold) fail(ctx context.Context, cause error) {
-	servers, before := h.end(cause, nil)
-	if before != nil {
-		return
-	}
+	servers, _ := h.end(cause, nil) // nothing else ends it before it is won
 	_ = releaseHolds(ctx, h.q.locks, holdsOf(servers))
 	if slices.ContainsFunc(servers, func(s serverState) bool { return errors.As(s.err, new(sameServer)) }) {
 		h.waitIdle(ctx) // until releaseDuplicate has returned
