@@ -116,6 +116,32 @@ func (e *majorityError) persists() bool {
 	return faults > len(e.reasons)-e.majority
 }
 
+// reply is the result of a request to server i.
+type reply struct {
+	i   int
+	err error
+}
+
+// await counts the replies to a request that was sent to pending servers as votes, until they are a
+// majority. It returns e if they cannot become one, and errInterrupted if ctx is canceled first.
+func (e *majorityError) await(ctx context.Context, replies <-chan reply, pending int) error {
+	for ; e.votes < e.majority; pending-- {
+		if e.votes+pending < e.majority {
+			e.setVerdict()
+			return e
+		}
+		select {
+		case r := <-replies:
+			if e.reasons[r.i] = r.err; r.err == nil {
+				e.votes++
+			}
+		case <-ctx.Done():
+			return errInterrupted
+		}
+	}
+	return nil
+}
+
 // Error returns the number of votes, and why each other server has none.
 func (e *majorityError) Error() string {
 	var text strings.Builder

@@ -112,38 +112,23 @@ func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) er
 			h.token = max(h.token, s.hold.Token(), raised+1)
 		}
 	}
-	type reply struct {
-		i   int
-		err error
-	}
 	e := h.majorityError(nil, servers)
-	replies := make(chan reply, len(servers))
+	e.did, e.votes = "confirmed", 0
+	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
 	for i, s := range servers {
 		if s.hold != nil {
+			pending++
+			e.reasons[i] = errNotNeeded
 			h.raised = append(h.raised, s.hold)
 			h.startLocked(func() { replies <- reply{i, h.raise(s.hold, h.token)} })
 		}
 	}
 	h.mu.Unlock()
-	for confirmed := 0; confirmed < h.q.majority; {
-		if e.votes < h.q.majority {
-			e.setVerdict()
-			return fmt.Errorf("token not confirmed by a majority: %w", e)
-		}
-		select {
-		case r := <-replies:
-			if r.err == nil {
-				confirmed++
-			} else {
-				e.reasons[r.i] = r.err
-				e.votes--
-			}
-		case <-ctx.Done():
-			return errInterrupted
-		}
+	if err := e.await(ctx, replies, pending); err == nil || err == errInterrupted {
+		return err
 	}
-	return nil
+	return fmt.Errorf("token not confirmed by a majority: %w", e)
 }
 
 // raise makes the server of one raise its counter to token.

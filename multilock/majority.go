@@ -1,6 +1,7 @@
 package multilock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -694,10 +695,6 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	servers := h.snapshot()
 	e := h.majorityError(nil, servers)
 	e.did, e.votes = "extended", 0
-	type reply struct {
-		i   int
-		err error
-	}
 	replies, pending := make(chan reply, len(servers)), 0
 	h.mu.Lock()
 	for i, s := range servers {
@@ -722,22 +719,11 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		})
 	}
 	h.mu.Unlock()
-	for ; e.votes < h.q.majority; pending-- {
-		if e.votes+pending < h.q.majority {
-			if err := h.term.notHeld(); err != nil {
-				return err
-			}
-			e.setVerdict()
-			return e
-		}
-		select {
-		case r := <-replies:
-			if e.reasons[r.i] = r.err; r.err == nil {
-				e.votes++
-			}
-		case <-ctx.Done():
-			return canceledHold(ctx)
-		}
+	switch err := e.await(ctx, replies, pending); {
+	case err == errInterrupted:
+		return canceledHold(ctx)
+	case err != nil:
+		return cmp.Or(h.term.notHeld(), err)
 	}
 	h.mu.Lock()
 	if at := began.Add(d); !h.fixedUntil.IsZero() && watchdog.Earlier(h.fixedUntil).Before(at) && !h.ended {
@@ -785,10 +771,6 @@ func (h *quorumHold) waitIdle(ctx context.Context) {
 func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type reply struct {
-		i   int
-		err error
-	}
 	replies, pending := make(chan reply, len(servers)), 0
 	free, gone := 0, 0 // on how many servers the lock is free, and how many did not vote until the release
 	now := time.Now()
