@@ -76,7 +76,7 @@ var mutants = []mutant{
 		"if latest and latest >= token then token = latest + 1 end", "if latest then token = latest - (spare or 0) end", "standalone", saysToken,
 	},
 	{
-		"a server of a quorum has a vote as soon as it is back", "multilock/majority.go",
+		"a server of a quorum has a vote as soon as it is back", "multilock/vote.go",
 		"votesFrom = s.Since.Add(q.maxLease)", "votesFrom = s.Since", "quorum", saysTwo,
 	},
 	{
