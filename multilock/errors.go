@@ -248,7 +248,8 @@ func canceledError(ctx context.Context, last error) error {
 	return err
 }
 
-// canceledHold is canceledError for a call on a hold that has not ended. The cause can be the loss of another lock.
+// canceledHold is canceledError for a call on a hold that has not ended. The cause can be the loss of
+// another lock.
 func canceledHold(ctx context.Context) error {
 	return mask.Error(canceledError(ctx, nil), lock.ErrNotHeld, lock.ErrLost)
 }

@@ -167,9 +167,8 @@ func (m *Lock) acquire(ctx context.Context, op string) (lock.Hold, error) {
 // releases what it has acquired.
 func (m *Lock) acquireAll(ctx context.Context, op string) (holds []lock.Hold, err error) {
 	t := &acquisition{m: m, op: op, holds: make([]lock.Hold, len(m.locks)), lost: make([]int, len(m.locks))}
-	done := false
 	defer func() {
-		if !done {
+		if holds == nil {
 			releaseErr := releaseHolds(ctx, m.locks, t.holds)
 			if err = errors.Join(err, releaseErr); releaseFailed(releaseErr) {
 				err = mask.Error(err, lock.ErrNotAcquired)
@@ -185,7 +184,6 @@ func (m *Lock) acquireAll(ctx context.Context, op string) (holds []lock.Hold, er
 	if err != nil {
 		return nil, err
 	}
-	done = true
 	return t.holds, nil
 }
 
@@ -370,8 +368,8 @@ func (t *acquisition) later(i int) (later []int) {
 	return later
 }
 
-// heldByOther returns an error if another lock of this call holds lock i, whose attempt failed with err. They are then one lock through
-// two clients, and no attempt acquires both.
+// heldByOther returns an error if another lock of this call holds lock i, whose attempt failed with
+// err. They are then one lock through two clients, and no attempt acquires both.
 func (t *acquisition) heldByOther(ctx context.Context, i int, err error) error {
 	l, ok := t.m.locks[i].(interface {
 		Inspect(ctx context.Context) (lock.State, error)
