@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/lock/lockimpl"
 	"github.com/leasehold-go/leasehold/locktest"
 	"github.com/leasehold-go/leasehold/multilock"
 )
@@ -45,9 +46,45 @@ func TestQuorum_extend(t *testing.T) {
 		<-h.Context().Done()
 		want(t, h.Err(), lock.ErrLost)
 		want(t, h.Extend(w.Context(), lease), lock.ErrNotHeld, lock.ErrLost)
+		want(t, h.Extend(h.Context(), lease), lock.ErrNotHeld, lock.ErrLost)
 		_ = h.Unlock(w.Context())
 	})
 }
+
+// Extend never ends a hold of fixed leases earlier. The errors of the servers are the error of Extend, if a majority of
+// them is permanent.
+func TestQuorum_extendNeverShortens(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		for _, l := range locks {
+			l.(*fake).forFixed()
+		}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		until := h.Until()
+		if err := h.Extend(w.Context(), lease/4); err != nil {
+			w.Error(err)
+		}
+		if h.Until() != until {
+			w.Errorf("Until moves by %v", h.Until().Sub(until))
+		}
+		w.unlock(h)
+
+		for i, l := range locks {
+			locks[i] = witness{hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold { return failsToExtend{h} }}, l.(lockimpl.Witness)}
+		}
+		h = w.lock(multilock.NewQuorum(locks, with(nil)...))
+		w.wantHeld("1 2 3")
+		err := h.Extend(w.Context(), lease)
+		want(t, err, errFault)
+		wantNot(t, err, lock.ErrUnavailable)
+		w.unlock(h)
+	})
+}
+
+// failsToExtend is a hold that cannot be extended.
+type failsToExtend struct{ lock.Hold }
+
+func (failsToExtend) Extend(context.Context, time.Duration) error { return errFault }
 
 // After Unlock, Extend extends nothing.
 func TestQuorum_extendAfterUnlock(t *testing.T) {

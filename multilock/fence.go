@@ -119,7 +119,7 @@ func (h *quorumHold) agreeOnToken(ctx context.Context, servers []serverState) er
 	for i, s := range servers {
 		if s.hold != nil {
 			pending++
-			e.reasons[i] = errNotNeeded
+			e.reasons[i] = errNotNeeded // mutant: removed: text
 			h.raised = append(h.raised, s.hold)
 			h.startLocked(func() { replies <- reply{i, h.raise(s.hold, h.token)} })
 		}

@@ -71,7 +71,7 @@ func (t *term) endCause() error {
 func (t *term) notHeld() error {
 	t.check()
 	cause := t.endCause()
-	if e, ok := cause.(*lock.Error); ok && e.Name == t.name {
+	if e, ok := cause.(*lock.Error); ok && e.Name == t.name { // mutant: never: text
 		cause = e.Err // the caller adds the name
 	}
 	switch {

@@ -147,7 +147,7 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 		floor = until.Sub(h.began) / 10
 	}
 	switch {
-	case !until.IsZero() && left >= floor:
+	case !until.IsZero() && left >= floor: // mutant: operand 1: from the zero time, left is less than any floor
 		return true, nil
 	case pending > 0 && (patient || countVotes(servers)+pending >= q.majority):
 		return false, nil
@@ -156,7 +156,7 @@ func (h *quorumHold) decide(servers []serverState, pending int, patient bool) (e
 	}
 	e := h.majorityError(nil, servers)
 	for i, err := range e.reasons {
-		if err == errNotNeeded && time.Since(h.began) >= q.timeout {
+		if err == errNotNeeded && time.Since(h.began) >= q.timeout { // mutant: border: text
 			e.reasons[i] = noVote{within: time.Since(h.began)} // the server had its full timeout
 		}
 	}
@@ -200,7 +200,7 @@ func (h *quorumHold) limitLocked(at time.Time, why error) {
 
 // endLocked returns the latest time at which h ends, and the cause; the zero time if there is none.
 func (h *quorumHold) endLocked() (at time.Time, why error) {
-	if !h.limit.IsZero() {
+	if !h.limit.IsZero() { // mutant: always: the zero time stays zero
 		at, why = watchdog.Earlier(h.limit), h.limitCause
 	}
 	if !h.fixedUntil.IsZero() {
@@ -214,8 +214,8 @@ func (h *quorumHold) endLocked() (at time.Time, why error) {
 // setTimerLocked sets the timer after a change of limit or fixedUntil. A timer stops while the machine
 // sleeps, so it fires every few seconds, and is set again.
 func (h *quorumHold) setTimerLocked() {
-	if h.timer != nil {
-		h.timer.Stop()
+	if h.timer != nil { // mutant: never: memory
+		h.timer.Stop() // mutant: removed: memory
 	}
 	at, _ := h.endLocked()
 	h.timer = time.AfterFunc(min(time.Until(at), 5*time.Second), func() {
@@ -233,9 +233,7 @@ func (h *quorumHold) setTimerLocked() {
 func (h *quorumHold) abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.ended {
-		h.limitLocked(time.Now().Add(h.q.maxLease), lock.ErrAbandoned)
-	}
+	h.limitLocked(time.Now().Add(h.q.maxLease), lock.ErrAbandoned)
 }
 
 // majorityError returns the error that no majority of servers votes.
@@ -246,7 +244,7 @@ func (h *quorumHold) majorityError(verdict error, servers []serverState) *majori
 		switch {
 		case s.votes(now):
 			e.votes++
-		case s.hold != nil && now.Before(s.votesFrom):
+		case now.Before(s.votesFrom):
 			e.reasons[i] = startedRecently{s.votesFrom.Sub(now)}
 		case s.hold != nil:
 			e.reasons[i] = s.hold.Err()
@@ -279,7 +277,7 @@ func (h *quorumHold) fail(ctx context.Context, cause error) {
 
 // check ends the hold if it has reached its limit, or if no majority votes for it.
 func (h *quorumHold) check() {
-	if !h.hasWon() || h.term.endCause() != nil {
+	if !h.hasWon() || h.term.endCause() != nil { // mutant: operand 2: speed
 		return
 	}
 	h.mu.Lock()
@@ -316,8 +314,8 @@ func (h *quorumHold) end(cause error, then func([]serverState)) (servers []serve
 	h.mu.Lock()
 	h.ended = true
 	servers = h.servers
-	if h.timer != nil {
-		h.timer.Stop()
+	if h.timer != nil { // mutant: never: memory
+		h.timer.Stop() // mutant: removed: memory
 	}
 	if h.stopAbandon != nil {
 		h.stopAbandon()

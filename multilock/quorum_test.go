@@ -322,8 +322,8 @@ func TestQuorum_lastReplyDecides(t *testing.T) {
 func TestQuorum_until(t *testing.T) {
 	inWorld(t, 5, func(w *world) {
 		locks := w.locks("one")
-		for i := range locks {
-			locks[i].(*fake).forFixed().lease = time.Duration(5-i) * 100 * time.Millisecond
+		for i, d := range []time.Duration{2, 5, 1, 4, 3} {
+			locks[i].(*fake).forFixed().lease = d * 100 * time.Millisecond
 		}
 		start := time.Now()
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
@@ -360,34 +360,36 @@ func TestQuorum_until(t *testing.T) {
 
 // Repeated attempts at servers do not make a hold with fixed leases last longer than its leases.
 func TestQuorum_fixedLeases(t *testing.T) {
-	inWorld(t, 3, func(w *world) {
-		locks := w.locks("one")
-		for i, d := range []time.Duration{lease * 7 / 10, lease, lease} { // as if the call had waited at the first one
-			locks[i].(*fake).forFixed().lease = d
-		}
-		w.sites[2].kill()
-		start := time.Now()
-		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
-		time.Sleep(lease / 2)
-		w.sites[2].set(func() { w.sites[2].down = false })
-		time.Sleep(lease * 4 / 10)
-		w.wantHeld("1 2 3") // the third one recently, and the first one for the second time
-		if until := h.Until().Sub(start); until > lease {
-			w.Errorf("until %v, the leases are %v", until, lease)
-		}
-		select {
-		case <-h.Context().Done():
-		case <-time.After(lease / 10):
-			w.Error("the hold outlived its lease")
-		}
-		want(t, h.Err(), lock.ErrLost, lock.ErrExpired)
-		if errors.Is(h.Err(), lock.ErrMaxHold) {
-			w.Errorf("%v: got the error of WithMaxHold without the option", h.Err())
-		}
-		time.Sleep(rtt)
-		w.wantHeld("")
-		_ = h.Unlock(w.Context())
-	})
+	for _, opts := range [][]multilock.Option{nil, {multilock.WithMaxHold(10 * lease)}} {
+		inWorld(t, 3, func(w *world) {
+			locks := w.locks("one")
+			for i, d := range []time.Duration{lease * 7 / 10, lease, lease} { // as if the call had waited at the first one
+				locks[i].(*fake).forFixed().lease = d
+			}
+			w.sites[2].kill()
+			start := time.Now()
+			h := w.lock(multilock.NewQuorum(locks, with(opts)...))
+			time.Sleep(lease / 2)
+			w.sites[2].set(func() { w.sites[2].down = false })
+			time.Sleep(lease * 4 / 10)
+			w.wantHeld("1 2 3") // the third one recently, and the first one for the second time
+			if until := h.Until().Sub(start); until > lease {
+				w.Errorf("until %v, the leases are %v", until, lease)
+			}
+			select {
+			case <-h.Context().Done():
+			case <-time.After(lease / 10):
+				w.Error("the hold outlived its lease")
+			}
+			want(t, h.Err(), lock.ErrLost, lock.ErrExpired)
+			if errors.Is(h.Err(), lock.ErrMaxHold) {
+				w.Errorf("%v: got the error of WithMaxHold", h.Err())
+			}
+			time.Sleep(rtt)
+			w.wantHeld("")
+			_ = h.Unlock(w.Context())
+		})
+	}
 }
 
 // The first check of a lost hold detects the loss, without a signal.
@@ -411,8 +413,13 @@ func TestQuorum_detectsALossAtTheFirstCheck(t *testing.T) {
 			"Context().Err": func(h lock.Hold) error { return errors.Join(h.Context().Err(), h.Err()) },
 			"Cause":         func(h lock.Hold) error { return context.Cause(h.Context()) },
 			"Until": func(h lock.Hold) error {
-				if h.Until().After(time.Now()) {
+				until := h.Until()
+				if until.After(time.Now()) {
 					return nil
+				}
+				time.Sleep(rtt)
+				if later := h.Until(); later != until {
+					w.Errorf("Until moves by %v after the loss", later.Sub(until))
 				}
 				return h.Err()
 			},
@@ -424,8 +431,10 @@ func TestQuorum_detectsALossAtTheFirstCheck(t *testing.T) {
 			if err := check(h); err != nil {
 				w.Errorf("%s: lost although a majority is left: %v", name, err)
 			}
-			controlled[1].endWith(lock.ErrLost)
+			cause := fmt.Errorf("%w: %w", lock.ErrLost, lock.ErrGone)
+			controlled[1].endWith(cause)
 			want(t, check(h), lock.ErrLost)
+			want(t, h.Err(), lock.ErrGone)
 			want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 			time.Sleep(time.Second)
 			w.wantHeld("")
@@ -773,7 +782,8 @@ func TestQuorum_minValidity(t *testing.T) {
 			w.Error(err)
 		}
 		w.wantHeld("")
-		w.unlock(w.lock(w.quorum("one", multilock.WithMinValidity(lease*9/10))))
+		left := lease - lease/100 - 2*time.Millisecond - 2*rtt // after the votes
+		w.unlock(w.lock(w.quorum("one", multilock.WithMinValidity(left))))
 		for _, s := range w.sites { // without the option the minimum is a tenth of the lease
 			s.wire = lease / 4
 		}
@@ -1409,6 +1419,9 @@ func TestQuorum_lockersThatIgnoreTheContext(t *testing.T) {
 		_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
 		want(t, err, lock.ErrUnavailable)
 		wantNot(t, err, lock.ErrNotAcquired)
+		if err == nil || !strings.Contains(err.Error(), "server 1: no vote within") {
+			w.Error(err)
+		}
 		if took := time.Since(start); took > 2*serverTimeout+rtt {
 			w.Errorf("it took %v", took)
 		}
@@ -1891,7 +1904,7 @@ func TestQuorum_notWaitedFor(t *testing.T) {
 	})
 }
 
-// An abandoned hold ends after the longest lease, even if its maximum hold time is longer.
+// An abandoned hold ends after the longest lease, or after its maximum hold time if that is earlier.
 func TestQuorum_abandonedBeforeItsMaxHold(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -1902,6 +1915,20 @@ func TestQuorum_abandonedBeforeItsMaxHold(t *testing.T) {
 		cancel()
 		time.Sleep(2 * lease)
 		want(t, abandoned.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrAbandoned)
+
+		start := time.Now()
+		ctx, cancel = context.WithCancel(w.Context())
+		h := must(w.T)(w.quorum("one", multilock.WithMaxHold(lease)).Lock(ctx))
+		time.Sleep(lease / 2)
+		cancel()
+		time.Sleep(rtt)
+		if until := h.Until().Sub(start); until > lease {
+			w.Errorf("until %v", until)
+		}
+		time.Sleep(lease / 2)
+		err = h.Unlock(w.Context())
+		want(t, err, lock.ErrNotHeld, lock.ErrMaxHold)
+		wantNot(t, err, lock.ErrAbandoned)
 	})
 }
 
@@ -2472,9 +2499,122 @@ func TestQuorum_unlockWithoutAMajority(t *testing.T) {
 		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 		w.wantHeld("")
 
-		w.unlock(w.lock(w.quorum("two"))) // with two votes
+		h = w.lock(w.quorum("two")) // with two votes
+		w.wantHeld("1 2 3")
+		w.sites[2].forget() // which has no vote
+		w.unlock(h)
 		w.wantHeld("")
+
+		w.sites[2].kill()
+		h = w.lock(w.quorum("three"))
+		w.sites[1].forget()
+		want(t, h.Unlock(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 	})
+}
+
+// Unlock reports that a majority failed to release. Its context was not canceled, and the error does not match that.
+func TestQuorum_unlockFails(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		for i, l := range locks[:2] {
+			locks[i] = witness{hookedLock{Locker: l, after: func(h lock.Hold) lock.Hold {
+				return &controlledHold{Hold: h, unlock: func(context.Context) error { return errRefused }}
+			}}, l.(lockimpl.Witness)}
+		}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		w.wantHeld("1 2 3")
+		err := h.Unlock(w.Context())
+		want(t, err, lock.ErrUnavailable)
+		wantNot(t, err, context.Canceled, lock.ErrNotHeld)
+	})
+}
+
+// Unlock with a canceled context waits for a server that does not respond no longer than Unlock with any other.
+func TestQuorum_unlockAfterCancellation(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		h := w.lock(w.quorum("one"))
+		w.wantHeld("1 2 3")
+		w.sites[2].pause()
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		start := time.Now()
+		if err := h.Unlock(ctx); err != nil {
+			w.Error(err)
+		}
+		if took := time.Since(start); took != serverTimeout {
+			w.Errorf("it took %v, want the timeout of one server", took)
+		}
+		w.sites[2].resume()
+	})
+}
+
+// Unlock waits until a grant that arrives in the meantime is released, too.
+func TestQuorum_unlockWaitsForALateGrant(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		locks[2] = witness{uncancelable{locks[2]}, locks[2].(lockimpl.Witness)}
+		w.sites[2].wire = 3 * rtt / 2
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		if !w.sites[2].has("q") {
+			w.Error("the third server has not granted the lock")
+		}
+		w.unlock(h)
+		if w.sites[2].has("q") {
+			w.Error("the third server still has the lock")
+		}
+	})
+}
+
+// A hold is unlocked while Extend has begun. Extend then sends no command.
+func TestQuorum_unlockedDuringExtend(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		nothing := func() {}
+		check := nothing
+		locks := w.locks("one")
+		locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
+			return checkedHold{&controlledHold{Hold: h}, &check}
+		}}, locks[0].(lockimpl.Witness)}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		w.wantHeld("1 2 3")
+		checks := 0
+		check = func() {
+			if checks++; checks == 2 { // the first one is before Extend begins
+				check = nothing
+				w.unlock(h)
+			}
+		}
+		want(t, h.Extend(w.Context(), lease), lock.ErrNotHeld)
+		for _, s := range w.sites {
+			if slices.Contains(s.received(), "renew") {
+				w.Error("it sent a command")
+			}
+		}
+	})
+}
+
+// One of the locks is on the server of another, and only one of the two servers is known.
+func TestQuorum_oneServerIsKnown(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		inWorld(t, 2, func(w *world) {
+			locks := w.locks("one")
+			known, unknown := witness{locks[0], locks[0].(lockimpl.Witness)}, withoutServer{locks[0].(*fake)}
+			twice := []lock.Locker{known, unknown}
+			if first {
+				twice = []lock.Locker{unknown, known}
+			}
+			server := twice[1].(lockimpl.Witness)
+			twice[1] = witness{hookedLock{Locker: twice[1], before: func(context.Context, string) error {
+				time.Sleep(2 * rtt) // after the other one
+				return nil
+			}}, server}
+			w.sites[1].kill()
+			_, err := multilock.NewQuorum(append(twice, locks[1]), with([]multilock.Option{multilock.WithDurableServers()})...).TryLock(w.Context())
+			if err == nil || !strings.Contains(err.Error(), "locks 1 and 2 are on the same server") {
+				w.Error(err)
+			}
+			w.wantHeld("")
+		})
+	}
 }
 
 // A hold of a quorum that outlives many losses of one server keeps nothing of them.
@@ -2510,6 +2650,7 @@ func TestQuorum_duplicateFreesTheContext(t *testing.T) {
 		}}, locks[0].(lockimpl.Witness)}
 		h := w.lock(multilock.NewQuorum([]lock.Locker{locks[0], twice, locks[1]}, with(nil)...))
 		time.Sleep(lease)
+		synctest.Wait()
 		alive := 0
 		for _, ctx := range used {
 			if ctx.Err() == nil {
@@ -2520,5 +2661,21 @@ func TestQuorum_duplicateFreesTheContext(t *testing.T) {
 			w.Errorf("%d of %d contexts are not canceled", alive, len(used))
 		}
 		w.unlock(h)
+	})
+}
+
+// A grant that comes after the timeout of its server is no vote, even if the Locker ignores that its context was canceled.
+func TestQuorum_lateGrantIsNoVote(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		locks := w.locks("one")
+		locks[0] = witness{uncancelable{locks[0]}, locks[0].(lockimpl.Witness)}
+		w.sites[0].wire = serverTimeout/2 + time.Millisecond/2 // the attempt lasts for longer
+		w.sites[1].kill()
+		_, err := multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithDurableServers()})...).TryLock(w.Context())
+		if err == nil || !strings.Contains(err.Error(), "server 1: no vote within") {
+			w.Error(err)
+		}
+		time.Sleep(rtt + serverTimeout)
+		w.wantHeld("")
 	})
 }

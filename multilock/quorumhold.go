@@ -74,13 +74,13 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		votes := e.reasons[i] == nil // only votes count; a server without one may have it later
 		if votes {
 			pending++
-			e.reasons[i] = errNotNeeded
+			e.reasons[i] = errNotNeeded // mutant: removed: text
 		}
 		h.startLocked(func() {
 			within, cancel := context.WithTimeout(h.base, h.q.timeout)
-			defer cancel()
+			defer cancel() // mutant: removed: memory
 			err := s.hold.Extend(within, d)
-			if err != nil && within.Err() != nil {
+			if err != nil && within.Err() != nil { // mutant: never, operand 1: text, unless the reply came at the same time
 				err = noVote{h.q.timeout, err} // the deadline is not the caller's
 			}
 			if votes {
@@ -96,9 +96,8 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 		return cmp.Or(h.term.notHeld(), err)
 	}
 	h.mu.Lock()
-	if at := began.Add(d); !h.fixedUntil.IsZero() && watchdog.Earlier(h.fixedUntil).Before(at) && !h.ended {
-		h.fixedUntil = at
-		h.setTimerLocked()
+	if at := began.Add(d); !h.fixedUntil.IsZero() && watchdog.Earlier(h.fixedUntil).Before(at) {
+		h.fixedUntil = at // its timer checks it
 	}
 	h.mu.Unlock()
 	return h.term.notHeld()
@@ -127,7 +126,7 @@ func (h *quorumHold) Unlock(ctx context.Context) error {
 // is canceled.
 func (h *quorumHold) waitIdle(ctx context.Context) {
 	timer := time.NewTimer(h.q.timeout)
-	defer timer.Stop()
+	defer timer.Stop() // mutant: removed: memory
 	select {
 	case <-h.idle:
 	case <-timer.C:
@@ -140,7 +139,7 @@ func (h *quorumHold) waitIdle(ctx context.Context) {
 // in the background, as lock.Hold documents.
 func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	within, cancel := context.WithCancel(ctx)
-	defer cancel()
+	defer cancel() // mutant: removed: memory
 	replies, pending := make(chan reply, len(servers)), 0
 	free, gone := 0, 0 // on how many servers the lock is free, and how many did not vote until the release
 	now := time.Now()
@@ -157,7 +156,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 		go func() { replies <- reply{i, s.hold.Unlock(within)} }()
 	}
 	timer := time.NewTimer(h.q.timeout)
-	defer timer.Stop()
+	defer timer.Stop() // mutant: removed: memory
 	for late := false; pending > 0; {
 		select {
 		case r := <-replies:
@@ -186,7 +185,7 @@ func (h *quorumHold) release(ctx context.Context, servers []serverState) error {
 	case free >= h.q.majority:
 		return nil
 	}
-	e.votes = free
+	e.votes = free // mutant: removed: text
 	if slices.ContainsFunc(e.reasons, func(r error) bool { return r != nil && !errors.Is(r, ctx.Err()) || errors.Is(r, lock.ErrUnavailable) }) {
 		e.setVerdict()
 	} // otherwise ctx alone ended the call, and that does not mean that a server is unavailable

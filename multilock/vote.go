@@ -159,7 +159,7 @@ func (h *quorumHold) attempt(i int, acquire acquire, within time.Duration) bool 
 func (h *quorumHold) storeLocked(i int, s serverState) serverState {
 	for j, other := range h.servers {
 		if j != i && s.onSameServer(other) {
-			s.id, s.holder = "", ""
+			s = serverState{hold: s.hold}
 			s.err = sameServer{min(i, j), max(i, j)} // mutant: operand 1, operand 2, operand 3, operand 4: text
 		}
 	}
@@ -229,21 +229,21 @@ func (h *quorumHold) request(i int, acquire acquire, within time.Duration) (s se
 			s.err = errors.New("holds must implement lockimpl.Fenced")
 		}
 	} else if classOf(s.err) == refused && !q.distinct.Load() { // perhaps another lock of this quorum has it
-		if s.id, _, _ = q.witness(ctx, l, 0); s.id == "" {
+		if s.id, _, _ = q.witness(ctx, l, 0); s.id == "" { // mutant: always: speed
 			s.holder = holderAt(ctx, l)
 		}
 	}
 	switch late := !timer.Stop(); {
-	case s.err != nil && h.base.Err() != nil:
+	case s.err != nil && h.base.Err() != nil: // mutant: operand 1: the end of the attempt releases the hold
 		s.err = errNotNeeded
 	case late && (s.err == nil || errors.Is(s.err, context.Canceled)):
 		s.err = noVote{within, s.err}
 	}
 	if s.err != nil {
-		if s.hold != nil {
+		if s.hold != nil { // mutant: always: speed
 			h.releaseUnused(i, s.hold)
 		}
-		cancel()
+		cancel() // mutant: removed: memory
 		return serverState{id: s.id, holder: s.holder, err: s.err}
 	}
 	context.AfterFunc(s.hold.Context(), cancel) // a quorum can outlive many of its members' holds
