@@ -139,7 +139,7 @@ func (s *Server) Listen(tb testing.TB) (addr string) {
 // connect opens a connection that ends with tb.
 func (s *Server) connect(tb testing.TB) rueidis.Client {
 	tb.Helper()
-	if s.started.Sub(time.Now()) > time.Hour { // the clock of a bubble starts in the year 2000
+	if time.Until(s.started) > time.Hour { // the clock of a bubble starts in the year 2000
 		tb.Fatalf("locktest: the server was created outside this synctest bubble: call NewServer in the bubble, with its t")
 	}
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{
