@@ -137,12 +137,13 @@ func (a *Admin) masters(ctx context.Context) ([]node, error) {
 		found  []node
 		denied error
 	)
-	lost := make(map[string]absence)
-	for _, m := range a.absences(absentFor) {
+	lost := make(map[string]absence) // guarded by mu
+	known := a.absences(absentFor)
+	for _, m := range known {
 		lost[m.Server] = absence{Missing: m.Missing, at: m.at}
 	}
 	for addr, c := range a.rdb.Nodes() {
-		if _, known := lost[addr]; known {
+		if slices.ContainsFunc(known, func(m absence) bool { return m.Server == addr }) {
 			continue
 		}
 		asking.Go(func() {
