@@ -349,3 +349,14 @@ func TestAdd_afterALongerLease(t *testing.T) {
 		t.Errorf("Redis may have it for %v, want %v", got, 2*leaseTime)
 	}
 }
+
+// The end of an earlier acquisition does not end the one that is kept.
+func TestEnd_leavesWhatIsKept(t *testing.T) {
+	s := newStage(t)
+	first, h := s.keeps(keptPlain, true, 1)
+	kept := s.kept(h)
+	s.End(first, Lost)
+	if s.Kept() != kept {
+		t.Error("the acquisition that is kept is gone")
+	}
+}

@@ -567,6 +567,22 @@ func TestJoin_redisQueueWithoutTimer(t *testing.T) {
 	s.wantNotDid(StartTimer, "a timer")
 }
 
+// A grant by a release stays with its waiter when another waiter leaves.
+func TestQuit_besideTheNextOwner(t *testing.T) {
+	s := newStage(t)
+	_, h, w := s.crowd(3)
+	_, as := s.NextOwner(h.Acquisition, leaseTime, 0, s.now)
+	s.give(h)
+	if !s.OnRelease(as, ReleaseResult{Done: true, Token: 7, Sent: s.now}, s.now) {
+		t.Fatal("the next owner does not have the lock")
+	}
+	s.Follow(as, numbers(w[1], w[2]), 2)
+	s.Quit(w[2], s.now)
+	if l := w[0].queue; l.hand.offered != as || l.hand.to != w[0] {
+		t.Error("another has it")
+	}
+}
+
 // numbers returns the ends of these waiters' owner strings, as a script returns them.
 func numbers(waiters ...*Waiter) string {
 	var all []string
