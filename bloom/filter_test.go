@@ -420,6 +420,29 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// A nil context is a bug of the caller. Each call panics where the caller can recover.
+func TestSharded_nilContext(t *testing.T) {
+	t.Parallel()
+	var none context.Context
+	f := bloom.NewSharded(redistest.NewMini(t).Client(t), "f", 2)
+	for op, call := range map[string]func() error{
+		"init":     func() error { return second(f.Init(none, 10, 0.1)) },
+		"add":      func() error { return second(f.Add(none, nil)) },
+		"contains": func() error { return second(f.Contains(none, nil)) },
+		"count":    func() error { return second(f.Count(none)) },
+		"delete":   func() error { return f.Delete(none) },
+	} {
+		func() {
+			defer func() {
+				if p := recover(); p != "leasehold: nil context" {
+					t.Errorf("%s: panicked with %v", op, p)
+				}
+			}()
+			t.Errorf("%s: %v", op, call())
+		}()
+	}
+}
+
 // A call sends two commands in one round trip, for up to a thousand bits.
 func TestCommands(t *testing.T) {
 	t.Parallel()

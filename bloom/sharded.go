@@ -72,7 +72,7 @@ func (s *Sharded) Init(ctx context.Context, n uint64, p float64) (created bool, 
 		return false, err
 	}
 	var mu sync.Mutex
-	err = s.each(func(i int, f *Filter) error {
+	err = s.each(ctx, func(i int, f *Filter) error {
 		if !missing[i] {
 			return nil
 		}
@@ -99,7 +99,7 @@ func (s *Sharded) missing(ctx context.Context, n uint64, p float64) (missing []b
 		missing[i], servers[i] = err == nil && r.Verdict == luascripts.Free, r.Server
 		return f.wrap(ctx, "init", err)
 	}
-	if err := s.each(func(i int, f *Filter) error { return check(i, f, 1) }); err != nil {
+	if err := s.each(ctx, func(i int, f *Filter) error { return check(i, f, 1) }); err != nil {
 		return nil, err
 	}
 	count, last := map[string]int{}, map[string]int{}
@@ -143,7 +143,7 @@ func (s *Sharded) all(ctx context.Context, op string, elements [][]byte, set boo
 		parts[n], places[n] = append(parts[n], h), append(places[n], i)
 	}
 	all := make([]bool, len(elements))
-	err = s.each(func(i int, f *Filter) error {
+	err = s.each(ctx, func(i int, f *Filter) error {
 		if len(parts[i]) == 0 {
 			return nil
 		}
@@ -165,7 +165,7 @@ func (s *Sharded) Count(ctx context.Context) (int64, error) {
 		return 0, s.wrap("count", s.bad)
 	}
 	counts := make([]int64, len(s.filters))
-	err := s.each(func(i int, f *Filter) (err error) {
+	err := s.each(ctx, func(i int, f *Filter) (err error) {
 		counts[i], err = f.Count(ctx)
 		return err
 	})
@@ -183,11 +183,14 @@ func (s *Sharded) Delete(ctx context.Context) error {
 	if s.bad != nil {
 		return s.wrap("delete", s.bad)
 	}
-	return s.each(func(_ int, f *Filter) error { return f.Delete(ctx) })
+	return s.each(ctx, func(_ int, f *Filter) error { return f.Delete(ctx) })
 }
 
-// each calls f for every filter, with limited concurrency, and returns the first error.
-func (s *Sharded) each(f func(i int, filter *Filter) error) error {
+// each calls f for every filter, with limited concurrency, and returns the first error. ctx is the context of the call.
+func (s *Sharded) each(ctx context.Context, f func(i int, filter *Filter) error) error {
+	if ctx == nil {
+		panic("leasehold: nil context") // here, where the caller can recover, and not in a goroutine of a filter
+	}
 	const atOnce = 16
 	errs := make([]error, len(s.filters))
 	places := make(chan struct{}, atOnce)
