@@ -65,7 +65,7 @@ func (l *Limiter) patiently(ctx context.Context, op, key string, n int64) (*Rese
 	for {
 		began := time.Now()
 		r, err := l.reserve(ctx, op, key, n)
-		if late := (overdue{}); errors.As(err, &late) {
+		if late, ok := errors.Unwrap(err).(overdue); ok { // of this call: the cause of ctx can be the error of another one
 			// Nothing else is sent for the key until this request ends. A reply would come too late, so its permits are
 			// refunded.
 			select {

@@ -184,6 +184,25 @@ func TestWait_cancelledWhileOverdue(t *testing.T) {
 	})
 }
 
+// The cause that cancels a Wait can be the error of another call whose reply is overdue. The Wait does not report the outcome of
+// that call.
+func TestWait_causeIsAnOverdueCall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		l, wire := silent(t, ratelimit.FailClosed())
+		wire.OnRequest(redistest.Once("EVALSHA", redistest.Action{DropReply: true, DelayReply: time.Second}))
+		_, overdue := l.Reserve(t.Context(), "k", 1)
+		time.Sleep(2 * time.Second) // in the bubble: then that call has failed
+		synctest.Wait()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(overdue)
+		err := l.Wait(ctx, "k", 1)
+		var e *lock.Error
+		if !errors.As(err, &e) || e.Err.Error() != fmt.Sprintf("%v: %v", context.Canceled, overdue) || errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("Wait: %v", err)
+		}
+	})
+}
+
 // If a waiter leaves, the next waiter can take its permits immediately.
 func TestWait_cancelled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
