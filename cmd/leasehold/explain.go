@@ -57,7 +57,7 @@ func adviceOnReply(reply string) string {
 		"NOPERM":                        denied,
 		"The user executing the script": denied, // Redis before 7.2, without a code
 		"ACL failure in script":         denied, // later servers, without a code
-		"READONLY":                      "this is a replica: connect to the primary, or via Sentinel (?master_set=NAME)",
+		"READONLY":                      "connect to the primary, or via Sentinel (?master_set=NAME)",
 		"OOM":                           "the server is out of memory: raise maxmemory",
 		"CLUSTERDOWN":                   "a primary of the cluster does not respond: restart it, or fail over; with cluster-require-full-coverage no, the others continue to serve",
 		"LOADING":                       "the server is starting: retry",

@@ -139,6 +139,9 @@ func (s *Sender) Explain(err error) error {
 	case f.Denied:
 		return Refusal(s.Address(), s.User, err)
 	case f.Is == lock.ErrUnavailable && IsReadOnly(err): // mutant: operand 1: READONLY always passes
+		if s.Redis.Mode() == rueidis.ClientModeStandalone { // other clients find the new primary themselves
+			return s.Unavailable(0, fmt.Errorf("server is a read-only replica; connect to the primary, or via Sentinel (?master_set=NAME): %w", err))
+		}
 		return s.Unavailable(0, fmt.Errorf("server is a read-only replica: %w", err))
 	case f.Is == lock.ErrUnavailable:
 		return s.Unavailable(0, err)

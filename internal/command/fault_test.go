@@ -244,6 +244,7 @@ func TestFailed_canceled(t *testing.T) {
 // and the last error once, however often it is wrapped. A context error is not included.
 func TestUnavailable(t *testing.T) {
 	s := New(one, Config{Timeout: timeout})
+	behindSentinel := New(fixedNodes{mode: rueidis.ClientModeSentinel, addrs: one.addrs}, Config{Timeout: timeout}) // it finds the new primary itself
 	for d, want := range map[time.Duration]string{
 		2345 * time.Millisecond: "2.3s", time.Second: "1s", 999_940 * time.Microsecond: "999.9ms", time.Millisecond: "1ms", 1500 * time.Nanosecond: "1.5µs",
 	} {
@@ -272,7 +273,8 @@ func TestUnavailable(t *testing.T) {
 		{s.Unavailable(time.Second, fmt.Errorf("wrapped: %w", s.Unavailable(0, io.EOF))), " has not responded for 1s: EOF"},
 		{s.Unavailable(0, NoReply{After: timeout, before: io.EOF}), " has not responded for 3s: EOF"},
 		{s.Explain(refusal(t, "NOREPLICAS Not enough")), " cannot serve this now: NOREPLICAS Not enough"},
-		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: server is a read-only replica: READONLY You can't write"},
+		{s.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: server is a read-only replica; connect to the primary, or via Sentinel (?master_set=NAME): READONLY You can't write"},
+		{behindSentinel.Explain(refusal(t, "READONLY You can't write")), " cannot serve this now: server is a read-only replica: READONLY You can't write"},
 		{s.Unavailable(time.Second, refusal(t, "LOADING Redis is loading")), " has been unable to serve this for 1s: LOADING Redis is loading"},
 		{s.Unavailable(0, NoReply{After: timeout, before: refusal(t, "LOADING Redis is loading")}), " has not responded for 3s: LOADING Redis is loading"},
 	} {
