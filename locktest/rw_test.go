@@ -140,7 +140,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 				return twoSides{mk(name, opts...).Write(), mk(name, opts...).Write()}
 			}
 		}, map[string]string{
-			"readers share": "not acquired: context deadline exceeded",
+			"readers share": "not acquired: another owner in this process has the lock: context deadline exceeded",
 		}},
 		{"reading is another lock", func(mk rwMaker) rwMaker {
 			return func(name string, opts ...option) RW {
@@ -181,7 +181,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 			"many readers and writers": "token 7 after 7",
 		}},
 		{"owners are forgotten", apart(changed(ownerless, nil), changed(ownerless, nil)), map[string]string{
-			"reading under writing": "not acquired: context deadline exceeded",
+			"reading under writing": "not acquired: another owner in this process has the lock: context deadline exceeded",
 			"reentry past a writer": "not acquired: context deadline exceeded",
 			"upgrade":               "want one that matches cannot upgrade a read hold",
 		}},
@@ -207,7 +207,7 @@ func TestRWRules_canBeBroken(t *testing.T) {
 				return h.Unlock(ctx)
 			})))(mk)
 		}, map[string]string{
-			"downgrade": "not acquired: context deadline exceeded",
+			"downgrade": "not acquired: another owner in this process has the lock: context deadline exceeded",
 		}},
 		{"a writer reads under a short lease", apart(func(mk maker) maker {
 			return func(name string, opts ...option) locker {

@@ -176,6 +176,8 @@ func Interrupted(ctx context.Context, last error) error {
 	}
 	ended := Ended(ctx, 0)
 	switch {
+	case errors.Unwrap(last) == lock.ErrNotAcquired: // it says why
+		return fmt.Errorf("%w: %w", last, ended)
 	case errors.Is(last, lock.ErrNotAcquired):
 		return fmt.Errorf("%w: %w", lock.ErrNotAcquired, ended)
 	case errors.Is(last, lock.ErrUnavailable) && !errors.As(last, new(Canceled)):

@@ -117,8 +117,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A call whose context is canceled reports the cancellation once. It also reports the error before it, unless that only
-// says that another owner has the lock.
+// A call whose context is canceled reports the cancellation once, and the error before it.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -131,7 +130,8 @@ func TestInterrupted(t *testing.T) {
 	}{
 		{ctx.Err(), "context canceled"},
 		{lock.ErrNotAcquired, "not acquired: context canceled"},
-		{ahead, "not acquired: context canceled"},
+		{ahead, "not acquired: another call is ahead: context canceled"},
+		{Interrupted(ctx, ahead), "not acquired: context canceled"},
 		{unavailable, "context canceled: Redis at a:1 does not respond: EOF"},
 		{Interrupted(ctx, unavailable), "context canceled: Redis at a:1 does not respond: EOF"},
 		{sent, "context canceled: no reply from Redis after 1s"},

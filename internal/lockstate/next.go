@@ -2,6 +2,7 @@ package lockstate
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -229,6 +230,11 @@ func (p *Lock) Refuses(c *Terms) bool {
 		}
 	}
 	return p.side(c.Reads).held != nil
+}
+
+// Excludes reports whether an owner in this process has the lock, and keeps owners with these terms from it.
+func (p *Lock) Excludes(c *Terms) bool {
+	return slices.ContainsFunc(p.Held(), func(t *Acquisition) bool { return !t.Terms.Reads || !c.Reads })
 }
 
 // Failed records that the latest request of w, which is in a queue, failed with err.

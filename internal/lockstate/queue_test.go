@@ -598,6 +598,25 @@ func TestRefuses(t *testing.T) {
 	})
 }
 
+// An owner in this process excludes all others, except one reader another.
+func TestExcludes(t *testing.T) {
+	for _, c := range []struct {
+		held, wanted *Terms
+		want         bool
+	}{
+		{&plainTerms, &plainTerms, true}, {&writeTerms, &readTerms, true}, {&readTerms, &writeTerms, true}, {&readTerms, &readTerms, false},
+	} {
+		s := newStage(t)
+		if s.Excludes(c.wanted) {
+			t.Error("a free lock excludes an owner")
+		}
+		s.take(c.held, 1)
+		if s.Excludes(c.wanted) != c.want {
+			t.Errorf("reading %t, wanted for reading %t: excluded %t", c.held.Reads, c.wanted.Reads, !c.want)
+		}
+	}
+}
+
 // A late reply makes the waiter send a request. If the command wrote, the acquisition is reconciled.
 func TestLateReply(t *testing.T) {
 	s := newStage(t)

@@ -36,11 +36,11 @@ func TestWithWait_whatEnded(t *testing.T) {
 		err          error
 		limit        bool
 	}{
-		{"the limit", t.Context(), ended, errWaited, true},
+		{"the limit", t.Context(), ended, errHeldHere, true},
 		{"the limit, without a reply", t.Context(), ended, errUnavailable(t), true},
 		{"the limit, after a dial that timed out", t.Context(), late, dial, true},
-		{"the limit has not ended", t.Context(), t.Context(), errWaited, false},
-		{"the caller's context", ended, ended, errWaited, false},
+		{"the limit has not ended", t.Context(), t.Context(), errHeldHere, false},
+		{"the caller's context", ended, ended, errHeldHere, false},
 		{"a final error", t.Context(), ended, lock.ErrClosed, false},
 		{"an operator's fault", t.Context(), ended, io.EOF, false},
 	} {

@@ -322,8 +322,10 @@ func (a *attempt) ended(err error) error {
 	switch {
 	case late:
 		return errAhead
+	case at.state.Refuses(&spec.terms) && !spec.NonReentrant && at.state.Excludes(&spec.terms):
+		return errHeldHere
 	case at.state.Refuses(&spec.terms):
-		return errWaited
+		return lock.ErrNotAcquired
 	}
 	// mutant: never, always, border: text
 	if d, _ := at.state.Queue(&spec.terms).Outage(now, 0); d > 0 { // a request is in flight
@@ -336,8 +338,9 @@ var (
 	// errAhead is returned by an attempt that stops waiting behind another call of this process.
 	errAhead = fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
 
-	// errWaited is returned by an attempt that stops waiting for another owner.
-	errWaited = fmt.Errorf("%w: another owner has the lock", lock.ErrNotAcquired)
+	// errHeldHere is returned by an attempt that stops waiting for an owner in this process, as a second Lock without the
+	// context of the first hold does.
+	errHeldHere = fmt.Errorf("%w: another owner in this process has the lock", lock.ErrNotAcquired)
 )
 
 // overdue returns the time after which the reply to a request for spec is overdue.
@@ -393,7 +396,7 @@ type outOfTime struct {
 
 func (e outOfTime) Error() string {
 	if errors.Is(e.last, lock.ErrNotAcquired) {
-		return fmt.Sprintf("%v: waited for %s", lock.ErrNotAcquired, command.Brief(e.limit))
+		return fmt.Sprintf("%v: waited for %s", e.last, command.Brief(e.limit))
 	}
 	return fmt.Sprintf("waited for %s: %v", command.Brief(e.limit), e.last)
 }

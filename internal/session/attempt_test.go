@@ -397,8 +397,9 @@ func TestUnavailable_duringAReentry(t *testing.T) {
 // A wait that ends at its own limit reports the limit once.
 func TestWithWait_reportsTheLimitOnce(t *testing.T) {
 	for err, want := range map[error]string{
-		outOfTime{time.Second, errWaited}:         "not acquired: waited for 1s",
-		outOfTime{time.Second, errUnavailable(t)}: "waited for 1s: paused: " + lock.ErrUnavailable.Error(),
+		outOfTime{time.Second, lock.ErrNotAcquired}: "not acquired: waited for 1s",
+		outOfTime{time.Second, errHeldHere}:         "not acquired: another owner in this process has the lock: waited for 1s",
+		outOfTime{time.Second, errUnavailable(t)}:   "waited for 1s: paused: " + lock.ErrUnavailable.Error(),
 	} {
 		if err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
@@ -802,4 +803,37 @@ func TestLeft(t *testing.T) {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
+}
+
+// A wait for an owner in the same process says so, because a second Lock without the context of the first one waits for itself. The
+// other permits of a semaphore may be in other processes.
+func TestLock_saysThatThisProcessHasTheLock(t *testing.T) {
+	const deadline, here = "not acquired: context deadline exceeded", "not acquired: another owner in this process has the lock: context deadline exceeded"
+	type wait struct {
+		held, wanted *Kind
+		elsewhere    bool
+		want         string
+	}
+	forEach(t, map[string]wait{
+		"plain":                {plain, plain, false, here},
+		"fair":                 {fair, fair, false, here},
+		"write":                {writing, writing, false, here},
+		"read under a writer":  {writing, reading, false, here},
+		"write under a reader": {reading, writing, false, here},
+		"semaphore":            {permits, permits, false, deadline},
+		"another process":      {plain, plain, true, deadline},
+	}, func(w *world, c wait) {
+		holder := w.a
+		if c.elsewhere {
+			holder = w.b
+		}
+		h := w.must(holder.Lock(w.Context(), w.ofOne(holder, c.held)))
+		_, err := w.a.Lock(w.within(5*time.Second), w.ofOne(w.a, c.wanted))
+		var e *lock.Error
+		if !errors.As(err, &e) || e.Err.Error() != c.want {
+			w.Errorf("%v, want %s", err, c.want)
+		}
+		w.unlock(h)
+		w.mini.FlushAll() // deletes the number of permits
+	})
 }
