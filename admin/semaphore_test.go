@@ -12,6 +12,7 @@ import (
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/redis/rueidis"
 )
 
 // The audit record of a force-unlock is shown even if no permit is held any more.
@@ -130,7 +131,8 @@ func TestLocks_severalAtATime(t *testing.T) {
 		}
 	}
 	wire := redistest.NewProxy(t, s.Addr())
-	a, err := admin.New(s.Client(t, redistest.Via(wire)))
+	// A connection that has had only one command at a time would send the second one after the reply to the first.
+	a, err := admin.New(s.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }))
 	if err != nil {
 		t.Fatal(err)
 	}
