@@ -348,6 +348,22 @@ func TestKeep_handedOffToAHandleWithoutTheOption(t *testing.T) {
 	}
 }
 
+// When a lock that was kept has been released, the first writer of each queue sends a request.
+func TestNoLongerHeld_wakesEachQueue(t *testing.T) {
+	s := newStage(t)
+	_, h := s.keeps(keptWrite, true, 1)
+	s.kept(h)
+	ended := s.EndKept()
+	waiters := []*Waiter{s.stand(&writeTerms, 2), s.stand(with(writeTerms, func(c *Terms) { c.QueueKey = ReaderPreference }), 3)}
+	for _, w := range waiters {
+		s.wantNext(w, Wait, "before the release")
+	}
+	s.NoLongerHeld(ended)
+	for _, w := range waiters {
+		s.wantNext(w, Send, "after the release")
+	}
+}
+
 // A shorter time of the option releases the lock earlier than a timer that is already running.
 func TestLingerOver_aShorterTime(t *testing.T) {
 	s := newStage(t)
