@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -201,11 +202,14 @@ func TestContext_calledWithoutTheMutex(t *testing.T) {
 		spec := w.a.NewSpec(k, "orders", []lock.Option{lingers})
 		at := w.a.find(spec.id)
 		ctx := &stateHook{w.Context(), func() {
-			if !at.mu.TryLock() {
-				w.Error("called with the mutex")
-				return
+			for range 1_000_000 { // another goroutine that has the mutex soon unlocks it
+				if at.mu.TryLock() {
+					at.mu.Unlock()
+					return
+				}
+				runtime.Gosched()
 			}
-			at.mu.Unlock()
+			w.Error("called with the mutex")
 		}}
 		h := w.take(w.a, k, ctx, lingers) // it was kept
 		next := w.waitingFor(w.a, ctx, spec)
