@@ -148,9 +148,6 @@ func library(ctx context.Context) (string, error) {
 	return string(bytes.TrimSpace(out)), err
 }
 
-// tableHead is the header of the table that catch prints.
-const tableHead = "| Mutant | Kind | Seed | Violation |\n|---|---|---|---|\n"
-
 // catch plays each mutant whose name matches, from seed 1 until a rule is violated, and prints a table.
 func (o options) catch(ctx context.Context, out io.Writer) (code int, err error) {
 	names, err := regexp.Compile(o.mutants)
@@ -161,7 +158,7 @@ func (o options) catch(ctx context.Context, out io.Writer) (code int, err error)
 	if err != nil {
 		return 2, err
 	}
-	fmt.Fprint(out, tableHead)
+	fmt.Fprint(out, "| Mutant | Kind | Seed | Violation |\n|---|---|---|---|\n")
 	for _, m := range mutants {
 		if !names.MatchString(m.name) {
 			continue

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/leasehold-go/leasehold/proof/sim"
@@ -57,28 +56,6 @@ func TestMutants(t *testing.T) {
 	}
 	if out, err := exec.Command("go", "build", "-overlay", overlay, "github.com/leasehold-go/leasehold/client").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// The table in README.md lists each mutant, and no others.
-func TestMutants_page(t *testing.T) {
-	page, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, ok := strings.Cut(string(page), tableHead)
-	if !ok {
-		t.Fatal("the page has no table of mutants")
-	}
-	table, _, _ = strings.Cut(table, "\n\n")
-	rows := strings.Split(strings.TrimSpace(table), "\n")
-	if len(rows) != len(mutants) {
-		t.Fatalf("%d rows, %d mutants", len(rows), len(mutants))
-	}
-	for i, m := range mutants {
-		if want := "| " + m.name + " | " + m.kind + " | "; !strings.HasPrefix(rows[i], want) {
-			t.Errorf("%q does not begin with %q: let make simmutants print the table again", rows[i], want)
-		}
 	}
 }
 
