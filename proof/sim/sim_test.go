@@ -28,7 +28,7 @@ func TestPlay(t *testing.T) {
 	}
 }
 
-// caught lists larger seeds that once caught a mutant (README.md).
+// caught lists larger seeds that once detected a mutant.
 var caught = map[string][]uint64{"plain": {62, 99, 254}}
 
 // The first seeds of each kind, and those that caught a mutant. Failures here do not replay exactly; with make
