@@ -720,21 +720,31 @@ func TestAsyncUnlock_closeWaits(t *testing.T) {
 
 // Do returns when the function has returned, without a round trip for Unlock, only with the option.
 func TestAsyncUnlock_do(t *testing.T) {
-	forEach(t, map[string]func(context.Context, lock.Locker, func(context.Context) error) error{
-		"Do": lock.Do, "TryDo": lock.TryDo,
-	}, func(w *world, do func(context.Context, lock.Locker, func(context.Context) error) error) {
+	type test struct {
+		do   func(context.Context, lock.Locker, func(context.Context) error) error
+		opts []lock.Option
+		want time.Duration
+	}
+	async := []lock.Option{lock.WithAsyncUnlock()}
+	forEach(t, map[string]test{
+		"Do": {lock.Do, nil, time.Second}, "TryDo": {lock.TryDo, nil, time.Second},
+		"Do, async": {lock.Do, async, 0}, "TryDo, async": {lock.TryDo, async, 0},
+	}, func(w *world, c test) {
+		w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
+		w.wire.OnRequest(func(req [][]byte) (a redistest.Action) {
+			if string(req[0]) == "EVALSHA" { // a slow reply to a PING would delay the next one as well
+				a.DelayReply = time.Second
+			}
+			return a
+		})
 		var ended time.Time
-		for want, spec := range map[time.Duration]*Spec{0: w.asyncSpec(plain), time.Second: w.a.NewSpec(plain, "orders", nil)} {
-			w.unlock(w.lock(w.a, w.Context())) // the server knows the scripts
-			w.wire.OnRequest(func([][]byte) redistest.Action { return redistest.Action{DelayReply: time.Second} })
-			w.wantErr(do(w.Context(), locker{w.a, spec}, func(context.Context) error {
-				ended = time.Now()
-				return io.EOF
-			}), io.EOF)
-			w.wantTook(ended, want)
-			w.wire.OnRequest(nil)
-			time.Sleep(time.Second)
-		}
+		w.wantErr(c.do(w.Context(), locker{w.a, w.a.NewSpec(plain, "orders", c.opts)}, func(context.Context) error {
+			ended = time.Now()
+			return io.EOF
+		}), io.EOF)
+		w.wantTook(ended, c.want)
+		w.wire.OnRequest(nil)
+		time.Sleep(time.Second)
 	})
 }
 
