@@ -14,11 +14,17 @@ import (
 )
 
 func main() {
+	if err := run(); err != nil {
+		log.Fatal(err) // the lock was lost, Redis is unavailable, Ctrl-C, or SIGTERM
+	}
+}
+
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	c, err := client.Open(ctx, "redis://127.0.0.1:6379")
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer c.Close(context.Background()) // releases every lock still held
 
@@ -35,7 +41,8 @@ func main() {
 		return nil
 	})
 	if err != nil {
-		log.Fatal(err) // the lock was lost, Redis is unavailable, Ctrl-C, or SIGTERM
+		return err
 	}
 	fmt.Println("done, lock released")
+	return nil
 }
