@@ -62,7 +62,7 @@ const (
 	pageScans = 20  // maximum number of SCAN steps for a page
 	pageLocks = 200 // a page ends when it has this number of locks
 	atOnce    = 100 // keys in one pipeline
-	atATime   = 32  // concurrent reads of locks that a pipeline cannot read
+	maxReads  = 32  // concurrent reads of locks that a pipeline cannot read
 	someHolds = 16  // COUNT of HSCAN, which returns a small hash whole
 )
 
@@ -592,15 +592,15 @@ func (p *part) lock(replies []rueidis.RedisResult) (l Lock, ok bool, err error) 
 	return l, err == nil, err
 }
 
-// each calls read for each of items, atATime at a time, and returns the locks that it found, in the order of items. It skips those that
-// the user is not allowed to read, because SCAN lists all keys. It stops after any other error.
+// each calls read for every item, for up to maxReads of them at once, and returns the locks that it finds in the order of the items. It
+// skips locks that the user is not allowed to read, because SCAN lists all keys. It stops after any other error.
 func each[T any](items []T, read func(item T) (l Lock, ok bool, err error)) (found []Lock, err error) {
 	var (
 		reads  sync.WaitGroup
 		failed atomic.Bool
 	)
 	locks, oks, errs := make([]Lock, len(items)), make([]bool, len(items)), make([]error, len(items))
-	free := make(chan struct{}, atATime)
+	free := make(chan struct{}, maxReads)
 	for i, item := range items {
 		if free <- struct{}{}; failed.Load() {
 			break
