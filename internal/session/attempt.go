@@ -275,8 +275,13 @@ func (a *attempt) endedBeforeReply(err error) bool {
 
 // unanswered makes the waiter retry after d, or earlier if it is woken. Its request failed with err.
 func (a *attempt) unanswered(err error, d time.Duration) {
+	over := a.waiting.Err() != nil // without the mutex: the context is the caller's
 	a.at.lock()
 	a.w.Failed(err)
+	if over { // the call retries nothing, so the waiter behind it need not wait for d
+		a.at.unlock()
+		return
+	}
 	quiet, _ := a.w.Queue().Outage(a.now, 0)
 	a.at.state.Retry(a.w, a.now.Add(d))
 	a.at.unlock()

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/leasehold-go/leasehold/internal/keys"
 	"github.com/leasehold-go/leasehold/internal/redistest"
 	"github.com/leasehold-go/leasehold/lock"
+	"github.com/leasehold-go/leasehold/luascripts"
 	"github.com/leasehold-go/leasehold/watchdog"
 )
 
@@ -180,6 +183,26 @@ func TestReport_neverConfirmed(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		log.want(w, 1, "release not confirmed")
 		w.resume()
+	})
+}
+
+// A Lock whose context ends during a request that fails is not logged: it does not retry, and its error says what happened.
+func TestReport_endedDuringAFailure(t *testing.T) {
+	withDefaultLogger(t, func(w *world, log *logLines) {
+		start := time.Now()
+		var over atomic.Bool
+		k := onRequest(plain, func(request) (luascripts.Acquired, error) {
+			over.Store(time.Since(start) >= pollTime) // from then on, a failure would be logged
+			return luascripts.Acquired{}, io.EOF
+		})
+		ctx := &errFunc{w.Context(), func() error {
+			if over.Load() {
+				return context.Canceled
+			}
+			return nil
+		}}
+		w.wantFail(w.a.Lock, ctx, w.a.NewSpec(k, "orders", nil), context.Canceled, lock.ErrUnavailable)
+		log.want(w, 0, "will retry")
 	})
 }
 
