@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -220,8 +219,10 @@ func (a *attempt) join() (first bool) {
 		h.init(a.caller, a.spec)
 		a.w.Prepared = &h.Hold
 	}
-	if len(a.at.releasing) > 0 { // mutant: always, border: speed
-		a.releasing = slices.Clone(a.at.releasing)
+	for _, r := range a.at.releasing {
+		if a.isTry() || r.of == nil { // a Lock is notified when an acquisition of a call that gave up is gone
+			a.releasing = append(a.releasing, r)
+		}
 	}
 	return first
 }

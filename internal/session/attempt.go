@@ -35,7 +35,7 @@ type attempt struct {
 	request acquireRequest         // the latest
 	h       *hold                  // the result
 
-	releasing []*releasing // the releases of this process that were in flight when it began
+	releasing []*releasing // the releases of this process that were in flight when it began, and that it may overtake
 }
 
 // caller is the call that an attempt serves, and the owner in its context. It is set once, without the mutex of a state:
@@ -247,17 +247,23 @@ func (a *attempt) follow() {
 	}
 }
 
-// overtook reports whether a refused request may have overtaken a release of this process, whose Unlock did not wait for
-// it. In that case it waits for the release, and the attempt sends another request.
+// overtook reports whether a refused request may have overtaken a release of this process that no call waits for. In that
+// case it waits for the release, and the attempt sends another request.
 func (a *attempt) overtook() bool {
 	if len(a.releasing) == 0 {
 		return false
 	}
+	var timeout <-chan time.Time
+	if a.isTry() {
+		timeout = time.After(a.timeLeft())
+	}
 	for _, r := range a.releasing {
 		select {
-		case <-r.done: // at most one operation timeout after its Unlock
-		case <-a.waiting.Done():
+		case <-r.done: // for an Unlock, at most one operation timeout after it
+		case <-timeout:
 			return false // the refusal is the latest reply
+		case <-a.waiting.Done():
+			return false
 		case <-a.s.sender.Closing():
 			return false
 		}

@@ -284,6 +284,61 @@ func TestTryLock_waitsForARelease(t *testing.T) {
 	})
 }
 
+// Two waiters give up, and the lock is handed to the first before it is removed from Redis. A TryLock waits for the removal, until
+// its context is canceled or the operation timeout has passed. A Lock acquires the lock earlier, when the offer
+// expires.
+func TestTryLock_afterAWaiterGaveUp(t *testing.T) {
+	type test struct {
+		tries                 bool
+		removed, within, took time.Duration
+		match                 error
+	}
+	tests := map[string]test{
+		"removed":   {true, time.Second, time.Hour, time.Second, nil},
+		"timed out": {true, 2 * opTime, time.Hour, opTime, lock.ErrNotAcquired},
+		"canceled":  {true, 2 * opTime, time.Second, time.Second, lock.ErrNotAcquired},
+		"a Lock":    {false, time.Minute, time.Hour, leaseTime, nil},
+	}
+	for kindName, kind := range map[string]*Kind{"plain": plain, "fair": fair} {
+		for name, c := range tests {
+			t.Run(kindName+", "+name, func(t *testing.T) {
+				inBubble(t, func(w *world) {
+					var h lock.Hold
+					var sent atomic.Bool
+					removes := make(chan struct{})
+					k := onRelease(kind, func(r release) (luascripts.Released, error) {
+						if r.owner != h.Owner() && !sent.Swap(true) {
+							<-removes
+						}
+						return r.send()
+					})
+					h = w.take(w.a, k, w.Context())
+					leave, second := w.leaving(k), w.leaving(k)
+					time.Sleep(leaseTime) // the first has sent a request by then
+					leave()
+					synctest.Wait()
+					second()
+					synctest.Wait()
+					w.unlock(h)
+					time.AfterFunc(c.removed, func() { close(removes) })
+					start := time.Now()
+					next, err := w.lockOrTry(c.tries)(w.within(c.within), w.a.NewSpec(k, "orders", nil))
+					if c.tries {
+						w.wantTook(start, c.took)
+					}
+					w.wantWithin(start, c.took)
+					if c.match != nil {
+						w.wantErr(err, c.match)
+					} else {
+						w.unlock(w.must(next, err))
+					}
+					time.Sleep(c.removed)
+				})
+			})
+		}
+	}
+}
+
 // The request of a Lock fails, and its context is canceled at the same time. The error reports both.
 func TestUnavailable_canceledAtTheError(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -49,7 +49,7 @@ type entry struct {
 
 	mu        sync.Mutex
 	state     lockstate.Lock // guarded by mu
-	releasing []*releasing   // releases in flight whose Unlock has returned; guarded by mu
+	releasing []*releasing   // releases in flight that no call waits for; guarded by mu
 
 	// Only of a lock that lingers; guarded by mu.
 	keeper *keeper
@@ -173,9 +173,14 @@ func (at *entry) apply(a lockstate.Effect) {
 	}
 }
 
-// releaseLater starts a goroutine that removes t, an ended acquisition without holds, from Redis.
+// releaseLater starts a goroutine that removes t, an ended acquisition without holds, from Redis. The caller holds the mutex
+// of the state.
 func (s *Session) releaseLater(t *acquisition) {
 	lease, uncertain := t.lease, t.unsure()
+	r := newReleasing()
+	r.of = t
+	r.markSent()
+	t.at.releasing = append(t.at.releasing, r)
 	s.sender.Go(func() {
 		if lease != nil { // mutant: never: speed
 			// mutant: removed: speed

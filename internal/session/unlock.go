@@ -114,8 +114,10 @@ func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains l
 	})
 }
 
-// releasing is a release in flight whose Unlock has returned.
+// releasing is a release in flight that no call waits for: its Unlock has returned, or a call gave up its wait and left an
+// acquisition in Redis.
 type releasing struct {
+	of   *acquisition  // of a call that gave up; nil for an Unlock
 	once sync.Once     // closes sent
 	sent chan struct{} // closed when the release is about to be sent
 	done chan struct{} // closed when it ended: it was confirmed, or the reconciler repeats it
@@ -134,10 +136,20 @@ func (r *releasing) markSent() {
 
 // released ends r.
 func (at *entry) released(r *releasing) {
+	at.releasedWhere(func(other *releasing) bool { return other == r })
+}
+
+// releasedWhere ends the releases that match.
+func (at *entry) releasedWhere(match func(*releasing) bool) {
 	at.lock()
 	defer at.unlock()
-	at.releasing = slices.DeleteFunc(at.releasing, func(other *releasing) bool { return other == r })
-	close(r.done)
+	at.releasing = slices.DeleteFunc(at.releasing, func(r *releasing) bool {
+		if !match(r) {
+			return false
+		}
+		close(r.done)
+		return true
+	})
 }
 
 // remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.
