@@ -68,6 +68,34 @@ func nameOf(t *testing.T, sc *scene, h lock.Hold) string {
 	return "orders:gone"
 }
 
+// Without permission to read the readers' own leases, a list reports them as unknown, and not as the lease of the lock.
+func TestHolderLease_denied(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	sc := newScene(t, func() rueidis.Client { return s.Client(t) })
+	sc.lock(sc.c.NewRWLock("orders:rw").Read())
+	sc.lock(sc.client("ledger").NewRWLock("orders:rw").Read())
+	rights := append(redistest.Rights(t, "NewRWLock"), redistest.Rights(t, "admin")...)
+	const leases = "~{orders:*:rwlock_timeout:*"
+	for user, denied := range map[string]string{"all": "", "most": leases} {
+		as := s.AddUser(t, user, slices.DeleteFunc(slices.Clone(rights), func(r string) bool { return r == denied })...)
+		a, err := admin.New(s.Client(t, as))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l, err := range a.Locks(t.Context(), admin.Query{}) {
+			if err != nil || len(l.Holders) != 2 || l.Lease <= 0 {
+				t.Fatalf("%s: %+v, %v", user, l, err)
+			}
+			for _, h := range l.Holders {
+				if left := l.HolderLease(h); (left == admin.UnknownLease) != (user == "most") {
+					t.Errorf("%s: %v", user, left)
+				}
+			}
+		}
+	}
+}
+
 // For a user without permission to read the other keys of a lock, the error names the missing permission, and not a wrong type.
 func TestInspect_denied(t *testing.T) {
 	t.Parallel()

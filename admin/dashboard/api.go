@@ -43,7 +43,7 @@ type (
 		Mode    string     `json:"mode,omitempty"`
 		Count   int        `json:"count,omitempty"`
 		Since   *time.Time `json:"since"`
-		LeaseMS *int64     `json:"lease_ms,omitempty"` // omitted without an expiry, and if the list has only some readers
+		LeaseMS *int64     `json:"lease_ms,omitempty"` // omitted without an expiry, and if it is unknown
 		Lingers bool       `json:"lingers,omitempty"`  // it is in use, or kept idle
 		Client  apiClient  `json:"client"`
 	}
@@ -118,7 +118,7 @@ func apiLockOf(l admin.Lock) apiLock {
 		j.LeaseMS = milliseconds(l.Lease)
 	}
 	for i, h := range l.Holders {
-		if left := l.HolderLease(h); left >= 0 && l.Holding <= len(l.Holders) {
+		if left := l.HolderLease(h); left >= 0 {
 			j.Holders[i].LeaseMS = milliseconds(left)
 		}
 	}

@@ -726,8 +726,11 @@ func keyRows(d *detail, live bool) (rows []keyRow) {
 
 // expiry returns the time until an expiry that was this far away when d was read.
 func (d *detail) expiry(left time.Duration, live bool) phrase {
-	if left == lock.NoExpiry {
+	switch left {
+	case lock.NoExpiry:
 		return phrase{Text: "no expiry"}
+	case admin.UnknownLease:
+		return phrase{Text: "unknown"}
 	}
 	p := in("", left, d.at, live)
 	if lease := d.span.until.UnixMilli(); max(lease-p.Until, p.Until-lease) < 1000 { // the lease of the lock, in another read

@@ -41,7 +41,7 @@ type (
 		Mode            string     `json:"mode,omitempty"`
 		Count           int        `json:"count,omitempty"`
 		Since           *time.Time `json:"since"`                       // time of the request; null if unknown
-		LeaseMS         *int64     `json:"lease_ms,omitempty"`          // of a holder; omitted without an expiry, and if a list has only some readers
+		LeaseMS         *int64     `json:"lease_ms,omitempty"`          // of a holder; omitted without an expiry, and if it is unknown
 		WaiterTimeoutMS *int64     `json:"waiter_timeout_ms,omitempty"` // of a waiter that must retry to keep its place
 		Gone            bool       `json:"gone,omitempty"`              // of a waiter whose client has no entry
 		Lingers         bool       `json:"lingers,omitempty"`           // of a holder whose client may keep the lock idle
@@ -132,7 +132,7 @@ func toJSON(l admin.Lock) lockJSON {
 	}
 	for _, h := range l.Holders {
 		o := ownerJSON{Owner: h.Owner, Mode: string(h.Mode), Count: h.Count, Since: instant(h.Since), Lingers: h.Lingers, Client: clientToJSON(h.Client)}
-		if left := l.HolderLease(h); left >= 0 && l.Holding <= len(l.Holders) {
+		if left := l.HolderLease(h); left >= 0 {
 			o.LeaseMS = milliseconds(left)
 		}
 		j.Holders = append(j.Holders, o)

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/lock"
 )
 
@@ -96,7 +97,10 @@ func short(d time.Duration) string {
 
 // leaseLeft describes the lease of one of several holders.
 func leaseLeft(lease time.Duration) string {
-	if lease < 0 {
+	switch {
+	case lease == admin.UnknownLease:
+		return "lease unknown"
+	case lease < 0:
 		return "no expiry"
 	}
 	return "lease " + left(lease) + " left"
