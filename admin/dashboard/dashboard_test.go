@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-go/leasehold/admin"
 	"github.com/leasehold-go/leasehold/admin/dashboard"
 	"github.com/leasehold-go/leasehold/client"
 	"github.com/leasehold-go/leasehold/internal/redistest"
@@ -393,6 +394,30 @@ func TestUnlock(t *testing.T) {
 	}
 	s.says("lock?name=orders:42&unlocked=2&failed=error", 200, "The lock was force-unlocked for 2 holders. Then Redis was unavailable or rejected the command.")
 	s.says("lock?name=orders:42&unlocked=1&notified=0&failed=<b>", 200, "Notification sent to 0 of 1 holder; the others are dead, or detect the force-unlock at")
+}
+
+// A browser that disconnects after it has sent the form does not stop the force-unlock between two holders.
+func TestUnlock_disconnected(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	for _, name := range []string{"billing", "ledger"} {
+		mustLock(t, billing(t, rdb, name).NewRWLock("orders:42").Read())
+	}
+	s := serve(t, rdb, dashboard.WithForceUnlock(func(*http.Request) string { return "alice" }))
+	form := s.form("orders:42")
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	r := httptest.NewRequestWithContext(ctx, "POST", s.URL+"/ops/locks/unlock", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.AddCookie(&http.Cookie{Name: "leasehold_csrf", Value: form.Get("csrf")})
+	s.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
+	a, err := admin.New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := a.Inspect(t.Context(), "orders:42"); err != nil || l.Locked() || l.ForceUnlock == nil || len(l.ForceUnlock.From) != 2 {
+		t.Errorf("%+v, %v", l, err)
+	}
 }
 
 // A browser keeps its cookie when it follows a link to the page, so that the forms in its other tabs stay valid.

@@ -83,7 +83,8 @@ func (h *Handler) unlock(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	u, err := h.forceUnlock(r.Context(), a, name, r.PostForm["seen"], reason)
+	// A browser that leaves must not stop it between two holders. Each command has its own timeout, and the first failure ends it.
+	u, err := h.forceUnlock(context.WithoutCancel(r.Context()), a, name, r.PostForm["seen"], reason)
 	if len(u.Holders) > 0 {
 		log.InfoContext(r.Context(), "lock force-unlocked", "holders", len(u.Holders), "notified", u.Notified, "reason", reason)
 		if u.RecordErr != nil {
