@@ -42,7 +42,7 @@ func run(url, addr string, charge func(ctx context.Context, order string) error)
 	if err != nil {
 		return errors.Join(err, c.Close(ctx))
 	}
-	server := &http.Server{Handler: payments(c, charge)}
+	server := &http.Server{Handler: payments(c, charge), ReadHeaderTimeout: 5 * time.Second}
 	go server.Serve(listener)
 	log.Print("serving ", listener.Addr())
 	<-ctx.Done()

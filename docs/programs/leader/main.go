@@ -45,7 +45,7 @@ func run(url, addr string, task func(ctx context.Context) error) error {
 	}
 	self := "http://" + listener.Addr().String()
 	election := c.NewElection("billing", lock.WithMaxHold(24*time.Hour))
-	server := &http.Server{Handler: discovery(election)}
+	server := &http.Server{Handler: discovery(election), ReadHeaderTimeout: 5 * time.Second}
 	go server.Serve(listener)
 	defer server.Close()
 

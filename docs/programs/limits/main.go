@@ -38,7 +38,7 @@ func run(url, addr string, fetch func(ctx context.Context) error) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: handler(c)}
+	server := &http.Server{Handler: handler(c), ReadHeaderTimeout: 5 * time.Second}
 	go server.Serve(listener)
 	if err := poll(ctx, c, fetch); !errors.Is(err, context.Canceled) {
 		return err

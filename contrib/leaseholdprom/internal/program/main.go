@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -19,20 +20,31 @@ import (
 )
 
 func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	metrics, err := leaseholdprom.New()
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	prometheus.MustRegister(metrics)
 	c, err := client.Open(ctx, os.Getenv("REDIS_URL"), client.WithObserver(metrics.Observer()))
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer c.Close(context.Background())
+	listener, err := net.Listen("tcp", os.Getenv("METRICS_ADDR"))
+	if err != nil {
+		return err
+	}
 	http.Handle("GET /metrics", promhttp.Handler())
-	go func() { log.Fatal(http.ListenAndServe(os.Getenv("METRICS_ADDR"), nil)) }()
+	server := &http.Server{ReadHeaderTimeout: 5 * time.Second}
+	go server.Serve(listener)
 
 	for ctx.Err() == nil {
 		l := c.NewLock("orders:42", lock.WithWait(5*time.Second))
@@ -48,4 +60,5 @@ func main() {
 			log.Print(err) // also counted, by its outcome
 		}
 	}
+	return nil
 }
