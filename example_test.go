@@ -51,7 +51,8 @@ func Example_unlessBusy() {
 
 	h, err := c.NewLock("report").Lock(ctx) // as another process does
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
@@ -122,12 +123,14 @@ func Example_readWrite() {
 
 	w, err := catalog.Write().Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println("writing")
 	r, err := catalog.Downgrade(ctx, w) // no other writer enters in between
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	err = lock.TryDo(ctx, catalog.Read(), func(context.Context) error {
 		fmt.Println("two are reading")
@@ -198,7 +201,7 @@ func Example_fencing() {
 	token := func() uint64 {
 		h, err := l.Lock(ctx)
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		defer h.Unlock(ctx)
 		return h.Token()
@@ -225,10 +228,12 @@ func Example_lost() {
 
 	h, err := l.Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	if _, err := l.ForceUnlock(ctx); err != nil { // as an operator does with: leasehold unlock import
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	<-h.Context().Done()
 	fmt.Println(errors.Is(h.Err(), lock.ErrLost), errors.Is(h.Err(), lock.ErrForceUnlocked))

@@ -23,16 +23,19 @@ func Example() {
 	defer rdb.Close()
 	a, err := admin.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	h, err := c.NewLock("orders:42").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
@@ -43,7 +46,8 @@ func Example() {
 			break
 		}
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(l.Name, l.Kind, l.Mode, l.Holding, l.Waiting, l.Holders[0].Owner == h.Owner())
 	}
@@ -60,16 +64,19 @@ func ExampleAdmin_Survey() {
 	defer rdb.Close()
 	a, err := admin.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	h, err := c.NewLock("survey:1").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
@@ -77,7 +84,8 @@ func ExampleAdmin_Survey() {
 	for complete := false; !complete; {
 		found, err := survey.Look(ctx, 100*time.Millisecond)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		if complete = found.Complete; complete {
 			for _, l := range found.Locks {
@@ -98,23 +106,27 @@ func ExampleAdmin_Page() {
 	defer rdb.Close()
 	a, err := admin.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	h, err := c.NewLock("pages:1").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
 	for cursor := ""; ; {
 		page, err := a.Page(ctx, admin.Query{Match: admin.Prefix("pages:")}, cursor)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		for _, l := range page.Locks {
 			fmt.Println(l.Name)
@@ -136,11 +148,13 @@ func ExampleAdmin_Inspect() {
 	defer rdb.Close()
 	a, err := admin.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	_, err1 := c.NewRateLimiter("api", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(10)).Take(ctx, "alice", 5)
@@ -149,14 +163,16 @@ func ExampleAdmin_Inspect() {
 	_, err4 := c.NewBloomFilter("seen").Init(ctx, 1000, .01)
 	_, err5 := c.NewBloomFilter("seen").Add(ctx, []byte("a"), []byte("b"))
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	for _, name := range []string{"api:alice", "sms", "seen"} {
 		l, err := a.Inspect(ctx, name)
 		switch {
 		case err != nil:
-			log.Fatal(err)
+			log.Print(err)
+			return
 		case l.Limit != nil:
 			fmt.Println(l.Name, "is refilled in", l.Limit.Usage[0].Full.Round(time.Minute))
 		case l.RedissonLimit != nil:
@@ -181,26 +197,31 @@ func ExampleAdmin_Keys() {
 	defer rdb.Close()
 	a, err := admin.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	h, err := c.NewLock("keys:1").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
 	l, err := a.Inspect(ctx, "keys:1")
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	keys, err := a.Keys(ctx, l)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(keys[0].Name, keys[0].Type, keys[0].Left > 0)
 	// Output: keys:1 hash true
@@ -216,27 +237,32 @@ func ExampleAdmin_ForceUnlock() {
 	defer rdb.Close()
 	a, err := admin.New(rdb, admin.WithOperator("alice"), admin.WithOpTimeout(10*time.Second))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	h, err := c.NewLock("stuck").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
 	unlocked, err := a.ForceUnlock(ctx, "stuck", h.Owner(), "ticket 815") // the owner that Inspect returned
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(len(unlocked.Holders), unlocked.RecordErr)
 	l, err := a.Inspect(ctx, "stuck")
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(l.Locked(), l.ForceUnlock.By, l.ForceUnlock.Reason)
 	// Output:
@@ -254,27 +280,32 @@ func ExampleAdmin_Watch() {
 	defer rdb.Close()
 	a, err := admin.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := client.New(rdb) // of an application
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 	h, err := c.NewLock("watched").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	for e, err := range a.Watch(ctx, "watched") {
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(e.Type, e.Lock.Name, e.Owner == h.Owner())
 		switch e.Type {
 		case admin.Seen:
 			if err := h.Unlock(ctx); err != nil {
-				log.Fatal(err)
+				log.Print(err)
+				return
 			}
 		case admin.Released:
 			return

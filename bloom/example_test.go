@@ -21,7 +21,8 @@ func Example() {
 	defer c.Close(ctx)
 	seen := c.NewBloomFilter("seen")
 	if _, err := seen.Init(ctx, 100_000, 0.001); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	added, err := seen.Add(ctx, []byte("https://example.com/"), []byte("https://example.org/"))
@@ -46,7 +47,8 @@ func ExampleWithKryo5() {
 	defer rdb.Close()
 	users := bloom.New(rdb, "users", bloom.WithKryo5())
 	if _, err := users.Init(ctx, 1000, 0.01); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(users.Add(ctx, []byte("ann")))
 	// Output: 1 <nil>
@@ -62,7 +64,8 @@ func ExampleNewSharded() {
 	defer rdb.Close()
 	mails := bloom.NewSharded(rdb, "mails", 4)
 	if _, err := mails.Init(ctx, 100_000, 0.001); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(mails.Add(ctx, []byte("ann@example.com"), []byte("bob@example.com")))
 	fmt.Println(mails.Contains(ctx, []byte("ann@example.com"), []byte("eve@example.com")))
@@ -81,7 +84,8 @@ func ExampleConfig() {
 	defer c.Close(ctx)
 	words := c.NewBloomFilter("words")
 	if _, err := words.Init(ctx, 1000, 0.01); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	config, err := words.Config(ctx)
 	fmt.Println(config.Expected, config.P, config.Size, config.Hashes, err)

@@ -71,7 +71,8 @@ func ExampleNew() {
 	defer rdb.Close()
 	c, err := client.New(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 
@@ -128,7 +129,8 @@ func ExampleWithKeyPrefix() {
 	defer billing.Close(ctx)
 	shipping, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("shipping:")) // as another application does
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer shipping.Close(ctx)
 
@@ -161,7 +163,7 @@ func ExampleWithLogger() {
 		return context.Cause(ctx)
 	})
 	if !errors.Is(err, lock.ErrMaxHold) {
-		log.Fatal(err)
+		log.Print(err)
 	}
 	// Output: level=ERROR msg="lock lost" lock=import mode=exclusive cause="maximum hold time reached (WithMaxHold)"
 }
@@ -177,7 +179,8 @@ func ExampleWithWatchdogTimeout() {
 
 	h, err := c.NewLock("orders:42").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(time.Until(h.Until()) < 10*time.Second)
 	fmt.Println(h.Unlock(ctx))

@@ -316,3 +316,18 @@ func TestExamples_canBeCopied(t *testing.T) {
 		}
 	}
 }
+
+// What readers copy closes its client after an error: log.Fatal runs no deferred Close, which releases the locks. Its HTTP servers have a
+// ReadHeaderTimeout, so that slow clients do not hold their connections indefinitely.
+func TestExamples_safeToCopy(t *testing.T) {
+	for path, src := range texts(t, ".go") {
+		for _, f := range strings.Split(src, "\nfunc ") {
+			if _, after, _ := strings.Cut(f, "\tdefer "); strings.Contains(after, "log.Fatal") {
+				t.Errorf("%s: %.40q calls log.Fatal after a defer", path, f)
+			}
+			if (strings.Contains(f, "http.Server{") || strings.Contains(f, "http.ListenAndServe(")) && !strings.Contains(f, "ReadHeaderTimeout") {
+				t.Errorf("%s: %.40q has an HTTP server without ReadHeaderTimeout", path, f)
+			}
+		}
+	}
+}

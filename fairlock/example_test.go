@@ -41,7 +41,8 @@ func ExampleLock() {
 	counter := c.NewFairLock("counter")
 	h, err := counter.Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	served := make(chan error)
@@ -55,7 +56,8 @@ func ExampleLock() {
 		for range time.Tick(10 * time.Millisecond) { // until it is queued
 			state, err := counter.Inspect(ctx)
 			if err != nil {
-				log.Fatal(err)
+				log.Print(err)
+				return
 			}
 			if len(state.Waiters) > i {
 				break
@@ -63,7 +65,8 @@ func ExampleLock() {
 		}
 	}
 	if err := h.Unlock(ctx); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(<-served, <-served)
 	// Output:

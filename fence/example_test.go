@@ -22,12 +22,14 @@ func Example() {
 	defer c.Close(ctx)
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer rdb.Close()
 	guard, err := fence.NewRedis(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	h, err := c.NewLock("report").Lock(ctx)
@@ -58,7 +60,8 @@ func ExampleRedis() {
 	defer rdb.Close()
 	guard, err := fence.NewRedis(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
@@ -79,14 +82,16 @@ func ExampleRedis_Run() {
 	defer rdb.Close()
 	guard, err := fence.NewRedis(rdb)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	const first, second = 1795225388576199, 1795225388576200 // of two holders, as Hold.Token returns them
 	setFor := fence.NewScript(`return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])`)
 	reply, err := guard.Run(ctx, second, setFor, []string{"session:7"}, "open", "60000")
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(reply.ToString())
 	_, err = guard.Run(ctx, first, setFor, []string{"session:7"}, "closed", "60000")
@@ -144,7 +149,8 @@ func ExampleWithHighestTokenExpiry() {
 	defer rdb.Close()
 	guard, err := fence.NewRedis(rdb, fence.WithHighestTokenExpiry(72*time.Hour))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(guard.Set(ctx, 1795225388576199, "session:8", "open"))
 	// Output: <nil>

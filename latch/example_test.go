@@ -20,7 +20,8 @@ func Example() {
 	defer c.Close(ctx)
 	l := c.NewLatch("import")
 	if _, err := l.TrySetCount(ctx, 3); err != nil { // any participant can call it; the first call creates the latch
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	for worker := range 3 {
@@ -56,7 +57,8 @@ func ExampleWaitGroup() {
 	if errors.As(err, &lost) {
 		fmt.Println(lost.Lost, "lost")
 		if _, err := waitGroup.Dismiss(ctx, lost.Workers...); err != nil { // another worker does its part
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(waitGroup.Do(ctx, part))
 	}
@@ -97,7 +99,8 @@ func ExampleWorker() {
 	waitGroup := c.NewWaitGroup("inventory")
 	m, err := waitGroup.Add(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(m.Context().Err()) // canceled as soon as it can no longer be guaranteed that the worker counts as alive
 	fmt.Println(m.Done(ctx))       // the worker is done
@@ -118,7 +121,8 @@ func ExampleWaitGroupState() {
 	defer c.Close(ctx)
 	state, err := c.NewWaitGroup("import").Inspect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(state.Done, "are done")
 	for i, m := range state.Alive {

@@ -109,7 +109,8 @@ func ExampleHold() {
 
 	h, err := c.NewLock("orders:43").Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println("valid:", h.Err() == nil && h.Context().Err() == nil)
 	fmt.Println("for at least 25 seconds:", time.Until(h.Until()) > 25*time.Second)
@@ -159,14 +160,16 @@ func ExampleState() {
 	defer billing.Close(ctx)
 	cron, err := client.Open(ctx, "redis://"+addr, client.WithName("cron")) // as another process
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer cron.Close(ctx)
 
 	desk := billing.NewFairLock("desk")
 	h, err := desk.Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	served := make(chan error)
 	go func() {
@@ -176,7 +179,8 @@ func ExampleState() {
 	for range time.Tick(10 * time.Millisecond) {
 		state, err := desk.Inspect(ctx)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		if len(state.Waiters) == 0 || !state.Holders[0].Client.Known() || !state.Waiters[0].Client.Known() {
 			continue // its request, or the entry of a client, has not arrived yet
@@ -259,11 +263,13 @@ func ExampleContextWithNewOwner() {
 	one := lock.ContextWithNewOwner(ctx)
 	first, err := album.Lock(one)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	second, err := album.Lock(one) // re-enters
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(first.Unlock(ctx), second.Err())
 	fmt.Println(second.Unlock(ctx))
@@ -343,7 +349,8 @@ func ExampleWithAsyncUnlock() {
 			return nil
 		})
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 	}
 	// Output:
@@ -365,11 +372,13 @@ func ExampleWithFencing() {
 	for range 2 {
 		h, err := price.Lock(ctx)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		tokens = append(tokens, h.Token()) // send it with each write, and reject smaller ones: see package fence
 		if err := h.Unlock(ctx); err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 	}
 	fmt.Println(tokens[0] < tokens[1])
@@ -423,9 +432,11 @@ func ExampleWithGrace() {
 	upload := c.NewLock("upload", lock.WithGrace(10*time.Millisecond))
 
 	request, cancel := context.WithCancel(ctx)
+	defer cancel()
 	h, err := upload.Lock(request)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	cancel() // and Unlock is forgotten
 	fmt.Println("next owner:", lock.Do(ctx, upload, func(context.Context) error { return nil }))
@@ -466,7 +477,8 @@ func ExampleWithReaderPreference() {
 
 	h, err := prices.Read().Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	written := make(chan error)
 	go func() {
@@ -475,7 +487,8 @@ func ExampleWithReaderPreference() {
 	for range time.Tick(10 * time.Millisecond) {
 		state, err := prices.Inspect(ctx)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		if len(state.Waiters) > 0 {
 			break // the writer

@@ -43,7 +43,8 @@ func ExampleHolds() {
 
 	h, err := multilock.New(c.NewLock("account:1"), c.NewLock("account:2")).Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 	for _, member := range multilock.Holds(h) {
@@ -70,7 +71,8 @@ func ExampleQuorum() {
 
 	h, err := leader.Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(h.Err(), h.Token() > 0) // the hold has a token, because all locks use lock.WithFencing
 	fmt.Println(h.Unlock(ctx))
@@ -100,7 +102,8 @@ func ExampleQuorum_options() {
 
 	h, err := leader.Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(time.Until(h.Until()) > 9*time.Second)
 	fmt.Println(h.Unlock(ctx))

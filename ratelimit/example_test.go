@@ -28,7 +28,8 @@ func Example() {
 	for range 4 {
 		d, err := limiter.Take(ctx, "ann", 1)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(d.OK, d.Remaining, d.RetryAfter.Round(10*time.Second))
 	}
@@ -68,7 +69,8 @@ func ExampleLimiter_Wait() {
 	defer cancel()
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer rdb.Close()
 	limiter := ratelimit.New(rdb, "partner", ratelimit.FailOpen().After(time.Second), ratelimit.Limit{Rate: 10, Per: time.Second, Burst: 1})
@@ -78,7 +80,8 @@ func ExampleLimiter_Wait() {
 		if err := limiter.Wait(ctx, "acme", 1); errors.Is(err, ratelimit.ErrLimited) {
 			fmt.Println("the queue is too long for our five seconds")
 		} else if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 	}
 	fmt.Println(time.Since(start) >= 300*time.Millisecond)
@@ -97,7 +100,8 @@ func ExampleLimiter_Refund() {
 
 	d, err := limiter.Take(ctx, "ann", 1)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	if nothingToExport := true; nothingToExport {
 		if err := limiter.Refund(ctx, "ann", d); err != nil {
@@ -122,7 +126,8 @@ func ExampleLimiter_Reset() {
 	d, err := logins.Take(ctx, "bob", 3)
 	fmt.Println(d.OK, err)
 	if err := logins.Reset(ctx, "bob"); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	d, err = logins.Take(ctx, "bob", 3)
 	fmt.Println(d.OK, err)
@@ -153,7 +158,8 @@ func ExampleHandler() {
 	for range 3 {
 		r, err := server.Client().Get(server.URL)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		r.Body.Close()
 		fmt.Printf("%d %s %s retry after %q\n", r.StatusCode, r.Header.Get("RateLimit-Policy"), r.Header.Get("RateLimit"), r.Header.Get("Retry-After"))
@@ -219,7 +225,8 @@ func ExampleDecision() {
 	for range 3 {
 		d, err := limiter.Take(ctx, "ann", 1)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(d.OK, d.Taken, d.Remaining)
 		d.SetHeader(w.Header(), "export")
@@ -242,7 +249,8 @@ func ExampleLimitedError() {
 	defer c.Close(ctx)
 	limiter := c.NewRateLimiter("partner", ratelimit.FailClosed().After(time.Second), ratelimit.PerHour(1))
 	if err := limiter.Wait(ctx, "ann", 1); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	short, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -265,7 +273,8 @@ func ExampleReservation() {
 	for range 2 {
 		r, err := limiter.Reserve(ctx, "ann", 1)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		fmt.Println(r.Delay().Round(time.Minute))
 		if r.Delay() > time.Minute {
@@ -310,7 +319,8 @@ func ExampleRateError() {
 	defer c.Close(ctx)
 	window := c.NewRedissonRateLimiter("rates")
 	if _, err := window.Init(ctx, 2, time.Hour); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	_, err = window.Init(ctx, 5, time.Hour)
 	var other *ratelimit.RateError

@@ -25,7 +25,8 @@ func Example() {
 		return ctx.Err()
 	})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	var readers sync.WaitGroup
 	for range 2 {
@@ -59,7 +60,8 @@ func ExampleLock_Downgrade() {
 
 	write, err := prices.Write().Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer write.Unlock(ctx) // if the downgrade fails
 	fmt.Println("filling:", write.Context().Err())

@@ -43,7 +43,8 @@ func ExampleSemaphore() {
 
 	h, err := gpus.N(3).Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	_, err = gpus.N(2).TryLock(ctx)
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired))
@@ -69,13 +70,15 @@ func ExampleState() {
 	gpus := c.NewSemaphore("gpus", 4)
 	h, err := gpus.N(3).Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer h.Unlock(ctx)
 
 	state, err := gpus.Inspect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(state.Permits, "permits,", state.Free, "free")
 	for _, holder := range state.Holders {
@@ -99,11 +102,13 @@ func ExampleScript() {
 
 	h, err := gpus.Lock(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	reply, err := gpus.Run(ctx, h, done, []string{"{gpus}:done"}, "frame 7")
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(reply.ToString())
 	fmt.Println(h.Unlock(ctx))
@@ -127,11 +132,11 @@ func ExampleSlot() {
 	enter := func() (lock.Hold, semaphore.Slot) {
 		h, err := workers.Lock(ctx)
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		slots, err := workers.Slots(ctx, h) // one per permit
 		if err != nil {
-			log.Fatal(err)
+			panic(err)
 		}
 		return h, slots[0]
 	}

@@ -24,7 +24,8 @@ func ExampleHandler() {
 	}
 	pages, err := dashboard.New(rdb, dashboard.WithForceUnlock(operator), dashboard.WithLogger(slog.Default()))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	auth := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -28,7 +28,8 @@ func ExampleDo() {
 	rs := redsync.New(goredis.NewPool(rdb))
 	c, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("leasehold:"))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 

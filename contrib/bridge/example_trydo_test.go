@@ -29,13 +29,15 @@ func ExampleTryDo() {
 	rs := redsync.New(goredis.NewPool(rdb))
 	c, err := client.Open(ctx, "redis://"+addr, client.WithKeyPrefix("leasehold:"))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer c.Close(ctx)
 
 	other := rs.NewMutex("cron:invoices", redsync.WithExpiry(50*time.Second)) // the lock of an old process
 	if err := other.TryLockContext(ctx); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	err = invoices(ctx, rs, c, func(context.Context) error { return nil })
 	fmt.Println(errors.Is(err, lock.ErrNotAcquired))

@@ -22,7 +22,8 @@ func ExampleStorage() {
 	defer c.Close(ctx)
 	dir, err := os.MkdirTemp("", "certificates") // in your program, on a shared disk
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer os.RemoveAll(dir)
 

@@ -35,7 +35,8 @@ func ExampleFunc() {
 			return ctx.Err()
 		})
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		s.Entries()[0].Job.Run() // as s.Start does at the full minute
 	}

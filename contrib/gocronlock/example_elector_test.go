@@ -27,12 +27,14 @@ func ExampleElector() {
 
 	s, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	done := make(chan string)
 	_, err = s.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()), gocron.NewTask(func() { done <- "done" }))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	s.Start()
 	fmt.Println(<-done)

@@ -39,7 +39,8 @@ func ExampleNewLocker() {
 
 	s, err := everyMinute(c, func() { log.Print("invoices") })
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	// … until the process ends …
 	if err := s.Shutdown(); err != nil {

@@ -44,7 +44,8 @@ func ExampleHandler() {
 	post := func() {
 		resp, err := http.Post(server.URL+"/orders/42/payment", "", nil)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		resp.Body.Close()
 		fmt.Println(resp.Status)
@@ -55,7 +56,7 @@ func ExampleHandler() {
 		return nil
 	})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
 	}
 	// Output:
 	// 204 No Content
@@ -96,7 +97,7 @@ func ExampleWithErrorResponse() {
 		return nil
 	})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
 	}
 	// Output: 409 {"error":"order_busy"}
 }

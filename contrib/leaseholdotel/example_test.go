@@ -39,7 +39,8 @@ func Example() {
 	ctx, request := tracers.Tracer("shop").Start(ctx, "POST /orders")
 	err = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil })
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	request.End()
 
@@ -48,7 +49,8 @@ func Example() {
 	}
 	var all metricdata.ResourceMetrics
 	if err := metrics.Collect(ctx, &all); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	for _, m := range all.ScopeMetrics[0].Metrics {
 		if held, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "leasehold.lock.hold.duration" {

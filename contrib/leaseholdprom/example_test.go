@@ -33,7 +33,8 @@ func Example() {
 
 	err = lock.Do(ctx, c.NewLock("orders:42"), func(context.Context) error { return nil })
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 
 	// Prometheus reads this page.
@@ -68,7 +69,8 @@ func ExampleWithNameLabel() {
 	defer c.Close(ctx)
 	for _, name := range []string{"orders:42", "orders:43"} {
 		if err := lock.Do(ctx, c.NewLock(name), func(context.Context) error { return nil }); err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 	}
 	page := httptest.NewRecorder()

@@ -32,14 +32,17 @@ func ExampleHandler() {
 	for _, token := range []uint64{1795225388576200, 1795225388576199} { // as from Hold.Token
 		r, err := http.NewRequest(http.MethodPut, server.URL+"/accounts/1", nil)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		if err := fencehttp.SetHeader(r.Header, token); err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		resp, err := server.Client().Do(r)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
