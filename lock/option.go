@@ -2,7 +2,6 @@ package lock
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/option"
@@ -88,10 +87,10 @@ func WithFixedLease(d time.Duration) Option {
 // multilock documents what it limits for several locks.
 func WithWait(d time.Duration) Option {
 	return setting{option.Wait, "WithWait", func(c *option.Config) error {
-		if c.Wait, c.Once = d, d == 0; c.Once {
-			return nil
+		if c.Wait, c.Once = d, d == 0; !c.Once && d < minWait {
+			return fmt.Errorf("WithWait(%v): must be 0, or at least %v", d, minWait)
 		}
-		return within("WithWait", d, minWait, math.MaxInt64)
+		return nil
 	}}
 }
 

@@ -74,10 +74,11 @@ func WithMaxHold(d time.Duration) Option {
 
 // WithWait limits how long Lock waits, as lock.WithWait does for one lock. A deadline on the
 // context would end the hold too. With WithWait(0), Lock makes one attempt, as TryLock does.
+// Otherwise d must be at least 1 ms.
 func WithWait(d time.Duration) Option {
 	return option(func(c *config) {
-		if c.maxWait, c.once = d, d == 0; !c.once {
-			c.set(&c.maxWait, "WithWait", d, time.Millisecond)
+		if c.maxWait, c.once = d, d == 0; !c.once && d < time.Millisecond {
+			c.errs = append(c.errs, fmt.Errorf("WithWait(%v): must be 0, or at least %v", d, time.Millisecond))
 		}
 	})
 }

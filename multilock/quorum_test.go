@@ -758,7 +758,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			"WithMaxLease(5ns): must be at least 10ms":     multilock.WithMaxLease(5),
 			"WithMinValidity(-1s): must be at least 1ms":   multilock.WithMinValidity(-time.Second),
 			"WithMaxHold(900µs): must be at least 10ms":    multilock.WithMaxHold(900 * time.Microsecond),
-			"WithWait(1ns): must be at least 1ms":          multilock.WithWait(1),
+			"WithWait(1ns): must be 0, or at least 1ms":    multilock.WithWait(1),
 			"option 2 of 2 is nil":                         nil,
 		} {
 			if _, err := multilock.NewQuorum(locks, multilock.WithDurableServers(), option).TryLock(w.Context()); err == nil || !strings.Contains(err.Error(), text) {
