@@ -190,7 +190,7 @@ func reasonOf(reason error, not ...error) error {
 }
 
 // errNotNeeded is the reason of a server whose reply was not needed, or not waited for.
-var errNotNeeded = errors.New("canceled: outcome already decided")
+var errNotNeeded = errors.New("not needed: the other servers had already decided")
 
 // noVote is the reason of a server that did not vote in time.
 type noVote struct {
