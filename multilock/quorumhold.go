@@ -55,6 +55,9 @@ func (h *quorumHold) extend(ctx context.Context, d time.Duration) error {
 	if err := h.term.notHeld(); err != nil {
 		return err
 	}
+	if d < lock.MinLease { // once, and not for each server
+		return fmt.Errorf("%v: must be at least %v", d, lock.MinLease)
+	}
 	if d > h.q.maxLease && !h.q.durable {
 		return fmt.Errorf("%v: must be at most the maximum lease %v; see WithMaxLease", d, h.q.maxLease)
 	}
