@@ -39,7 +39,8 @@ type Hold interface {
 	// that matches [ErrLost], [ErrUnlocked] or [ErrClosed], or the cause of the parent context.
 	//
 	// Canceling the context given to Lock does not unlock. A hold that is not unlocked after that
-	// is renewed for one more lease (see [WithGrace]), and is then lost. Holds of [Do] and
+	// is renewed for one more lease (see [WithGrace]), and is then lost. If that context is never
+	// canceled, a hold that is not unlocked is renewed until its client is closed. Holds of [Do] and
 	// [UntilUnlock] last until Unlock, and their contexts are not canceled with that context. The
 	// context that Do passes to its function is canceled with the caller's. A function that must
 	// finish its work therefore uses HoldFromContext(ctx).Context(), the context of its hold.
