@@ -42,6 +42,9 @@ func TestQuorum_extend(t *testing.T) {
 		if err := h.Extend(w.Context(), lock.MinLease-1); err == nil || strings.Count(err.Error(), "must be at least 10ms") != 1 {
 			w.Errorf("shorter than the shortest lease: %v", err)
 		}
+		if err := h.Extend(w.Context(), lock.MinLease); err != nil {
+			w.Errorf("the shortest lease: %v", err)
+		}
 		w.sites[1].kill()
 		if err := h.Extend(w.Context(), lease); err == nil {
 			w.Error("a minority extended the quorum")

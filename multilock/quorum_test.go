@@ -769,6 +769,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 		if text := "WithMinValidity(2s): must be at most the maximum lease (1s)"; err == nil || !strings.Contains(err.Error(), text) {
 			w.Errorf("got %v, want %q in it", err, text)
 		}
+		w.unlock(must(w.T)(w.quorum("one", multilock.WithWait(time.Millisecond)).TryLock(w.Context())))
 		w.wantHeld("")
 	})
 }
