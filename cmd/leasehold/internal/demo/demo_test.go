@@ -377,6 +377,30 @@ func TestQuorum_anotherLock(t *testing.T) {
 	untrue(t, checkQuorum(report), "in the meantime, and acquired it")
 }
 
+// A rival that is stopped while it holds the lock releases it completely. 1: It is stopped during Unlock.
+func TestKeepTrying_stoppedInUnlock(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	tries, granted, err := keepTrying(ctx, &grantedLock{unlocking: stop}, func(int) {}) // 1
+	if tries != 1 || granted != 1 || err != nil {
+		t.Errorf("%d attempts, %d granted, and %v", tries, granted, err)
+	}
+}
+
+// grantedLock grants every attempt. Its Unlock calls unlocking, and fails if ctx is then canceled, like a wait for a reply.
+type grantedLock struct {
+	lock.Locker
+	lock.Hold
+	unlocking func()
+}
+
+func (l *grantedLock) TryLock(context.Context) (lock.Hold, error) { return l, nil }
+
+func (l *grantedLock) Unlock(ctx context.Context) error {
+	l.unlocking()
+	return ctx.Err()
+}
+
 // A write without a fencing check fails the check of the stale holder.
 func TestStaleHolder_noGuard(t *testing.T) {
 	t.Parallel()

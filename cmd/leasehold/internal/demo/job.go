@@ -89,15 +89,17 @@ func work(ctx context.Context) error {
 }
 
 // keepTrying tries to acquire l until ctx is canceled. It does not cancel the last attempt:
-// a canceled attempt can still acquire the lock for a moment, before it is released again.
+// a canceled attempt can still acquire the lock for a moment, before it is released again. It does not cancel the last
+// Unlock either, which would then fail.
 func keepTrying(ctx context.Context, l lock.Locker, progress func(tries int)) (tries, granted int, err error) {
+	whole := context.WithoutCancel(ctx)
 	for ; sleep(ctx, 100*time.Millisecond) == nil; tries++ {
 		progress(tries)
-		hold, err := l.TryLock(context.WithoutCancel(ctx))
+		hold, err := l.TryLock(whole)
 		switch {
 		case err == nil:
 			granted++
-			if err := hold.Unlock(ctx); err != nil {
+			if err := hold.Unlock(whole); err != nil {
 				return tries, granted, err
 			}
 		case !errors.Is(err, lock.ErrNotAcquired) && !errors.Is(err, lock.ErrUnavailable):
