@@ -375,3 +375,44 @@ func TestInspector_slow(t *testing.T) {
 		})
 	}
 }
+
+// After a slow read, the lease of the lock and the lease of the holder who has the longest one still expire at the same time.
+func TestInspector_slowLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := redistest.NewMini(t)
+		wire := m.Proxy(t)
+		a, err := admin.New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rdb := m.Client(t)
+		const alpha, beta = "01a20376-5c32-7c6b-b43e-a07f69b48111:001", "01a20376-5c32-7c6b-b43e-a07f69b48222:001"
+		for _, words := range [][]string{
+			{"HSET", "report", "mode", "read", alpha, "1", beta, "1"},
+			{"PEXPIRE", "report", "60000"},
+			{"SET", "{report}:" + alpha + ":rwlock_timeout:1", "1", "PX", "60000"},
+			{"SET", "{report}:" + beta + ":rwlock_timeout:1", "1", "PX", "30000"},
+		} {
+			if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		i := &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: "report", server: checkup{rdb: rdb}}
+		slow := redistest.Action{DelayRequest: 2 * time.Second}
+		wire.OnRequest(func([][]byte) (act redistest.Action) {
+			act, slow = slow, act // only the first request
+			return act
+		})
+		d := i.look(t.Context())
+		wire.OnRequest(nil)
+		if d.err != nil || len(d.lock.Holders) != 2 {
+			t.Fatalf("%v, %v", d.lock.Holders, d.err)
+		}
+		for n, r := range holderRows(d, true) {
+			longest := d.lock.Holders[n].Owner == alpha
+			if until := d.span.until.UnixMilli(); (r.Lease.Until == until) != longest {
+				t.Errorf("the lease of the lock expires at %d, and that of %s at %d", until, d.lock.Holders[n].Owner, r.Lease.Until)
+			}
+		}
+	})
+}

@@ -294,6 +294,7 @@ func healthOf(ctx context.Context, rdb rueidis.Client) health {
 // A detail is a snapshot of one lock.
 type detail struct {
 	at       time.Time
+	counted  time.Time // when the lock and its keys had been read: their leases count from then
 	lock     admin.Lock
 	span     span
 	keys     []admin.Key
@@ -325,7 +326,7 @@ func (i *inspector) look(ctx context.Context) *detail {
 		failed.err = err
 		return &failed
 	}
-	d.lock = l
+	d.lock, d.counted = l, time.Now()
 	var before span
 	if last := i.last; last != nil {
 		before = last.span
@@ -335,9 +336,9 @@ func (i *inspector) look(ctx context.Context) *detail {
 		d.happened = d.happened[:min(len(d.happened), mostHappened)]
 	}
 	if l.Locked() {
-		d.span = spanOf(l.Lease, time.Now(), before)
+		d.span = spanOf(l.Lease, d.counted, before)
 	}
-	d.replica = i.server.check(ctx).Replica // last, so that its time is not added to the lease
+	d.replica = i.server.check(ctx).Replica
 	first := i.last == nil || d.at.Sub(i.last.at) > pastGap
 	i.last = d
 	i.record(l, d.at, first)

@@ -724,7 +724,7 @@ func keyRows(d *detail, live bool) (rows []keyRow) {
 	return rows
 }
 
-// expiry returns the time until an expiry that was this far away when d was read.
+// expiry returns the time until an expiry that was this far away when the keys of d had been read.
 func (d *detail) expiry(left time.Duration, live bool) phrase {
 	switch left {
 	case lock.NoExpiry:
@@ -732,7 +732,7 @@ func (d *detail) expiry(left time.Duration, live bool) phrase {
 	case admin.UnknownLease:
 		return phrase{Text: "unknown"}
 	}
-	p := in("", left, d.at, live)
+	p := in("", left, d.counted, live)
 	if lease := d.span.until.UnixMilli(); max(lease-p.Until, p.Until-lease) < 1000 { // the lease of the lock, in another read
 		p.Until = lease
 	}
