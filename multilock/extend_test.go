@@ -157,6 +157,7 @@ func TestMultiLock_extendSendsNothing(t *testing.T) {
 		if text := err.Error(); !strings.HasPrefix(text, `leasehold: extend "a+b": not held: leasehold: hold "b": lock lost`) {
 			w.Error(text)
 		}
+		want(t, extend(canceled), lock.ErrNotHeld, lock.ErrLost)
 		_ = h.Unlock(w.Context())
 		want(t, extend(w.Context()), lock.ErrNotHeld, lock.ErrLost)
 
