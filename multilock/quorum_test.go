@@ -1647,14 +1647,16 @@ func TestQuorum_token(t *testing.T) {
 }
 
 // Without a majority that confirms the token there is no hold. A request to raise a token counter that arrives after the
-// loss is rejected.
+// loss is rejected. An attempt that ends with the wait has no result.
 func TestQuorum_tokenNotConfirmed(t *testing.T) {
 	for name, fail := range map[string]struct {
 		do   func(s *site)
+		wait time.Duration // 0 for one attempt
 		text string
 	}{
-		"paused": {(*site).pause, "no vote within"},
-		"forgot": {func(s *site) { s.forget() }, "lock lost"},
+		"paused":    {(*site).pause, 0, "no vote within"},
+		"forgot":    {func(s *site) { s.forget() }, 0, "lock lost"},
+		"wait ends": {(*site).pause, serverTimeout * 9 / 10, "waited for"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 3, func(w *world) {
@@ -1666,10 +1668,10 @@ func TestQuorum_tokenNotConfirmed(t *testing.T) {
 					}}}
 				}
 				start := time.Now()
-				_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(w.Context())
+				_, err := multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithWait(fail.wait)})...).Lock(w.Context())
 				want(t, err, lock.ErrUnavailable)
 				wantNot(t, err, lock.ErrNotAcquired, lock.ErrLost)
-				if err == nil || !strings.Contains(err.Error(), fail.text) || !strings.Contains(err.Error(), "token not confirmed by a majority") {
+				if err == nil || !strings.Contains(err.Error(), fail.text) || strings.Contains(err.Error(), "token not confirmed by a majority") == (fail.wait > 0) {
 					w.Errorf("%v does not contain %q", err, fail.text)
 				}
 				if took := time.Since(start); took > 300*time.Millisecond {
