@@ -2208,6 +2208,36 @@ func (p pausing) Err() error {
 	return p.Hold.Err()
 }
 
+// While the votes of a hold are counted, one server grants the lock and then another loses it. There was a majority at any
+// time.
+func TestQuorum_grantAndLossDuringTheCount(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		w.sites[2].kill()
+		locks := w.locks("one")
+		first, check := locks[0].(*fake), func() {}
+		locks[0] = witness{hookedLock{Locker: first, after: func(h lock.Hold) lock.Hold {
+			return checkedHold{&controlledHold{Hold: h}, &check}
+		}}, first}
+		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
+		w.wantHeld("1 2")
+		check = func() {
+			check = func() {}
+			w.sites[2].set(func() { w.sites[2].down = false })
+			for !w.sites[2].has("q") {
+				time.Sleep(rtt)
+			}
+			time.Sleep(2 * rtt) // the attempt there has ended
+			for _, acquisition := range first.acquisitions {
+				acquisition.end(lock.ErrLost)
+			}
+		}
+		if err := h.Err(); err != nil {
+			t.Errorf("the hold ended: %v", err)
+		}
+		w.unlock(h)
+	})
+}
+
 // The error names the lock once, and the reason of each server without a vote.
 func TestQuorum_errorText(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
