@@ -749,7 +749,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 			for _, f := range []func(context.Context) (lock.Hold, error){q.Lock, q.TryLock} {
 				_, err := f(w.Context())
 				if !errors.As(err, new(*lock.Error)) || errors.Is(err, lock.ErrNotAcquired) {
-					w.Errorf("%s: %v", name, err)
+					w.Fatalf("%s: %v", name, err)
 				}
 			}
 		}
@@ -765,6 +765,7 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 				w.Errorf("got %v, want %q in it", err, text)
 			}
 		}
+		w.unlock(w.lock(multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithMinValidity(time.Millisecond)})...))) // the minimum
 		_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(lease), multilock.WithMinValidity(2*lease)).TryLock(w.Context())
 		if text := "WithMinValidity(2s): must be at most the maximum lease (1s)"; err == nil || !strings.Contains(err.Error(), text) {
 			w.Errorf("got %v, want %q in it", err, text)
