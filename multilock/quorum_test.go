@@ -765,7 +765,13 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 				w.Errorf("got %v, want %q in it", err, text)
 			}
 		}
-		w.unlock(w.lock(multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithMinValidity(time.Millisecond)})...))) // the minimum
+		for _, opts := range [][]multilock.Option{
+			{multilock.WithMinValidity(time.Millisecond)}, // the minimum
+			{multilock.WithMinValidity(lease / 2), multilock.WithMaxHold(lease / 2)},
+			{multilock.WithMinValidity(lease * 3 / 4), multilock.WithMaxLease(lease / 2), multilock.WithDurableServers()},
+		} {
+			w.unlock(w.lock(multilock.NewQuorum(locks, with(opts)...)))
+		}
 		_, err := multilock.NewQuorum(locks, multilock.WithMaxLease(lease), multilock.WithMinValidity(2*lease)).TryLock(w.Context())
 		if text := "WithMinValidity(2s): must be at most the maximum lease (1s)"; err == nil || !strings.Contains(err.Error(), text) {
 			w.Errorf("got %v, want %q in it", err, text)
