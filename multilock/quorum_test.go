@@ -781,6 +781,22 @@ func TestNewQuorum_badLocksAndOptions(t *testing.T) {
 	})
 }
 
+// The default of WithServerTimeout is 1 % of the longest lease, but at least 5 ms and at most 50 ms.
+func TestQuorum_defaultServerTimeout(t *testing.T) {
+	for longest, timeout := range map[time.Duration]string{lease / 10: "5ms", lease: "10ms", 10 * lease: "50ms"} {
+		inWorld(t, 3, func(w *world) {
+			for _, s := range w.sites {
+				s.pause()
+				defer s.resume()
+			}
+			_, err := multilock.NewQuorum(w.locks("one"), multilock.WithMaxLease(longest)).TryLock(w.Context())
+			if text := "no vote within " + timeout; err == nil || !strings.Contains(err.Error(), text) {
+				w.Errorf("got %v, want %q in it", err, text)
+			}
+		})
+	}
+}
+
 func TestQuorum_minValidity(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		_, err := w.quorum("one", multilock.WithMinValidity(lease)).TryLock(w.Context())
