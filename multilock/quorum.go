@@ -173,7 +173,7 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 	if q.maxWait > 0 {
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithTimeout(ctx, q.maxWait)
-		defer cancel()
+		defer cancel() // mutant: removed: memory
 	}
 	var last error
 	if mustQueue {
