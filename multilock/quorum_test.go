@@ -859,6 +859,10 @@ func TestQuorum_maxHoldAfterASleep(t *testing.T) {
 		t.Error("the limit has no effect until a call checks it")
 	}
 	want(t, h.Err(), lock.ErrLost, lock.ErrMaxHold)
+
+	h = w.lock(w.longLeased(20*time.Minute, false, multilock.WithMaxHold(time.Hour)))
+	multilock.Sleep(h, time.Hour)
+	want(t, h.Unlock(t.Context()), lock.ErrNotHeld, lock.ErrLost, lock.ErrMaxHold)
 }
 
 // After a sleep, a hold with fixed leases ends by the wall clock, too, and Extend extends it.
