@@ -2424,6 +2424,35 @@ func TestQuorum_canceledAfterTheFirstGrant(t *testing.T) {
 	})
 }
 
+// slowContext is a context whose Done takes a moment once it is canceled.
+type slowContext struct{ context.Context }
+
+func (c slowContext) Done() <-chan struct{} {
+	if c.Err() != nil {
+		time.Sleep(time.Microsecond)
+	}
+	return c.Context.Done()
+}
+
+// A wait is canceled. The attempts that end with it do not replace the result of the attempt before them.
+func TestQuorum_canceledAttemptsAreNoResult(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		other := w.lock(w.quorum("two"))
+		locks := w.locks("one")
+		for i, l := range locks {
+			locks[i] = witness{hookedLock{Locker: l, before: func(ctx context.Context, _ string) error { return ctx.Err() }}, l.(lockimpl.Witness)}
+		}
+		for range 20 { // the last attempt ends with its replies or the cancellation, at random
+			ctx, cancel := context.WithTimeout(w.Context(), 22*time.Millisecond)
+			_, err := multilock.NewQuorum(locks, with(nil)...).Lock(slowContext{ctx})
+			cancel()
+			want(t, err, context.DeadlineExceeded, lock.ErrNotAcquired)
+			wantNot(t, err, lock.ErrUnavailable)
+		}
+		w.unlock(other)
+	})
+}
+
 // lateContext is a context that is canceled when its Err is called after it was armed.
 type lateContext struct {
 	context.Context
