@@ -133,7 +133,7 @@ func (a *attempt) refused(kept time.Duration) error {
 func (a *attempt) next() (lockstate.Step, error) {
 	var over error // why the wait ended
 	for {
-		if over == nil && a.waiting.Err() != nil { // without the mutex: the context is the caller's
+		if a.waiting.Err() != nil { // without the mutex: the context is the caller's
 			over = command.ErrOf(a.waiting)
 		}
 		if a.spec.Sibling != nil { // mutant: always: speed
