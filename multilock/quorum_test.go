@@ -1479,6 +1479,9 @@ func TestQuorum_permanentErrors(t *testing.T) {
 		_, err := multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), fails(locks[1], denied), locks[2]}, with(nil)...).Lock(w.Context())
 		want(t, err, denied)
 		wantNot(t, err, lock.ErrNotAcquired, lock.ErrUnavailable)
+		if got := w.sites[0].received(); len(got) > 0 {
+			w.Errorf("a server whose lock failed got %q", got)
+		}
 		if took := time.Since(start); took > time.Second {
 			w.Errorf("it took %v", took)
 		}
