@@ -860,6 +860,25 @@ func TestLeft(t *testing.T) {
 	}
 }
 
+// The owner of the write side waits for the reply to its read request, in two calls. The error of the second is not that
+// another owner has the lock.
+func TestLock_waitsForTheReadRequestOfTheWriter(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.take(w.a, writing, w.Context())
+		w.onNext(redistest.Action{DelayReply: opTime / 2})
+		reads := make(chan lock.Hold)
+		go func() { reads <- w.take(w.a, reading, h.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(h.Context())
+		err := w.beginLock(w.a, reading, ctx)
+		synctest.Wait()
+		cancel()
+		w.wantEnd("the second Lock", <-err, []error{context.Canceled}, lock.ErrNotAcquired)
+		w.unlock(<-reads)
+		w.unlock(h)
+	})
+}
+
 // A wait for an owner in the same process says so, because a second Lock without the context of the first one waits for itself. The
 // other permits of a semaphore may be in other processes.
 func TestLock_saysThatThisProcessHasTheLock(t *testing.T) {
