@@ -2456,6 +2456,37 @@ func TestQuorum_canceledAttemptsAreNoResult(t *testing.T) {
 	})
 }
 
+// A wait is canceled before the server replies whose rejection would decide the attempt. The error is the one of the attempt
+// before.
+func TestQuorum_canceledBeforeTheLastRejection(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		other := w.lock(w.quorum("two"))
+		w.wantHeld("1 2 3")
+		w.sites[1].kill()
+		ctx, cancel := context.WithCancel(w.Context())
+		locks := w.locks("one")
+		locks[0] = witness{hookedLock{Locker: locks[0], before: func(_ context.Context, op string) error {
+			if op == "lock" { // it limits its waits
+				return lock.ErrNotAcquired
+			}
+			return nil
+		}}, locks[0].(lockimpl.Witness)}
+		attempts := 0
+		locks[2] = witness{hookedLock{Locker: locks[2], before: func(context.Context, string) error {
+			if attempts++; attempts == 2 {
+				w.sites[2].pause()
+				time.AfterFunc(3*rtt, cancel)
+			}
+			return nil
+		}}, locks[2].(lockimpl.Witness)}
+		_, err := multilock.NewQuorum(locks, with(nil)...).Lock(ctx)
+		want(t, err, context.Canceled, lock.ErrNotAcquired)
+		wantNot(t, err, lock.ErrUnavailable)
+		w.sites[2].resume()
+		w.unlock(other)
+	})
+}
+
 // lateContext is a context that is canceled when its Err is called after it was armed.
 type lateContext struct {
 	context.Context
@@ -2473,9 +2504,11 @@ func (c *lateContext) Err() error {
 // The context of a call is canceled while its last vote is counted. There is no hold, and a rejection is still part of
 // the error.
 func TestQuorum_canceledDuringTheCount(t *testing.T) {
-	for _, refused := range []bool{false, true} {
+	for _, c := range []struct{ refused, waits bool }{{false, false}, {true, false}, {true, true}} {
 		inWorld(t, 3, func(w *world) {
-			w.sites[2].wire = 3 * rtt // the second server decides
+			if !c.waits { // the second server decides; Lock waits for the third, too
+				w.sites[2].wire = 3 * rtt
+			}
 			ctx := new(lateContext)
 			ctx.Context, ctx.cancel = context.WithCancel(w.Context())
 			defer ctx.cancel()
@@ -2483,7 +2516,7 @@ func TestQuorum_canceledDuringTheCount(t *testing.T) {
 			for i, l := range locks[:2] {
 				locks[i] = witness{hookedLock{Locker: l, before: func(context.Context, string) error {
 					time.Sleep(time.Duration(i) * rtt * 5 / 2)
-					if !refused {
+					if !c.refused {
 						return nil
 					}
 					ctx.armed.Store(i == 1)
@@ -2493,10 +2526,15 @@ func TestQuorum_canceledDuringTheCount(t *testing.T) {
 					return h
 				}}, l.(lockimpl.Witness)}
 			}
-			_, err := multilock.NewQuorum(locks, with(nil)...).TryLock(ctx)
+			q := multilock.NewQuorum(locks, with(nil)...)
+			call := q.TryLock
+			if c.waits {
+				call = q.Lock
+			}
+			_, err := call(ctx)
 			want(t, err, context.Canceled)
-			if errors.Is(err, lock.ErrNotAcquired) != refused {
-				w.Errorf("refused %v: %v", refused, err)
+			if errors.Is(err, lock.ErrNotAcquired) != c.refused {
+				w.Errorf("%+v: %v", c, err)
 			}
 			time.Sleep(lease)
 			w.wantHeld("")
