@@ -271,7 +271,7 @@ func holderAt(ctx context.Context, l lock.Locker) string {
 	if l, ok := l.(interface {
 		Inspect(ctx context.Context) (lock.State, error)
 	}); ok {
-		if state, err := l.Inspect(ctx); err == nil && len(state.Holders) == 1 {
+		if state, _ := l.Inspect(ctx); len(state.Holders) == 1 { // none after an error
 			return state.Holders[0].Owner
 		}
 	}
@@ -294,7 +294,7 @@ func (q *Quorum) release(i int, h lock.Hold) {
 // before the grant, or it has restarted since and may have lost this grant. In the second case, the
 // vote counts from the longest lease after the restart, when this hold has ended.
 func (q *Quorum) witness(ctx context.Context, l lock.Locker, lease time.Duration) (id string, votesFrom time.Time, err error) {
-	if lease > q.maxLease && !q.durable {
+	if lease > q.maxLease && !q.durable { // mutant: border: the remaining lease is always shorter than the whole
 		return "", votesFrom, fmt.Errorf("lease is longer than the maximum lease %v; see WithMaxLease", q.maxLease)
 	}
 	var s lockimpl.Server
