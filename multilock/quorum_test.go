@@ -1486,6 +1486,23 @@ func TestQuorum_permanentErrors(t *testing.T) {
 			w.Errorf("it took %v", took)
 		}
 		time.Sleep(10 * rtt) // late grants are released in the background
+		attempts := 0
+		twice := witness{hookedLock{Locker: locks[0], before: func(context.Context, string) error {
+			if attempts++; attempts <= 2 {
+				return denied
+			}
+			return nil
+		}}, locks[0].(lockimpl.Witness)}
+		w.unlock(must(t)(multilock.NewQuorum([]lock.Locker{twice, fails(locks[1], denied), locks[2]}, with(nil)...).Lock(w.Context())))
+		late := func(l lock.Locker) lock.Locker {
+			return witness{hookedLock{Locker: l, before: func(context.Context, string) error {
+				time.Sleep(serverTimeout * 11 / 10)
+				return denied
+			}}, l.(lockimpl.Witness)}
+		}
+		_, err = multilock.NewQuorum([]lock.Locker{late(locks[0]), late(locks[1]), locks[2]}, with(nil)...).TryLock(w.Context())
+		want(t, err, denied)
+		wantNot(t, err, lock.ErrUnavailable)
 		w.unlock(w.lock(multilock.NewQuorum([]lock.Locker{fails(locks[0], denied), locks[1], locks[2]}, with(nil)...)))
 		other := w.lock(w.quorum("two"))
 		ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
