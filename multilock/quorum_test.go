@@ -2745,6 +2745,26 @@ func TestQuorum_unlockedDuringExtend(t *testing.T) {
 	})
 }
 
+// unheld is a lock whose Inspect finds no owner.
+type unheld struct{ withoutServer }
+
+func (unheld) Inspect(context.Context) (lock.State, error) { return lock.State{}, nil }
+
+// The locks are rejected, and released before a request shows who had them.
+func TestQuorum_releasedBeforeInspect(t *testing.T) {
+	inWorld(t, 3, func(w *world) {
+		other := w.lock(w.quorum("two"))
+		w.wantHeld("1 2 3")
+		locks := w.locks("one")
+		for i, l := range locks {
+			locks[i] = unheld{withoutServer{l.(*fake)}}
+		}
+		_, err := multilock.NewQuorum(locks, with([]multilock.Option{multilock.WithDurableServers()})...).TryLock(w.Context())
+		want(t, err, lock.ErrNotAcquired)
+		w.unlock(other)
+	})
+}
+
 // One of the locks is on the server of another, and only one of the two servers is known.
 func TestQuorum_oneServerIsKnown(t *testing.T) {
 	for _, first := range []bool{true, false} {
