@@ -326,7 +326,9 @@ func TestQuorum_queuedErrorAfterAnOutage(t *testing.T) {
 				for _, s := range w.sites {
 					s.kill()
 				}
-				_, err := q.TryLock(w.Context())
+				ctx, end := context.WithTimeout(w.Context(), lease)
+				_, err := q.Lock(ctx)
+				end()
 				want(w.T, err, lock.ErrUnavailable)
 				for _, s := range w.sites {
 					s.set(func() { s.down = false })
@@ -358,47 +360,41 @@ func TestQuorum_queuedErrorAfterAnOutage(t *testing.T) {
 
 // A reentry does not queue, so its failure is not part of the error about the call that is ahead.
 func TestQuorum_queuedErrorAfterAReentry(t *testing.T) {
-	for _, name := range []string{"Lock", "TryLock"} {
-		inWorld(t, 3, func(w *world) {
-			type fails struct{}
-			locks := w.locks("one")
-			for i, l := range locks {
-				locks[i] = witness{hookedLock{Locker: l, before: func(ctx context.Context, _ string) error {
-					if ctx.Value(fails{}) != nil {
-						time.Sleep(rtt / 4)
-						return lock.ErrUnavailable
-					}
-					return nil
-				}}, l.(lockimpl.Witness)}
-			}
-			q := multilock.NewQuorum(locks, with(nil)...)
-			h := must(w.T)(q.Lock(w.Context()))
-			waiting, stop := context.WithCancel(w.Context())
-			ahead := make(chan error)
-			go func() {
-				_, err := q.Lock(waiting)
-				ahead <- err
-			}()
-			synctest.Wait() // its first attempt is in flight
-			call := q.Lock
-			if name == "TryLock" {
-				call = q.TryLock
-			}
-			ctx, end := context.WithTimeout(context.WithValue(h.Context(), fails{}, true), rtt/2) // for one attempt
-			defer end()
-			_, err := call(ctx)
-			want(w.T, err, lock.ErrUnavailable)
-			_, err = q.TryLock(w.Context())
-			if got := meaning(err); got != isRefused {
-				w.Errorf("after %s: %v: it matches %s", name, err, got)
-			}
-			stop()
-			want(w.T, <-ahead, context.Canceled)
-			if err := h.Unlock(w.Context()); err != nil {
-				w.Error(err)
-			}
-		})
-	}
+	inWorld(t, 3, func(w *world) {
+		type fails struct{}
+		locks := w.locks("one")
+		for i, l := range locks {
+			locks[i] = witness{hookedLock{Locker: l, before: func(ctx context.Context, _ string) error {
+				if ctx.Value(fails{}) != nil {
+					time.Sleep(rtt / 4)
+					return lock.ErrUnavailable
+				}
+				return nil
+			}}, l.(lockimpl.Witness)}
+		}
+		q := multilock.NewQuorum(locks, with(nil)...)
+		h := must(w.T)(q.Lock(w.Context()))
+		waiting, stop := context.WithCancel(w.Context())
+		ahead := make(chan error)
+		go func() {
+			_, err := q.Lock(waiting)
+			ahead <- err
+		}()
+		synctest.Wait()                                                                       // its first attempt is in flight
+		ctx, end := context.WithTimeout(context.WithValue(h.Context(), fails{}, true), rtt/2) // for one attempt
+		defer end()
+		_, err := q.Lock(ctx)
+		want(w.T, err, lock.ErrUnavailable)
+		_, err = q.TryLock(w.Context())
+		if got := meaning(err); got != isRefused {
+			w.Errorf("%v: it matches %s", err, got)
+		}
+		stop()
+		want(w.T, <-ahead, context.Canceled)
+		if err := h.Unlock(w.Context()); err != nil {
+			w.Error(err)
+		}
+	})
 }
 
 // The end of a wait cuts its last attempt short. Then the error of the attempt before counts, unless the last one has a

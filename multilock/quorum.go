@@ -27,7 +27,7 @@ type Quorum struct {
 	err        error                 // an error in the locks or the options
 	turn       chan struct{}         // capacity 1; the caller that has sent a value may make attempts
 	distinct   atomic.Bool           // set when it is known that no two locks are on one server
-	latest     atomic.Pointer[error] // the result of the latest attempt in this turn; nil before the first
+	latest     atomic.Pointer[error] // the error of the latest attempt in this turn; nil before the first
 }
 
 var _ lock.Locker = (*Quorum)(nil)
@@ -191,9 +191,6 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 		early := server >= 0 && h.wait(waiting, server)
 		began := time.Now()
 		err := h.poll(waiting, true)
-		if mustQueue {
-			q.setLatest(err)
-		}
 		var e *majorityError
 		switch {
 		case err == nil:
@@ -208,6 +205,9 @@ func (q *Quorum) wait(ctx context.Context) (lock.Hold, error) {
 			faults = 0
 		}
 		last = err
+		if mustQueue {
+			q.latest.Store(&err)
+		}
 		if server = h.serverToWaitAt(); early || server < 0 {
 			server = -1
 			pause = min(max(2*pause, 10*time.Since(began)), maxPause)
@@ -235,14 +235,10 @@ func (q *Quorum) try(ctx context.Context) (lock.Hold, error) {
 		}
 	}
 	h := newQuorumHold(ctx, q)
-	err = h.poll(ctx, false)
-	if mustQueue {
-		q.setLatest(err)
-	}
-	switch {
+	switch err := h.poll(ctx, false); {
 	case err == nil:
 		return h, nil
-	case err == errInterrupted:
+	case err == errInterrupted: // mutant: never: text
 		return nil, canceledError(ctx, nil)
 	case ctx.Err() != nil:
 		return nil, canceledError(ctx, err)
@@ -262,18 +258,11 @@ func newResult(err, last error) bool {
 	return !errors.As(err, &e) || last == nil || !(e.undecided() || errors.As(last, &before) && e.verdict == before.verdict)
 }
 
-// setLatest stores the result of an attempt, for the errors of callers that wait in the queue.
-func (q *Quorum) setLatest(err error) {
-	if err != errInterrupted {
-		q.latest.Store(&err)
-	}
-}
-
 // errAhead returns the error of a caller that made no attempt because another caller of this Quorum
 // is making attempts. It includes the result of the latest of those, unless another owner had the
 // lock.
 func (q *Quorum) errAhead() error {
-	if latest := q.latest.Load(); latest != nil && *latest != nil && !errors.Is(*latest, lock.ErrNotAcquired) {
+	if latest := q.latest.Load(); latest != nil && !errors.Is(*latest, lock.ErrNotAcquired) { // mutant: operand 2: text
 		return fmt.Errorf("another call of this process is ahead: %w", *latest)
 	}
 	return fmt.Errorf("%w: another call of this process is ahead", lock.ErrNotAcquired)
