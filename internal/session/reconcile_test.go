@@ -127,17 +127,27 @@ func TestReconcile_earliestFirst(t *testing.T) {
 }
 
 // rueidis may report the deadline for the reply to WAIT as an error of the context, although the caller's context has none.
+// Earlier errors, and replies, are what they are.
 func TestReplicas_deadline(t *testing.T) {
-	inBubble(t, func(w *world) {
-		k := onRequest(plain, func(r request) (luascripts.Acquired, error) {
-			<-r.ctx.Done()
-			return luascripts.Acquired{}, r.ctx.Err()
+	for _, c := range []struct {
+		after     time.Duration
+		err, want error
+	}{
+		{time.Second, context.DeadlineExceeded, command.NoReply{After: opTime + time.Second}},
+		{time.Second / 2, io.EOF, io.EOF},
+		{time.Second, nil, nil},
+	} {
+		inBubble(t, func(w *world) {
+			k := onRequest(plain, func(request) (luascripts.Acquired, error) {
+				time.Sleep(c.after)
+				return luascripts.Acquired{}, c.err
+			})
+			q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})}
+			if _, err := (replicatedRequest{q, w.within(time.Second)}).Send(w.Context()); err != c.want {
+				w.Errorf("%v after %v: %v", c.err, c.after, err)
+			}
 		})
-		q := acquireRequest{t: &acquisition{at: &entry{s: w.a}}, spec: w.a.NewSpec(k, "orders", []lock.Option{lock.WithReplicas(1, time.Second)})}
-		if _, err := (replicatedRequest{q, w.within(time.Second)}).Send(w.Context()); err != (command.NoReply{After: opTime + time.Second}) {
-			w.Error(err)
-		}
-	})
+	}
 }
 
 // The reply to WAIT never arrives, and rueidis has no timeout for it. The call has one. Then the connection is closed
