@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -140,5 +141,12 @@ func TestSemaphoreState_fails(t *testing.T) {
 			w.Errorf("%v, which does not say what the key holds", err)
 		}
 		w.mini.Del("orders")
+		w.wantNoErr(w.mini.Set("orders", "3"))
+		w.wantNoErr(w.mini.Set(spec.Keys.Leases, "Alice"))
+		if err := fails(); !errors.Is(err, lock.ErrWrongType) || !strings.Contains(errText(err), fmt.Sprintf("%q is a string", spec.Keys.Leases)) {
+			w.Errorf("%v, which does not say which key is of the wrong type", err)
+		}
+		w.mini.Del("orders")
+		w.mini.Del(spec.Keys.Leases)
 	})
 }
