@@ -175,7 +175,7 @@ func (d *desk) ask(ctx context.Context, lim *Limiter, id bucketID, q luascripts.
 		a.patience.Stop()
 		a.r, a.err = answer{}, nil
 		d.asks.Put(a)
-		if err != nil {
+		if err != nil { // mutant: always: speed
 			err = d.send.Foreign(ctx, err, command.Key{Name: id.key})
 		}
 		return r, err
