@@ -385,7 +385,7 @@ func (r *request[T]) send(ctx context.Context, earlier []<-chan struct{}) (value
 		<-done
 	}
 	r.mu.Lock()
-	if r.left && r.late != nil {
+	if r.left && r.late != nil { // mutant: operand 2: without late, the copy is sent at once
 		r.mu.Unlock()
 		return value, context.Canceled // the caller of this request has left
 	}
@@ -396,11 +396,11 @@ func (r *request[T]) send(ctx context.Context, earlier []<-chan struct{}) (value
 	value, err = r.f(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil && r.left && r.late != nil {
-		r.late(value)
-	}
 	if err == nil {
 		r.got = &value
+		if r.left && r.late != nil {
+			r.late(value)
+		}
 	}
 	return value, err
 }
