@@ -452,7 +452,7 @@ func TestLostReplies(t *testing.T) {
 	s := redistest.Start(t)
 	p := redistest.NewProxy(t, s.Addr())
 	rdb := s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
-	c := kindtest.NewClient(t, rdb)
+	c := kindtest.NewClient(t, rdb, kindtest.Patient...)
 	l := c.NewLatch("done")
 	create(t, l, 1)
 	countDown(t, l, 0) // loads the scripts
