@@ -23,14 +23,14 @@ type scene struct {
 	hold         lock.Hold
 }
 
-func held(t *testing.T) *scene {
+func held(t *testing.T, opts ...client.Option) *scene {
 	t.Helper()
 	s := redistest.Start(t)
 	sc := &scene{
 		queueOf: orders(s),
-		holder:  kindtest.NewClient(t, s.Client(t)),
-		a:       kindtest.NewClient(t, s.Client(t)),
-		b:       kindtest.NewClient(t, s.Client(t)),
+		holder:  kindtest.NewClient(t, s.Client(t), opts...),
+		a:       kindtest.NewClient(t, s.Client(t), opts...),
+		b:       kindtest.NewClient(t, s.Client(t), opts...),
 	}
 	sc.hold = kindtest.MustLock(t, sc.holder.NewFairLock("orders"))
 	return sc
@@ -101,7 +101,7 @@ func TestLostReply_keepsThePosition(t *testing.T) {
 // The server loses its scripts repeatedly; no waiter loses its position.
 func TestScriptFlush_whileQueued(t *testing.T) {
 	t.Parallel()
-	sc := held(t)
+	sc := held(t, kindtest.Patient...)
 	kindtest.Flushing(t, sc.s, func() {
 		for range 10 {
 			waiters := sc.joinAll(t, 5, forever)

@@ -74,7 +74,7 @@ func Faults(t *testing.T, k Kind) {
 
 func scriptFlush(t *testing.T, k Kind) {
 	s := redistest.Start(t)
-	l := k.New(NewClient(t, s.Client(t)), "orders")
+	l := k.New(NewClient(t, s.Client(t), Patient...), "orders")
 	Flushing(t, s, func() {
 		for range 300 {
 			h := MustLock(t, l)
