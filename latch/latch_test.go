@@ -543,7 +543,7 @@ func countTogether(t *testing.T, p *redistest.Proxy, l *latch.Latch, n int) (fin
 func counting(t *testing.T) (s *redistest.Server, p *redistest.Proxy, c *client.Client, l *latch.Latch) {
 	s = redistest.Start(t)
 	p = redistest.NewProxy(t, s.Addr())
-	c = kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }))
+	c = kindtest.NewClient(t, s.Client(t, redistest.Via(p), func(o *rueidis.ClientOption) { o.PipelineMultiplex, o.AlwaysPipelining = -1, true }), kindtest.Patient...)
 	l = c.NewLatch("done")
 	create(t, l, 1)
 	countDown(t, l, 0)
