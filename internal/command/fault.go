@@ -85,6 +85,7 @@ func Settle(ctx context.Context) {
 // a reply: a context that its framework reuses for another request may have no error any more. It can be
 // compared, whatever the type of ctx.
 func ErrOf(ctx context.Context) error {
+	// mutant: operand 1: Comparable is false for nil, too, but does not document it
 	if err := ctx.Err(); err != nil && reflect.ValueOf(err).Comparable() {
 		return err
 	}
