@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/leasehold-go/leasehold/internal/command"
@@ -219,8 +220,11 @@ func (a *attempt) join() (first bool) {
 		h.init(a.caller, a.spec)
 		a.w.Prepared = &h.Hold
 	}
-	for _, r := range a.at.releasing {
-		if a.isTry() || r.of == nil { // a Lock is notified when an acquisition of a call that gave up is gone
+	if len(a.at.releasing) > 0 { // mutant: always, border: speed
+		a.releasing = slices.Clone(a.at.releasing)
+	}
+	if a.isTry() { // a Lock is notified when what an ended wait has left is removed
+		for _, r := range a.at.removing {
 			a.releasing = append(a.releasing, r)
 		}
 	}

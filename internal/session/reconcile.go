@@ -131,7 +131,7 @@ func (q *reconciler) work() {
 	for d := q.next(); d != nil; d = q.next() {
 		sent := time.Now()
 		err := command.DetectClosed(context.Background(), q.s.rdb, q.s.reconcileOnce(d.t))
-		d.t.at.releasedWhere(func(r *releasing) bool { return r.of == d.t })
+		d.t.at.removed(d.t)
 		if q.done(d, sent, err) {
 			q.s.report.warn("release not confirmed before the lease expired", d.t.spec.Name, "lock", d.t.spec.Name, "err", q.s.sender.Explain(err))
 		}

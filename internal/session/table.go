@@ -49,7 +49,11 @@ type entry struct {
 
 	mu        sync.Mutex
 	state     lockstate.Lock // guarded by mu
-	releasing []*releasing   // releases in flight that no call waits for; guarded by mu
+	releasing []*releasing   // releases in flight whose Unlock has returned; guarded by mu
+
+	// removing has the acquisitions that ended waits have left in Redis, until the first command that removes them has ended.
+	// Guarded by mu.
+	removing map[*acquisition]*releasing
 
 	// Only of a lock that lingers; guarded by mu.
 	keeper *keeper
@@ -177,10 +181,7 @@ func (at *entry) apply(a lockstate.Effect) {
 // of the state.
 func (s *Session) releaseLater(t *acquisition) {
 	lease, uncertain := t.lease, t.unsure()
-	r := newReleasing()
-	r.of = t
-	r.markSent()
-	t.at.releasing = append(t.at.releasing, r)
+	t.at.willRemove(t)
 	s.sender.Go(func() {
 		if lease != nil { // mutant: never: speed
 			// mutant: removed: speed

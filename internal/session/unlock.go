@@ -114,10 +114,9 @@ func (s *Session) unlockLater(ctx context.Context, at *entry, h *hold, remains l
 	})
 }
 
-// releasing is a release in flight that no call waits for: its Unlock has returned, or a call gave up its wait and left an
-// acquisition in Redis.
+// releasing is a release in flight that no call waits for: its Unlock has returned, or it removes what an ended wait has left
+// in Redis.
 type releasing struct {
-	of   *acquisition  // of a call that gave up; nil for an Unlock
 	once sync.Once     // closes sent
 	sent chan struct{} // closed when the release is about to be sent
 	done chan struct{} // closed when it ended: it was confirmed, or the reconciler repeats it
@@ -136,20 +135,33 @@ func (r *releasing) markSent() {
 
 // released ends r.
 func (at *entry) released(r *releasing) {
-	at.releasedWhere(func(other *releasing) bool { return other == r })
-}
-
-// releasedWhere ends the releases that match.
-func (at *entry) releasedWhere(match func(*releasing) bool) {
 	at.lock()
 	defer at.unlock()
-	at.releasing = slices.DeleteFunc(at.releasing, func(r *releasing) bool {
-		if !match(r) {
-			return false
-		}
+	at.releasing = slices.DeleteFunc(at.releasing, func(other *releasing) bool { return other == r })
+	close(r.done)
+}
+
+// willRemove records that t is about to be removed from Redis. The caller holds the mutex of the state.
+func (at *entry) willRemove(t *acquisition) {
+	if at.removing[t] != nil {
+		return
+	}
+	if at.removing == nil {
+		at.removing = make(map[*acquisition]*releasing)
+	}
+	r := newReleasing()
+	r.markSent()
+	at.removing[t] = r
+}
+
+// removed records that a command to remove t has ended.
+func (at *entry) removed(t *acquisition) {
+	at.lock()
+	defer at.unlock()
+	if r := at.removing[t]; r != nil {
 		close(r.done)
-		return true
-	})
+		delete(at.removing, t)
+	}
 }
 
 // remove removes h from t, as lockstate.Lock.Unlock does. The caller holds the mutex of the state.

@@ -877,3 +877,25 @@ func TestReleased(t *testing.T) {
 		}
 	})
 }
+
+// Removals of acquisitions end one by one. A second removal of the same acquisition ends with the first.
+func TestRemoved(t *testing.T) {
+	inBubble(t, func(w *world) {
+		at, err := w.a.begin(w.a.NewSpec(plain, "orders", nil))
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer w.a.done(at)
+		ended, other := new(acquisition), new(acquisition)
+		at.willRemove(ended)
+		first := at.removing[ended]
+		at.willRemove(ended)
+		at.willRemove(other)
+		at.removed(ended)
+		<-first.done
+		if len(at.removing) != 1 || at.removing[other] == nil {
+			w.Errorf("%d are in flight", len(at.removing))
+		}
+		at.removed(ended)
+	})
+}
