@@ -2199,7 +2199,9 @@ func TestQuorum_fixedLeasesOfSome(t *testing.T) {
 			w.Errorf("with two renewed leases: %v", err)
 		}
 		w.unlock(h)
+		locks = w.locks("two")
 		locks[0].(*fake).forFixed()
+		locks[1].(*fake).forFixed().lease = lease / 4
 		h = w.lock(multilock.NewQuorum(locks, with(nil)...))
 		time.Sleep(lease * 3 / 4)
 		if err := h.Err(); err != nil {
