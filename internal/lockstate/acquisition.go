@@ -105,6 +105,9 @@ func (t *Acquisition) Phase() Phase { return t.phase }
 // Lives reports whether t has not ended.
 func (t *Acquisition) Lives() bool { return t.phase.Lives() }
 
+// InFlight reports whether a request for t has no reply yet.
+func (t *Acquisition) InFlight() bool { return t.pending > 0 }
+
 // Owner returns the owner of t's first hold, or nil before t is Held.
 func (t *Acquisition) Owner() *Owner { return t.owner }
 

@@ -223,7 +223,8 @@ func (a *attempt) join() (first bool) {
 	if len(a.at.releasing) > 0 { // mutant: always, border: speed
 		a.releasing = slices.Clone(a.at.releasing)
 	}
-	if a.isTry() { // a Lock is notified when what an ended wait has left is removed
+	// A Lock is notified of these removals. While an owner in this process has the lock, a refusal has another reason.
+	if a.isTry() && (a.spec.NonReentrant || !p.Excludes(terms)) {
 		for _, r := range a.at.removing {
 			a.releasing = append(a.releasing, r)
 		}
@@ -239,6 +240,9 @@ func (a *attempt) leave() {
 	var admitted *lockstate.Hold
 	if a.h == nil {
 		admitted = a.at.state.GiveUp(a.w, a.t)
+		if a.t != nil && a.t.InFlight() { // Late removes what the request leaves
+			a.at.willRemove(acquisitionOf(a.t))
+		}
 	}
 	if a.w != nil {
 		a.at.state.Quit(a.w, a.now)

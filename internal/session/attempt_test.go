@@ -339,6 +339,45 @@ func TestTryLock_afterAWaiterGaveUp(t *testing.T) {
 	}
 }
 
+// A Lock is canceled while its request is in flight, which then acquires the lock. A TryLock that comes meanwhile waits until
+// the lock is released. Of the two permits of the semaphore, this process holds the other one.
+func TestTryLock_afterACanceledRequest(t *testing.T) {
+	forEach(t, map[string]*Kind{"plain": plain, "fair": fair, "write": writing, "semaphore": permits}, func(w *world, k *Kind) {
+		spec := w.ofOne(w.a, k)
+		if k == permits {
+			spec.Keys.Total = 2
+		}
+		first := w.mustLock(w.Context(), spec) // afterward the server knows the scripts
+		if k != permits {
+			w.unlock(first)
+		}
+		w.onNext(redistest.Action{DelayReply: time.Second})
+		w.wantErr(<-w.beginFail(w.a.Lock, w.within(time.Millisecond), spec), context.DeadlineExceeded)
+		start := time.Now()
+		w.unlock(w.must(w.a.TryLock(w.Context(), spec)))
+		w.wantWithin(start, time.Second)
+		if k == permits {
+			w.unlock(first)
+			w.mini.Del("orders")
+		}
+	})
+}
+
+// The request of a canceled TryLock is refused. Another TryLock, which is refused too, waits for nothing else.
+func TestTryLock_afterACanceledRefusal(t *testing.T) {
+	inBubble(t, func(w *world) {
+		h := w.lock(w.b, w.Context())
+		w.onNext(redistest.Action{DelayReply: time.Second / 2})
+		w.wantErr(<-w.beginFail(w.a.TryLock, w.within(time.Millisecond), w.a.NewSpec(plain, "orders", nil)), context.DeadlineExceeded)
+		start := time.Now()
+		for range 2 {
+			w.refused(w.a, plain)
+		}
+		w.wantWithin(start, time.Second/2)
+		w.unlock(h)
+	})
+}
+
 // The request of a Lock fails, and its context is canceled at the same time. The error reports both.
 func TestUnavailable_canceledAtTheError(t *testing.T) {
 	inBubble(t, func(w *world) {

@@ -100,7 +100,9 @@ func (q acquireRequest) Late(reply luascripts.Acquired, err error) {
 	at.unlock()
 	if mustReconcile {
 		at.s.reconcile(q.t, err != nil || resent) // mutant: always: speed
+		return
 	}
+	at.removed(q.t)
 }
 
 // resent reports whether rueidis may have resent the request (ConnLifetime), so that a duplicate is in flight. With

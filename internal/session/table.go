@@ -51,8 +51,8 @@ type entry struct {
 	state     lockstate.Lock // guarded by mu
 	releasing []*releasing   // releases in flight whose Unlock has returned; guarded by mu
 
-	// removing has the acquisitions that ended waits have left in Redis, until the first command that removes them has ended.
-	// Guarded by mu.
+	// removing has the acquisitions that ended waits may have left in Redis, until a command that removes them has ended. Guarded
+	// by mu.
 	removing map[*acquisition]*releasing
 
 	// Only of a lock that lingers; guarded by mu.

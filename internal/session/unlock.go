@@ -141,7 +141,8 @@ func (at *entry) released(r *releasing) {
 	close(r.done)
 }
 
-// willRemove records that t is about to be removed from Redis. The caller holds the mutex of the state.
+// willRemove records that t may be in Redis, although no call waits for it, until a command removes it. The caller holds the
+// mutex of the state.
 func (at *entry) willRemove(t *acquisition) {
 	if at.removing[t] != nil {
 		return
@@ -154,11 +155,12 @@ func (at *entry) willRemove(t *acquisition) {
 	at.removing[t] = r
 }
 
-// removed records that a command to remove t has ended.
+// removed records that a command to remove t has ended, or that there is nothing to remove. After a request in flight there
+// may be another command.
 func (at *entry) removed(t *acquisition) {
 	at.lock()
 	defer at.unlock()
-	if r := at.removing[t]; r != nil {
+	if r := at.removing[t]; r != nil && !t.InFlight() {
 		close(r.done)
 		delete(at.removing, t)
 	}

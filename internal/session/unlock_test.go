@@ -878,15 +878,18 @@ func TestReleased(t *testing.T) {
 	})
 }
 
-// Removals of acquisitions end one by one. A second removal of the same acquisition ends with the first.
+// Removals of acquisitions end one by one. A second removal of the same acquisition ends with the first. Without a reply to the
+// last request, there may be something left to remove.
 func TestRemoved(t *testing.T) {
 	inBubble(t, func(w *world) {
-		at, err := w.a.begin(w.a.NewSpec(plain, "orders", nil))
+		spec := w.a.NewSpec(plain, "orders", nil)
+		at, err := w.a.begin(spec)
 		if err != nil {
 			w.Fatal(err)
 		}
 		defer w.a.done(at)
-		ended, other := new(acquisition), new(acquisition)
+		made := func() *acquisition { return acquisitionOf(at.NewAcquisition(&spec.terms, time.Now())) }
+		ended, other := made(), made()
 		at.willRemove(ended)
 		first := at.removing[ended]
 		at.willRemove(ended)
@@ -897,5 +900,15 @@ func TestRemoved(t *testing.T) {
 			w.Errorf("%d are in flight", len(at.removing))
 		}
 		at.removed(ended)
+		at.state.WillSend(&other.Acquisition, leaseTime, 0)
+		at.removed(other)
+		if at.removing[other] == nil {
+			w.Error("it does not wait for the reply")
+		}
+		at.state.LateReply(nil, &other.Acquisition, false)
+		at.removed(other)
+		if len(at.removing) > 0 {
+			w.Error("it still waits after the reply")
+		}
 	})
 }
