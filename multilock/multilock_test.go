@@ -1400,6 +1400,15 @@ func (l checkedHold) Err() error {
 	return l.controlledHold.Err()
 }
 
+// checkFirst makes the holds of the first of locks call check. It returns that lock.
+func checkFirst(locks []lock.Locker, check *func()) *fake {
+	first := locks[0].(*fake)
+	locks[0] = witness{hookedLock{Locker: first, after: func(h lock.Hold) lock.Hold {
+		return checkedHold{&controlledHold{Hold: h}, check}
+	}}, first}
+	return first
+}
+
 // A call that does not get all locks names those it could not release, and why. If that failed, it is the failure, and the
 // text includes the rejection. A lock that was lost by then needs no release.
 func TestMultiLock_reportsFailedReleases(t *testing.T) {

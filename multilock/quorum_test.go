@@ -2269,10 +2269,8 @@ func TestQuorum_grantAndLossDuringTheCount(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		w.sites[2].kill()
 		locks := w.locks("one")
-		first, check := locks[0].(*fake), func() {}
-		locks[0] = witness{hookedLock{Locker: first, after: func(h lock.Hold) lock.Hold {
-			return checkedHold{&controlledHold{Hold: h}, &check}
-		}}, first}
+		check := func() {}
+		first := checkFirst(locks, &check)
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		w.wantHeld("1 2")
 		check = func() {
@@ -2565,10 +2563,8 @@ func TestQuorum_canceledDuringTheCount(t *testing.T) {
 func TestQuorum_lossDuringUnlock(t *testing.T) {
 	inWorld(t, 3, func(w *world) {
 		locks := w.locks("one")
-		first, check := locks[0].(*fake), func() {}
-		locks[0] = witness{hookedLock{Locker: first, after: func(h lock.Hold) lock.Hold {
-			return checkedHold{&controlledHold{Hold: h}, &check}
-		}}, first}
+		check := func() {}
+		first := checkFirst(locks, &check)
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		synctest.Wait()
 		check = func() {
@@ -2726,9 +2722,7 @@ func TestQuorum_unlockedDuringExtend(t *testing.T) {
 		nothing := func() {}
 		check := nothing
 		locks := w.locks("one")
-		locks[0] = witness{hookedLock{Locker: locks[0], after: func(h lock.Hold) lock.Hold {
-			return checkedHold{&controlledHold{Hold: h}, &check}
-		}}, locks[0].(lockimpl.Witness)}
+		checkFirst(locks, &check)
 		h := w.lock(multilock.NewQuorum(locks, with(nil)...))
 		w.wantHeld("1 2 3")
 		checks := 0

@@ -341,26 +341,31 @@ func TestOverview_sparks(t *testing.T) {
 	}
 }
 
+// inspected returns an inspector of a lock whose reads go through wire. do executes a command.
+func inspected(t *testing.T, name string) (i *inspector, wire *redistest.Proxy, do func(words ...string)) {
+	m := redistest.NewMini(t)
+	wire = m.Proxy(t)
+	a, err := admin.New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := m.Client(t)
+	do = func(words ...string) {
+		t.Helper()
+		if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: name, server: checkup{rdb: rdb}}, wire, do
+}
+
 // After a slow read, the lease of a dead holder does not look renewed, and that of a live holder does.
 func TestInspector_slow(t *testing.T) {
 	for _, alive := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			m := redistest.NewMini(t)
-			wire := m.Proxy(t)
-			a, err := admin.New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }))
-			if err != nil {
-				t.Fatal(err)
-			}
-			rdb := m.Client(t)
-			do := func(words ...string) {
-				t.Helper()
-				if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
-					t.Fatal(err)
-				}
-			}
+			i, wire, do := inspected(t, "orders:42")
 			do("HSET", "orders:42", "01a20376-5c32-7c6b-b43e-a07f69b48111:001", "1")
 			do("PEXPIRE", "orders:42", "30000")
-			i := &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: "orders:42", server: checkup{rdb: rdb}}
 			i.look(t.Context())
 			time.Sleep(10 * time.Second)
 			if alive {
@@ -379,25 +384,12 @@ func TestInspector_slow(t *testing.T) {
 // After a slow read, the lease of the lock and the lease of the holder who has the longest one still expire at the same time.
 func TestInspector_slowLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := redistest.NewMini(t)
-		wire := m.Proxy(t)
-		a, err := admin.New(m.Client(t, redistest.Via(wire), func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		rdb := m.Client(t)
+		i, wire, do := inspected(t, "report")
 		const alpha, beta = "01a20376-5c32-7c6b-b43e-a07f69b48111:001", "01a20376-5c32-7c6b-b43e-a07f69b48222:001"
-		for _, words := range [][]string{
-			{"HSET", "report", "mode", "read", alpha, "1", beta, "1"},
-			{"PEXPIRE", "report", "60000"},
-			{"SET", "{report}:" + alpha + ":rwlock_timeout:1", "1", "PX", "60000"},
-			{"SET", "{report}:" + beta + ":rwlock_timeout:1", "1", "PX", "30000"},
-		} {
-			if err := rdb.Do(t.Context(), rdb.B().Arbitrary(words...).Build()).Error(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		i := &inspector{admin: a, record: func(admin.Lock, time.Time, bool) {}, name: "report", server: checkup{rdb: rdb}}
+		do("HSET", "report", "mode", "read", alpha, "1", beta, "1")
+		do("PEXPIRE", "report", "60000")
+		do("SET", "{report}:"+alpha+":rwlock_timeout:1", "1", "PX", "60000")
+		do("SET", "{report}:"+beta+":rwlock_timeout:1", "1", "PX", "30000")
 		slow := redistest.Action{DelayRequest: 2 * time.Second}
 		wire.OnRequest(func([][]byte) (act redistest.Action) {
 			act, slow = slow, act // only the first request
@@ -411,7 +403,7 @@ func TestInspector_slowLeases(t *testing.T) {
 		for n, r := range holderRows(d, true) {
 			longest := d.lock.Holders[n].Owner == alpha
 			if until := d.span.until.UnixMilli(); (r.Lease.Until == until) != longest {
-				t.Errorf("the lease of the lock expires at %d, and that of %s at %d", until, d.lock.Holders[n].Owner, r.Lease.Until)
+				t.Errorf("the lease of the lock expires at %d, and the lease of %s at %d", until, d.lock.Holders[n].Owner, r.Lease.Until)
 			}
 		}
 	})
