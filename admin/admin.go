@@ -231,13 +231,13 @@ const UnknownLease time.Duration = -2
 // HolderLease returns the remaining lease time of h, a holder of l. The holders of a semaphore, the
 // workers of a wait group and the readers of a read/write lock each have their own lease, and Lease
 // is the longest of them. HolderLease returns lock.NoExpiry if the lease does not expire. It returns
-// [UnknownLease] for a reader if the user lacks permission to read its lease, or if a list has only
-// some of the readers.
+// [UnknownLease] for a reader whose lease was not read: the user lacks permission, a list has only
+// some of the readers, or it has a writer that also reads.
 func (l *Lock) HolderLease(h lock.Holder) time.Duration {
 	if left, own := l.leases[side{h.Owner, h.Mode}]; own {
 		return left
 	}
-	if l.Mode == lock.Read {
+	if h.Mode == lock.Read {
 		return UnknownLease
 	}
 	return l.Lease

@@ -205,6 +205,9 @@ func (h *history) take(r read, l admin.Lock) {
 		}
 		if r.at.After(known.last) {
 			known.client, known.last, known.lease = holder.Client, r.at, l.HolderLease(holder)
+			if known.lease == admin.UnknownLease {
+				known.lease = l.Lease // the longest
+			}
 		}
 	}
 	h.end(r, key, now, part, l.ForceUnlock)

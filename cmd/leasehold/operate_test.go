@@ -549,7 +549,7 @@ func TestShown_everywhere(t *testing.T) {
 	}
 }
 
-// A reader whose lease was not read has an unknown lease, not that of the lock.
+// A reader whose lease was not read has an unknown lease, not the lease of the lock.
 func TestInspect_unknownLease(t *testing.T) {
 	var l admin.Lock
 	l.Mode, l.Lease, l.Holding = lock.Read, time.Minute, 2
