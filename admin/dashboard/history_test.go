@@ -408,3 +408,15 @@ func TestInspector_slowLeases(t *testing.T) {
 		}
 	})
 }
+
+// The lease of a reader is unknown, and the reader is gone when the longest lease of the lock has expired.
+func TestHistory_unknownLease(t *testing.T) {
+	var h history
+	l := lockOf("a", "x")
+	l.Mode, l.Holders[0].Mode, l.Holding, l.Lease = lock.Read, lock.Read, 1, 10*time.Second
+	h.see(surveyOf(0, l))
+	h.see(surveyOf(10 * time.Second))
+	if got := h.says("a", began.Add(time.Minute)); got != "x 10s before lease expired" {
+		t.Error(got)
+	}
+}
